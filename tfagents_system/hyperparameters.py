@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from tfagents_system.checks import frame_stacks
-from tfagents_system.checks.attribute_rules import EVEN, OVERSAMPLING, PARTS_OF_OBSERVATION, PATHS, SHARE
+from tfagents_system.checks import attribute_rules, frame_stacks
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
     ByAlgorithm,
@@ -48,6 +47,7 @@ _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None, of_agent=False)
+_COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
 
@@ -67,8 +67,8 @@ class Hyperparameters:
     """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: Annotated[float, number_in(0, 1), "per environment step"] = 0.99
-    """Discount factor gamma of later rewards."""
+    discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
+    """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
     critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
     """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
     actor_learning_rate: Annotated[SchedulablePositive, _OF_ACTORS, MayChange] = 3e-4
@@ -127,7 +127,7 @@ class Hyperparameters:
     """Share of actions that are uniformly random."""
     boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
     """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
-    iqn_quantiles: Annotated[int, EVEN, When("algorithm", "iqn")] = 8
+    iqn_quantiles: Annotated[int, attribute_rules.EVEN, When("algorithm", "iqn")] = 8
     """N and N', the quantiles of a sample that are compared with as many of its target. In pairs tau and 1 - tau."""
     iqn_acting_quantiles: Annotated[Count, When("algorithm", "iqn")] = 32
     """K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."""
@@ -185,17 +185,25 @@ class Hyperparameters:
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
     parts `observation`. Each frame is stored once."""
-    actor_observations: Annotated[Sequence[str] | None, PARTS_OF_OBSERVATION] = None
+    actor_observations: Annotated[Sequence[str] | None, attribute_rules.PARTS_OF_OBSERVATION] = None
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
     image_encoder_filters: Annotated[
-        Sequence[int], layers_such_as("(32, 32, 32, 32), or ()"), When("preprocessing_combiner", None), When(IMAGES)
+        Sequence[int],
+        layers_such_as("(32, 32, 32, 32), or ()"),
+        When("image_encoder_layers", None),
+        _COMBINED,
+        When(IMAGES),
     ] = (32, 32, 32, 32)
     """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
     DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
+    image_encoder_layers: Annotated[
+        Sequence[Sequence[int]] | None, attribute_rules.CONVOLUTIONS, _COMBINED, When(IMAGES)
+    ] = None
+    """The same with all sizes: (filters, kernel, stride) of each convolution. None: `image_encoder_filters`."""
     image_encoder_features: Annotated[
-        Count, When("image_encoder_filters"), When("preprocessing_combiner", None), When(IMAGES)
+        Count, When("image_encoder_filters", or_with="image_encoder_layers"), _COMBINED, When(IMAGES)
     ] = 50
     """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
@@ -308,7 +316,9 @@ class Hyperparameters:
     """Transitions are drawn with a time of their own, and an episode counts as over after so many steps of it: with
     `discount = 1`, a value is the sum of the rewards up to then. Observations get `horizon_time`, the share of the time
     that is over, 0 where a policy acts. None: a transition has no time."""
-    mini_race_oversampling: Annotated[Sequence[int], OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)] = (
+    mini_race_oversampling: Annotated[
+        Sequence[int], attribute_rules.OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)
+    ] = (
         40,
         5,
     )
@@ -329,14 +339,15 @@ class Hyperparameters:
     `validation/critic_loss` and so on."""
 
     # The experience of others, drawn beside the run's own.
-    prior_data: Annotated[Any | None, PATHS] = None
+    prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps a copy as a second ring, which
     never loses anything."""
-    prior_data_share: Annotated[float, SHARE, _WITH_PRIOR, MayChange] = 0.5
+    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
-    prior_rewards: Annotated[Number | None, "per step", _WITH_PRIOR] = None
-    """Reward of each step of files that have no rewards. None: they are refused."""
+    prior_rewards: Annotated[Any | None, attribute_rules.PRIOR_REWARDS, "per step", _WITH_PRIOR] = None
+    """Reward of each step of files that have no rewards; `{"step": 0, "terminated": 1}`: of a step that terminates its
+    episode another one. None: such files are refused."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[

@@ -120,6 +120,15 @@ class Role:
         evaluators = int(os.environ.get("SAC_EVAL_WORKERS") or 0)
         return SlotCounts(local, self.num_workers, self.max_workers, experts, evaluators)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether this is a trainer that has a run directory of its own, not that of the replay server."""
+        return self.joined is not None and self.joined.is_far
+
+    def is_stopped(self) -> bool:
+        """Whether it is told to stop, or has joined as a far trainer a run that ends where its replay server is."""
+        return self.stop.is_set() or (self.is_far and self.joined is not None and self.joined.ended() is not None)
+
     @functools.cached_property
     def beats(self) -> BeatReader:
         """The other roles' heartbeats."""

@@ -62,14 +62,17 @@ def serve(role: Role) -> int:
     connection = Connection(role.server_address, role.stop.is_set)
     connection.wait_until_up(_START_DEADLINE_SECS)
     slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
-    # A supervisor has started a trainer; without one it may be anywhere.
-    has_trainer = SUPERVISOR_PID_VARIABLE in os.environ
+    # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
+    has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and os.environ.get("SAC_LOCAL_TRAINER") != "0"
     revoked = machines.Revocations(folder).names
     gateway = Gateway(
         facts, SharedTables(connection), slots, context, password, has_trainer=has_trainer, revoked=revoked
     )
     port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
-    write_json(role.paths.gateway_json, {"host": socket.getfqdn(), "port": port, "pid": os.getpid()})
+    write_json(
+        role.paths.gateway_json,
+        {"host": socket.getfqdn(), "port": port, "pid": os.getpid(), "started": gateway.started},
+    )
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
         slots.tend()

@@ -38,6 +38,9 @@ def train(role: Role) -> int:
         return EXIT_HOPELESS
     finally:
         trainer.close()
+        if role.is_far:
+            assert role.joined is not None
+            role.joined.leave()
 
 
 def _save(trainer: Trainer) -> int:

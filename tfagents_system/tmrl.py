@@ -1,6 +1,7 @@
 """TMRL's command line, on its own ~/TmrlData/config/config.json.
 
     python -m tfagents_system.tmrl --install
+    python -m tfagents_system.tmrl --server        # and --trainer and --worker, on the same machine or others
     python -m tfagents_system.tmrl --check-environment --config='{"ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}'
 
 docs/tmrl.md has all commands, and what each key of config.json becomes here.
@@ -13,16 +14,19 @@ import copy
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.launch import tmrl_roles
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
+from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.settings.tmrl_keys import default_config, read_keys
 from tfagents_system.settings.tmrl_translation import translate
 
 _BENCHMARK_STEPS = 1000  # TMRL's.
 _PICTURE_EVERY = 20
+_TEST_EPISODES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.command == "install":
         return _install(data)
     loaded = data.load(flags.config)
+    if flags.wandb:
+        loaded.translation.lines.append("--wandb: there is no Weights & Biases here; metrics.csv has the metrics")
     for line in loaded.translation.lines:
         print(f"note: {line}", flush=True)
     from tfagents_system.envs.faults import EnvironmentFault
@@ -93,7 +99,48 @@ def _benchmark(data: TmrlData, loaded: Loaded) -> int:
     return EXIT_DONE
 
 
+def _server(data: TmrlData, loaded: Loaded) -> NoReturn:
+    _become(tmrl_roles.server_start(data, loaded))
+
+
+def _trainer(data: TmrlData, loaded: Loaded) -> NoReturn:
+    _become(tmrl_roles.trainer_start(data, loaded))
+
+
+def _worker(data: TmrlData, loaded: Loaded) -> NoReturn:
+    _become(tmrl_roles.worker_start(data, loaded, COLLECT))
+
+
+def _expert(data: TmrlData, loaded: Loaded) -> NoReturn:
+    _become(tmrl_roles.worker_start(data, loaded, EXPERT))
+
+
+def _test(data: TmrlData, loaded: Loaded) -> int:
+    """Plays what was trained here, or the newest policy of the server's run."""
+    run = tmrl_roles.trained_here(data, loaded)
+    if run is None:
+        _become(tmrl_roles.worker_start(data, loaded, TEST))
+    from tfagents_system import run as player
+
+    return player.main(["--exp_dir", str(run), "--num_episodes", str(_TEST_EPISODES), "--no_video"])
+
+
+def _become(start: tmrl_roles.Start) -> NoReturn:
+    """The launcher replaces this process, so that signals reach it."""
+    for line in start.lines:
+        print(f"note: {line}", flush=True)
+    if start.server:
+        tmrl_roles.wait_for(start.server)
+    os.environ.setdefault("SAC_PYTHON", sys.executable)
+    os.execvp("bash", start.command())
+
+
 _COMMANDS: dict[str, Callable[[TmrlData, Loaded], int]] = {
+    "server": _server,
+    "trainer": _trainer,
+    "worker": _worker,
+    "expert": _expert,
+    "test": _test,
     "record_reward": _record_reward,
     "check_environment": _check_environment,
     "benchmark": _benchmark,
@@ -119,6 +166,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_mutually_exclusive_group(required=True)
     for name, words in {
         "install": "make what is missing in ~/TmrlData, and say where that is",
+        "server": "the replay server, which trainer and workers join, from this machine or others",
+        "trainer": "the trainer, with a run directory of its own",
+        "worker": "a worker that collects with the newest policy",
+        "expert": "a worker that collects with a policy of this machine and ignores updates",
+        "test": "play the policy that was trained here, or the server's newest; nothing is stored",
         "record-reward": "let the built-in driver drive a lap, which the reward follows",
         "check-environment": "drive an episode: print rewards, write pictures of what the policy sees",
         "benchmark": "print the durations of the parts of a step",
@@ -126,7 +178,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command = name.replace("-", "_")
         commands.add_argument(f"--{name}", action="store_const", const=command, dest="command", help=words)
     parser.add_argument("--config", metavar="{...}", help="Python dictionary: other values of config.json")
-    return parser.parse_args(arguments)
+    parser.add_argument("--wandb", action="store_true", help="with --trainer; said to be missing here")
+    flags = parser.parse_args(arguments)
+    if flags.wandb and flags.command != "trainer":
+        parser.error("--wandb is an option of --trainer: leave it out")
+    return flags
 
 
 if __name__ == "__main__":

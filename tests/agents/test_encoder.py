@@ -118,17 +118,18 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
 
 def convolved(image, kernel, bias, stride):
     """Valid convolution with ReLU, written out."""
-    size = [(side - 3) // stride + 1 for side in image.shape[:2]]
+    side = kernel.shape[0]
+    size = [(length - side) // stride + 1 for length in image.shape[:2]]
     result = np.zeros((*size, kernel.shape[-1]))
     for y, x in np.ndindex(*size):
-        patch = image[y * stride : y * stride + 3, x * stride : x * stride + 3]
+        patch = image[y * stride : y * stride + side, x * stride : x * stride + side]
         result[y, x] = np.tensordot(patch, kernel, axes=3) + bias
     return np.maximum(result, 0.0)
 
 
 def test_the_encoder_is_four_convolutions_over_centred_pixels():
     tf.keras.utils.set_random_seed(0)
-    net = encoder.ImageEncoder(OBSERVATION, (2, 3, 2, 4))
+    net = encoder.ImageEncoder(OBSERVATION, encoder.of_filters((2, 3, 2, 4)))
     observation = observations((2,))
     encoded, _ = net(observation)
     assert tuple(net.encoded_spec["camera"].shape) == (1, 2, 4)
@@ -142,6 +143,26 @@ def test_the_encoder_is_four_convolutions_over_centred_pixels():
     np.testing.assert_array_equal(encoded["icon"], observation["icon"])
     sequences, _ = net(tf.nest.map_structure(lambda leaf: tf.stack([leaf, leaf], axis=1), observation))
     np.testing.assert_allclose(sequences["camera"][:, 1], encoded["camera"], atol=1e-6)
+
+
+def test_each_convolution_may_have_its_own_kernel_and_stride():
+    layers = ((3, 4, 2), (2, 3, 1), (4, 2, 3))
+    given = build_params(image_encoder_layers=layers)
+    spec = {"camera": tf.TensorSpec((18, 16, 3), tf.uint8)}
+    net = encoder.make_encoder(given, spec)
+    assert tuple(net.encoded_spec["camera"].shape) == (2, 2, 4)
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 18, 16, 3)).astype(np.uint8)
+    encoded, _ = net({"camera": tf.constant(pixels)})
+    weights = values_of(net.trainable_variables)
+    for k in range(2):
+        values = pixels[k] / 255.0 - 0.5
+        for number, (_, _, stride) in enumerate(layers):
+            values = convolved(values, weights[2 * number], weights[2 * number + 1], stride)
+        np.testing.assert_allclose(encoded["camera"][k], values, atol=1e-5)
+    linesight = [encoder.Convolution(*each) for each in ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))]
+    assert [encoder.smallest_side(each) for each in (linesight, encoder.of_filters((8, 8, 8, 8)))] == [34, 15]
+    assert encoder.convolutions(given) == layers
+    assert encoder.make_encoder(build_params(image_encoder_layers=()), OBSERVATION) is None
 
 
 def test_the_trunk_normalises_and_squashes():

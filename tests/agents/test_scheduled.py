@@ -98,3 +98,9 @@ def test_two_schedules_of_one_rate_are_refused_and_one_is_right() -> None:
         "by": "iterations",
     }
     assert any("critic_learning_rate=0.4: such steps mostly diverge" in note for note in params_check.advice(one))
+
+
+def test_what_the_replay_server_follows_is_in_the_metrics_too() -> None:
+    gamma = {"points": [[0, 0.9], [100, 1.0]], "by": "iterations"}
+    values = ScheduledValues(params_with(discount=gamma, algorithm="dqn"), agent_with())
+    assert values.metrics(10**6, 10**6, 50) == {"schedule/discount": pytest.approx(0.95)}

@@ -5,10 +5,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tests.support.launching import ROOT, UserRun
 from tests.support.ports import free_port
+from tfagents_system.experience import columns
+from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.transfer import import_into
+from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.metrics import read_metrics
 
@@ -35,7 +40,11 @@ class TrainParams(TrainParamsBase):
 """
 
 
+SEEN = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+
+
 def test_every_role_is_a_command(tmp_path):
+    """It begins with imported experience (SAC_REPLAY_FROM)."""
     port = free_port()
     run = UserRun(tmp_path, PARAMS, {"horizon": 20}, num_collect_workers=1, local_workers=0)
     variables = dict(line.split("=", 1) for line in run.vars_file.read_text().splitlines())
@@ -60,6 +69,12 @@ def test_every_role_is_a_command(tmp_path):
     try:
         assert wait(start("sac_train", *server)) == 2
         assert "is no run directory that was prepared" in logs["sac_train"].read_text()
+        environ["SAC_REPLAY_FROM"] = str(tmp_path / "imported")
+        columns.write(
+            tmp_path / "some.npz", [NamedEpisode({"": SEEN}, {"": np.zeros((9, 1))}, np.full(9, 77.0), False)]
+        )
+        inputs = str(tmp_path / "my_params.py"), str(tmp_path / "my_config.json")
+        import_into(str(tmp_path / "some.npz"), tmp_path / "imported", None, *inputs, print)
         assert wait(start("launch.prepare", "--vars_file", str(run.vars_file))) == 0
         replay, gateway = start("sac_replay_buffer", *server), start("sac_gateway", *server)
         started += [replay, gateway]
@@ -84,5 +99,9 @@ def test_every_role_is_a_command(tmp_path):
                 process.kill()
                 process.wait()
     rows = read_metrics(run.exp_dir / "metrics.csv")
+    assert rows[-1]["env_steps"] == 2 * 20 + 12 * 20, "steps of others are not its own"
+    first = next(StoredRing(run.exp_dir).segments())
+    np.testing.assert_array_equal(first.observation[0], SEEN)
+    assert first.reward.tolist() == [77.0] * 9
     assert [row["iteration"] for row in rows if row["eval_return"] is not None] == [0, 6, 12]
     assert read_heartbeat(run.exp_dir / "heartbeats/worker_0.json")["host"], "its slot is the planned one"

@@ -443,6 +443,9 @@ def observing(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
     return Observing
 
 
+LINESIGHT: Any = {"image_encoder_layers": ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))}
+
+
 @pytest.mark.parametrize(
     ("shape", "filters", "text"),
     [
@@ -450,10 +453,14 @@ def observing(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
         ((17, 14, 3), (4, 4, 4, 4), "observation is flattened: smaller than 15 x 15 pixels"),
         ((3, 16, 16), (4, 4), "observation is flattened: smaller than 7 x 7 pixels"),
         ((17, 17, 3), (), "observation is flattened: image_encoder_filters=()"),
+        ((33, 50, 3), LINESIGHT, "observation is flattened: smaller than 34 x 34 pixels"),
+        ((34, 50, 3), LINESIGHT, "observation is encoded"),
+        ((17, 17, 3), {"image_encoder_layers": ()}, "observation is flattened: image_encoder_layers=()"),
     ],
 )
 def test_what_becomes_of_an_image_is_told(shape: Any, filters: Any, text: str) -> None:
-    checks, _ = report(observing(shape), image_encoder_filters=filters)
+    given = filters if isinstance(filters, dict) else {"image_encoder_filters": filters}
+    checks, _ = report(observing(shape), **given)
     assert (checks.errors, checks.notes) == ([], [])
     assert text in checks["environment"].facts
 

@@ -81,6 +81,17 @@ def test_rewards_that_are_missing_are_what_is_said(tmp_path: Path) -> None:
     assert set(ring_of(tmp_path / "own").reward[:4].tolist()) == {0, 1, 2, 3}, "rewards that are there count"
 
 
+def test_a_step_that_terminates_may_count_otherwise(tmp_path: Path) -> None:
+    """Of 4 and 3 steps; the second episode is cut off, and no success."""
+    cut = {"terminations": np.eye(7, dtype=bool)[3], "truncations": np.eye(7, dtype=bool)[6]}
+    path, notes = file_without(tmp_path / "demos.npz", "rewards", **cut), list[str]()
+    build([path], tmp_path / "made", PriorForm(FORM.conversion, rewards={"step": 0.0, "terminated": 1.0}), notes.append)
+    ring = ring_of(tmp_path / "made")
+    rewards = ring.reward[ring.held_rows[ring.steps_left[ring.held_rows] > 0]]
+    assert rewards.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    assert "each step counts 0, and those 1 that terminate 1 (prior_rewards)" in notes[0]
+
+
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)

@@ -89,6 +89,15 @@ def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) ->
     assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)
 
 
+def test_a_run_whose_trainer_is_elsewhere_is_checked_without_its_updates(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}
+    assert prepare.check(environ | elsewhere, None) == 0
+    out = capsys.readouterr().out
+    assert "replay" in out and "updates/s" not in out and "0 errors" in out
+
+
 def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str], tmp_path: Path) -> None:
     """Its own params.py may be edited, but not to another agent than that of its checkpoint."""
     assert prepare.prepare(environ, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.launch import prepare
+from tfagents_system.launch import prepare, resources
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -74,6 +75,24 @@ def test_the_run_has_a_copy_that_stays(
     assert (paths.exp_dir / "before_reset_1" / "prior_data").is_dir()
     (tmp_path / "mine" / "params.py").write_text(PARAMS.replace('"data/demos.npz"', "None"))
     assert prepare.prepare(again, None) and not paths.prior_data.exists()
+
+
+def test_it_counts_in_the_checks_of_disk_and_memory(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is not there, of the disk; always of the memory that rings should fit into."""
+    paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
+    monkeypatch.setattr(resources, "check_disk", lambda check, needed: disk.append(needed.get(paths.prior_data)))
+    monkeypatch.setattr(resources, "check_memory", lambda check, workers, own, ring, prior, **_: memory.append(prior))
+    environ["SAC_FORK_ROLES"] = "0"  # The checks are made in this process.
+    write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
+    assert prepare.prepare(environ, None)
+    step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
+    assert disk[0][0] == "prior data" and 4000 * step <= disk[0][1] <= 4000 * step + 500_000
+    assert memory == [disk[0][1]]
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    assert prepare.prepare(environ, None)
+    assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
 
 
 def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp_path: Path) -> None:

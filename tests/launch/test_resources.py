@@ -68,6 +68,12 @@ def test_memory() -> None:
     assert memory(2113 * MIB, are_forked=False).errors  # 200 MiB more for each.
 
 
+def test_prior_data_beyond_the_memory_is_a_note() -> None:
+    check = Check("memory")
+    resources.check_memory(check, 1, 0, 100 * MIB, 900 * MIB, available=(1000 * MIB, "of this machine's memory"))
+    assert "the replay buffer of 100 MiB and the prior data of 900 MiB do not fit into the" in check.notes[0]
+
+
 def test_a_replay_buffer_beyond_the_memory_is_a_note() -> None:
     assert memory(10 * GIB, ring=8 * GIB).notes == []
     (note,) = memory(10 * GIB, ring=9 * GIB).notes

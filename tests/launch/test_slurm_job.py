@@ -148,6 +148,14 @@ def test_who_requeues(job: Job, environ: dict[str, str], code: int, words: str, 
     assert (done, job.calls) == (code, calls) and words in output
 
 
+def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
+    told = 'echo "again: ${TFAGENTS_SUBMITTED_AGAIN-no}"; '
+    assert "again: no\n" in job.attempt(75, **OF_ARRAY, does=told + TRAINS)[1]
+    assert "again: 1\n" in job.attempt(0, **OF_ARRAY, does=told)[1]
+    assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
+
+
 def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:
     job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
     script = f"{job.snapshot}/job.sbatch"

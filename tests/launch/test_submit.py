@@ -141,6 +141,18 @@ def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside
         assert shlex.split(script.splitlines()[-1])[-1] == option and "#SBATCH --keep" not in script
 
 
+def test_a_run_is_reset_by_the_job(user: User) -> None:
+    for given, passed in (
+        (("--reset_training",), ["--reset_training"]),
+        (("--reset_training", "--catch_up", "--time=5"), ["--reset_training", "--catch_up"]),
+        (("--reset_training", "networks"), ["--reset_training=networks"]),
+        (("--reset_training=networks", "--set", "num_iter=9"), ["--reset_training=networks", "--set", "num_iter=9"]),
+    ):
+        script = user.submit("--dry_run", *given).stdout
+        assert shlex.split(script.splitlines()[-1])[-len(passed) :] == passed, script
+        assert "#SBATCH --reset" not in script and "#SBATCH --catch" not in script
+
+
 def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) -> None:
     shown = user.submit("--dry_run", "--time=5").stdout
     done = user.submit("--time=5", "--hold")
@@ -301,7 +313,8 @@ def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
     (user.exp_dir / "gateway.json").write_text("{}")
     assert refused(user.submit(*add, "--set", "discount=0.9")) == [
-        "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
+        "--add_workers: workers take the settings and files of their run: remove --set, --keep, --take_edits and "
+        "--reset_training"
     ]
     cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
     beside = user.submit("--add_workers", "5", "--to", "run", "--dry_run").stdout

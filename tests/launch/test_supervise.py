@@ -55,7 +55,8 @@ def make_supervisor(
     spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
     variables = variables_of(spec)
     plan = plan_cpus(
-        reverb_cpus=1, train_cpus=1, num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
+        reverb_cpus=int(variables.trainer_server is None), train_cpus=int(variables.local_trainer),
+        num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
         cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
         eval_workers=variables.eval_workers,
     )  # fmt: skip
@@ -1035,6 +1036,43 @@ def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
 ) -> None:
     monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
+
+
+def test_a_run_whose_trainer_is_elsewhere_ends_with_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beat = '{"state": "done", "remote": true, "num_iter": 3, "time": \'$(date +%s)\'}'
+    gateway = f"sleep 0.3; echo '{beat}' > {run_dir}/heartbeats/trainer.json; {SAVES}"
+    roles = {"gateway": gateway}
+    assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "done"
+    assert set(status["roles"]) == {"replay", "gateway", "trainer"} and status["roles"]["trainer"]["num_iter"] == 3
+    assert "saved" in log(run_dir, "replay"), "told to stop, it saves"
+    assert "results" not in capfd.readouterr().out, "they are where the trainer is"
+
+
+def test_a_stop_of_a_run_whose_trainer_is_elsewhere_saves(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    once_up(run_dir, stop.set, roles=("replay", "gateway"))
+    roles = {"gateway": SAVES}
+    assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 75
+    assert "saved" in log(run_dir, "replay")
+
+
+def test_a_trainer_alone_gets_the_server_and_ends_when_its_run_is_stopped(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"trainer": "echo at $SAC_SERVER; sleep 0.3; exit 75"}
+    assert make_supervisor(run_dir, stop, roles, workers=0, trainer_server="node7:8443").run() == 75
+    assert log(run_dir, "trainer").count("at node7:8443") == 1, "and is not started again"
+    assert "the run was stopped where its replay server is" in capfd.readouterr().out
+
+
+def test_a_trainer_alone_that_is_done_has_the_results(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_supervisor(run_dir, stop, {"trainer": DONE}, workers=0, trainer_server="node7:8443").run() == 0
+    assert "results" in capfd.readouterr().out
 
 
 def test_a_run_goes_on_without_own_workers_while_others_are_at_work(

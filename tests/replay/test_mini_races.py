@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
 from tfagents_system.replay.mini_races import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
@@ -210,6 +211,23 @@ def test_transitions_without_time_are_cut_and_shaped(tmp_path):
     potential = 0.9 * batch.discount.reshape(-1) * (100 + following[:, 2]) - (100 + ids[:, 2])
     plain = batch.reward.reshape(-1) - potential
     np.testing.assert_allclose(plain[in_step_2], 1000 * ids[in_step_2, 1] + 2, rtol=1e-4)
+
+
+def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
+    """The whole factor of the next value, and of the rewards between."""
+    ring = full_ring(tmp_path)
+    form = TransitionForm(2)
+    gamma = Schedule.of({"points": [[0, 0.5], [100, 0.9]], "by": "env_steps"})
+    settings = sampling.DrawSettings(64, form, 9, 0, discount=0.5, gamma=gamma, whole_bootstrap=True)
+    for env_steps, discount in ((0, 0.5), (50, 0.7), (900, 0.9)):
+        batch = form.draw(ring, np.random.default_rng(3), settings.at(env_steps, 7, 1), 10)
+        ids, following = (leaf.reshape(-1, 3) for leaf in (batch.observation[0], batch.next_observation[0]))
+        count, rest = following[:, 2] - ids[:, 2], following[:, 2] == 9
+        g = np.where(rest & (ids[:, 1] % 2 == 0), 0.0, discount**count)
+        np.testing.assert_allclose(batch.discount.reshape(-1), g, rtol=1e-5)
+        reward = 1000 * ids[:, 1] + ids[:, 2] + (count == 2) * discount * (1000 * ids[:, 1] + ids[:, 2] + 1)
+        shaped = reward + g * (100 + following[:, 2]) - (100 + ids[:, 2])
+        np.testing.assert_allclose(batch.reward.reshape(-1), shaped, rtol=1e-4, atol=1e-2)
 
 
 def test_a_form_names_the_arrays_of_its_samples(tmp_path):

@@ -321,6 +321,9 @@ def test_a_requeued_job_does_not_begin_anew_again(environ: dict[str, str], proje
     train(paths)
     done = start("--fresh", SLURM_RESTART_COUNT="1")
     assert done.code == 0 and "was done by its first start" in done.told
+    again = start("--reset_training", TFAGENTS_SUBMITTED_AGAIN="1")
+    assert again.code == 0 and "was done by its first start" in again.told
+    assert "resets" not in json.loads(paths.run_json.read_text())
     assert paths.status_json.exists() and not list(paths.exp_dir.parent.glob("run_before_*"))
 
 

@@ -18,6 +18,9 @@ def params_with(**attributes: Any) -> FakeParams:
     return type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
 
 
+GAMMA = {"points": [[0, 0.9], [100, 1.0]]}
+
+
 def flat(self: Any, observation: Any) -> float:
     return 0.0
 
@@ -53,6 +56,15 @@ def names(value: Any) -> str:
             {"mini_race_steps": 40, "priority_exponent": 0.6},
             r"priority_exponent=0.6 does not work with mini_race_steps=40, the last 40 steps .*: raise that, or set",
         ),
+        (
+            {"discount": GAMMA},
+            "discount as a schedule does not work with algorithm='sac', .*: set a number, or choose dqn",
+        ),
+        (
+            {"algorithm": "dqn", "discount": GAMMA, "normalize_rewards": True},
+            "discount as a schedule does not work with normalize_rewards=True, .*: set a number, or normalize_rewards",
+        ),
+        ({"algorithm": "dqn", "discount": {"points": [[0, 1.5]]}}, "TrainParams.discount"),
         ({"priority_exponent": 0}, "priority_exponent must be a number above 0 and at most 1, or None"),
         ({"priority_exponent": 0.5, "priority_beta": 1.5}, r"priority_beta must be a number in \[0, 1\]"),
     ],
@@ -84,6 +96,8 @@ def test_it_is_right(attributes: dict[str, Any]) -> None:
     ("attributes", "told"),
     [
         ({"discount": 1.0}, "discount=1 without mini_race_steps"),
+        ({"discount": GAMMA, "algorithm": "iqn"}, "discount=1 without mini_race_steps"),
+        ({"discount": GAMMA, "algorithm": "iqn", "mini_race_steps": 50}, ""),
         ({"mini_race_steps": 101}, "mini_race_steps=101 is more than the horizon of 100 steps"),
         ({"mini_race_steps": 100, "discount": 1.0}, ""),
     ],

@@ -55,6 +55,7 @@ GUIDE = """
 """
 LIDAR = {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}
 REDQ = {"ALG": {"ALGORITHM": "REDQSAC"}}
+LEARNED = {"ALG": {"LEARN_ENTROPY_COEF": True}}
 SGD = {"ALG": {"OPTIMIZER_ACTOR": "sgd"}}
 # Attributes, keys of the JSON and variables that the guide's file becomes.
 GUIDES_ATTRIBUTES = {
@@ -72,10 +73,8 @@ GUIDES_ATTRIBUTES = {
     "learn_entropy_coef": False,
     "actor_learning_rate": 0.00001,
     "critic_learning_rate": 0.00005,
-    "alpha_learning_rate": 0.0003,
     "discount": 0.995,
     "target_update_tau": 0.005,
-    "target_entropy": -0.5,
     "sac_log_alpha": math.log(0.01),
     "actor_optimizer": {"name": "adam", "beta_1": 0.997, "beta_2": 0.997, "weight_decay": 0.0},
     "critic_optimizer": {"name": "adam", "beta_1": 0.997, "beta_2": 0.997, "weight_decay": 0.0},
@@ -158,10 +157,10 @@ CHANGES: list[tuple[str, Any, dict[str, Any], tuple[str, str, Any] | None]] = [
     ("ALG.LEARN_ENTROPY_COEF", True, {}, (A, "learn_entropy_coef", True)),
     ("ALG.LR_ACTOR", 1e-3, {}, (A, "actor_learning_rate", 1e-3)),
     ("ALG.LR_CRITIC", 1e-3, {}, (A, "critic_learning_rate", 1e-3)),
-    ("ALG.LR_ENTROPY", 1e-3, {}, (A, "alpha_learning_rate", 1e-3)),
+    ("ALG.LR_ENTROPY", 1e-3, LEARNED, (A, "alpha_learning_rate", 1e-3)),
     ("ALG.GAMMA", 0.9, {}, (A, "discount", 0.9)),
     ("ALG.POLYAK", 0.98, {}, (A, "target_update_tau", 0.02)),
-    ("ALG.TARGET_ENTROPY", None, {}, (A, "target_entropy", None)),
+    ("ALG.TARGET_ENTROPY", None, LEARNED, (A, "target_entropy", None)),
     ("ALG.ALPHA", 1.0, {}, (A, "sac_log_alpha", 0.0)),
     ("ALG.REDQ_N", 5, REDQ, (A, "num_critics", 5)),
     ("ALG.REDQ_M", 3, REDQ, (A, "num_target_critics", 3)),

@@ -44,6 +44,49 @@ def test_reads_the_required_ones_and_fills_in_defaults(environ: dict[str, str], 
     assert (variables.save_deadline_secs, variables.straggler_secs) == (60.0, 120.0)
 
 
+def test_a_trainer_elsewhere_starts_nothing_but_itself(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {
+        "SAC_TRAINER_SERVER": "node7:8443",
+        "SAC_CREDENTIALS_DIR": str(tmp_path),
+        "SAC_REVERB_PORT": "8008",
+        "SAC_EXPERT_WORKERS": "2",
+    }
+    variables = read(environ, tmp_path)
+    assert (variables.local_workers, variables.expert_workers, variables.reverb_port) == (0, 0, None)
+    plan = plan_for(variables, allowed=lambda: [0, 1, 2, 3])
+    assert set(plan.by_role()) == {"trainer"} and len(plan.trainer) == 2
+
+
+def test_a_server_without_its_trainer_plans_no_cpus_for_it(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}
+    plan = plan_for(read(environ, tmp_path), allowed=lambda: [0, 1])
+    assert set(plan.by_role()) == {"replay"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        ({"SAC_LOCAL_TRAINER": "0"}, "SAC_LOCAL_TRAINER=0 needs SAC_GATEWAY_PORT, at which the trainer joins"),
+        ({"SAC_TRAINER_SERVER": "node7:8443"}, "SAC_TRAINER_SERVER=node7:8443 needs SAC_CREDENTIALS_DIR"),
+        (
+            {"SAC_LOCAL_TRAINER": "0", "SAC_GATEWAY_PORT": "0", "SAC_DETERMINISTIC": "1"},
+            "SAC_LOCAL_TRAINER=0 does not work with SAC_DETERMINISTIC=1",
+        ),
+        (
+            {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/keys", "SAC_DETERMINISTIC": "1"},
+            "SAC_TRAINER_SERVER=node7:8443 does not work with SAC_DETERMINISTIC=1",
+        ),
+    ],
+)
+def test_a_trainer_elsewhere_needs_a_way_to_its_run(
+    changes: dict[str, str], finding: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        read(environ | changes, tmp_path)
+    (found,) = raised.value.findings
+    assert found.startswith(finding)
+
+
 @pytest.mark.parametrize("beside_vars", [True, False])
 @pytest.mark.parametrize("in_current", [True, False])
 @pytest.mark.parametrize("in_root", [True, False])

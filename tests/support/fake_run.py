@@ -50,6 +50,8 @@ def variables_of(spec: Mapping[str, Any]) -> RunVariables:
         deterministic=spec.get("deterministic", False),
         gateway_port=spec.get("gateway_port"),
         train_gpus=spec.get("train_gpus", False),
+        local_trainer=spec.get("local_trainer", True),
+        trainer_server=spec.get("trainer_server"),
     )
 
 

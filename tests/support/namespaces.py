@@ -1,4 +1,4 @@
-"""Two network namespaces as two hosts, joined by a cable that can be pulled. Needs root."""
+"""Network namespaces as hosts, joined by cables that can be pulled. Needs root."""
 
 from __future__ import annotations
 
@@ -73,6 +73,30 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
     finally:
         for host in hosts:
             subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
+
+
+@contextlib.contextmanager
+def hosts_at_a_switch(count: int) -> Iterator[list[Host]]:
+    """Hosts that reach each other and nobody else, by a switch in a namespace of its own."""
+    tag = f"{os.getpid()}s{next(_COUNT)}"
+    switch = f"sac{tag}"
+    hosts = [Host(f"sac{tag}h{k}", f"v{tag}h{k}"[:15], f"10.99.1.{k}", f"fd98::{k}") for k in range(1, count + 1)]
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for k, host in enumerate(hosts):
+            _ip("netns", "add", host.namespace)
+            _ip("-n", switch, "link", "add", f"port{k}", "type", "veth", "peer", "name", host.interface)
+            _ip("-n", switch, "link", "set", host.interface, "netns", host.namespace)
+            _ip("-n", switch, "link", "set", f"port{k}", "master", "switch", "up")
+            _ip("-n", host.namespace, "addr", "add", f"{host.ipv4}/24", "dev", host.interface)
+            for interface in (host.interface, "lo"):
+                _ip("-n", host.namespace, "link", "set", interface, "up")
+        yield hosts
+    finally:
+        for namespace in (*(host.namespace for host in hosts), switch):
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
 
 def _ip(*arguments: str) -> None:

@@ -90,9 +90,10 @@ class Run:
             slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
             deterministic=deterministic,
             has_left=lambda worker: False,
+            is_far=False,
+            is_stopped=lambda: False,
         )
         role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
-        role.stop = types.SimpleNamespace(is_set=lambda: False)
         trainer._role = role
         params: Any = types.SimpleNamespace(
             asynchronous=asynchronous,

@@ -42,7 +42,11 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
         n_eval_episodes=1, asynchronous=True, eval_period_itrs=1, eval_period_env_steps=None
     )
     role: Any = types.SimpleNamespace(
-        beats=BeatReader(paths, every_secs=0.01), paths=paths, slots=SlotCounts(5, 5, 5), deterministic=False
+        beats=BeatReader(paths, every_secs=0.01),
+        paths=paths,
+        slots=SlotCounts(5, 5, 5),
+        deterministic=False,
+        is_far=False,
     )
     evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
     assert not evaluations._is_gone(3) and not evaluations._is_gone(4), "their heartbeats are being read"
@@ -51,6 +55,8 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
         assert time.monotonic() < deadline, "it was never heard of"
         evaluations._is_gone(3)
     assert evaluations._is_gone(3) == is_gone
+    role.is_far = True
+    assert evaluations._is_gone(3), "a trainer elsewhere hears no heartbeats: whoever is late is gone"
 
 
 def evaluator_over(connection: Any, **params: Any) -> Evaluator:

@@ -82,6 +82,22 @@ def test_another_machine_is_not_spoken_to_in_plain(environ):
         joining.join("worker_0", never, environ | {"SAC_SERVER": "node7:8443"})
 
 
+def test_agents_that_differ_are_refused(tmp_path):
+    paths = RunPaths(tmp_path)
+    reset = {
+        "kind": "agent",
+        "before": "before_reset_1",
+        "train_step": 5,
+        "env_steps": 9,
+        "catch_up": False,
+        "time": "",
+    }
+    paths.run_json.write_text(json.dumps({"resets": [reset]}))
+    joining._check_agents(paths, json.dumps({"resets": [reset]}))
+    with pytest.raises(UserError, match="replaced 0 times where its replay server is, and 1 times in"):
+        joining._check_agents(paths, json.dumps({}))
+
+
 def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monkeypatch):
     hellos, told, logs = [], [], []
 

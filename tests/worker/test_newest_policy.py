@@ -15,6 +15,7 @@ from tests.support.fakes import FakeParams
 from tfagents_system.policies import weights
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
+from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.newest_policy import NewestPolicy
@@ -260,7 +261,9 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
     words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
     heard: list[float] = []
     worker: Any = Worker.__new__(Worker)
-    worker._role = SimpleNamespace(deterministic=False, stop=SimpleNamespace(is_set=lambda: False))
+    worker._role = SimpleNamespace(deterministic=False)
+    is_over = [False]
+    worker._end = SimpleNamespace(is_stopped=lambda: is_over[0])
     worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
     worker._connection = SimpleNamespace(address="localhost:1")
     worker._policy = run.worker
@@ -280,3 +283,6 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
     worker._progress = SimpleNamespace(get=get)
     worker._wait_for_policy(6)
     assert heard == [-1, 5, 5], "it had version 5 at once, and went on when it was told of it"
+    is_over[0] = True
+    with pytest.raises(StoppedError):  # Also where the run that it has joined is stopped, and nobody trains any more.
+        worker._wait_for_policy(9)

@@ -250,6 +250,7 @@ def bare_worker(did: list[str], **parts: Any) -> Any:
     worker._links = types.SimpleNamespace(sender=types.SimpleNamespace(flush=note("flush")))
     worker._activity = types.SimpleNamespace(beat=note("beat"), steps=0, spend=contextlib.nullcontext)
     worker._environments = types.SimpleNamespace(close=note("close"))
+    worker._end = types.SimpleNamespace(is_stopped=lambda: False)
     vars(worker).update(parts)
     return worker
 

@@ -6,6 +6,7 @@ features, each with a trunk of its own; target critics see the features of the s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,25 +19,51 @@ from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.envs.history import has_images, is_image
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
-_KERNEL, _FIRST_STRIDE = 3, 2
+_KERNEL, _FIRST_STRIDE = 3, 2  # DrQ-v2's.
 _PIXELS = 4  # DrQ-v2's shift, for images of 84 x 84.
 _FEATURES = "image_features"  # The specs' name, which distinguishes features from the environment's observations.
+
+
+class Convolution(NamedTuple):
+    """A convolution with ReLU and without padding.
+
+    Attributes:
+      filters: Its outputs.
+      kernel: Its height and width, in pixels of its input.
+      stride: In both directions.
+    """
+
+    filters: int
+    kernel: int
+    stride: int
+
+
+def convolutions(params: TrainParamsBase) -> tuple[Convolution, ...]:
+    """Those of the encoder, in the order of the data; none: images are flattened."""
+    if params.image_encoder_layers is not None:
+        return tuple(Convolution(*layer) for layer in params.image_encoder_layers)
+    return of_filters(params.image_encoder_filters)
+
+
+def of_filters(filters: Sequence[int]) -> tuple[Convolution, ...]:
+    """DrQ-v2's: 3 x 3, the first with a stride of 2."""
+    return tuple(Convolution(count, _KERNEL, 1 if k else _FIRST_STRIDE) for k, count in enumerate(filters))
 
 
 class ImageEncoder(network.Network):
     """Convolutions over each image of an observation; all other leaves pass unchanged.
 
-    Pixels go in as p / 255 - 0.5. The first convolution has a stride of 2, all are 3 x 3 without padding, with ReLU.
+    Pixels go in as p / 255 - 0.5.
 
     Args:
       observation_spec: Nest of TensorSpecs.
-      filters: Of each convolution.
+      layers: In the order of the data.
     """
 
-    def __init__(self, observation_spec: Any, filters: Sequence[int]) -> None:
+    def __init__(self, observation_spec: Any, layers: Sequence[Convolution]) -> None:
         super().__init__(input_tensor_spec=observation_spec, state_spec=(), name="ImageEncoder")
         specs = tf.nest.flatten(observation_spec)
-        self._stacks = [_convolutions(filters) if is_encoded(spec, filters) else None for spec in specs]
+        self._stacks = [[_layer(each) for each in layers] if is_encoded(spec, layers) else None for spec in specs]
         created = tf.nest.flatten(self.create_variables())
         self._encoded_spec = tf.nest.pack_sequence_as(
             observation_spec,
@@ -48,7 +75,7 @@ class ImageEncoder(network.Network):
 
     @property
     def encoded_spec(self) -> Any:
-        """Spec of the output: features `[h, w, filters[-1]]` float32 in place of images."""
+        """Spec of the output: features `[h, w, filters of the last layer]` float32 in place of images."""
         return self._encoded_spec
 
     def call(
@@ -196,9 +223,7 @@ def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
 
 def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder | None:
     """The encoder of a run; None if there is no image for it, or if the user's own networks take the pixels."""
-    return (
-        ImageEncoder(observation_spec, params.image_encoder_filters) if _has_encoder(params, observation_spec) else None
-    )
+    return ImageEncoder(observation_spec, convolutions(params)) if _has_encoder(params, observation_spec) else None
 
 
 def make_observation_pipeline(
@@ -211,7 +236,7 @@ def make_observation_pipeline(
     pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
     if pixels is None:
         pixels = _PIXELS
-        is_shifted = [encoder is not None and is_encoded(spec, params.image_encoder_filters) for spec in specs]
+        is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
     else:
         is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
     return ObservationPipeline(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
@@ -223,14 +248,14 @@ def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
     return is_shifted or _has_encoder(params, observation_spec)
 
 
-def is_encoded(spec: tf.TensorSpec, filters: Sequence[int]) -> bool:
+def is_encoded(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
     """Whether a leaf is an image that is large enough for the convolutions."""
-    return bool(filters) and is_image(spec) and min(spec.shape[:2]) >= smallest_side(filters)
+    return bool(layers) and is_image(spec) and min(spec.shape[:2]) >= smallest_side(layers)
 
 
-def smallest_side(filters: Sequence[int]) -> int:
+def smallest_side(layers: Sequence[Convolution]) -> int:
     """Height and width, in pixels, that the convolutions reduce to one."""
-    return _KERNEL + _FIRST_STRIDE * (len(filters) - 1) * (_KERNEL - 1)
+    return functools.reduce(lambda side, layer: (side - 1) * layer.stride + layer.kernel, reversed(layers), 1)
 
 
 def is_features(spec: tf.TensorSpec) -> bool:
@@ -245,17 +270,14 @@ def has_own_networks(params: TrainParamsBase) -> bool:
 
 def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
     leaves = tf.nest.flatten(observation_spec)
-    return not has_own_networks(params) and any(is_encoded(spec, params.image_encoder_filters) for spec in leaves)
+    return not has_own_networks(params) and any(is_encoded(spec, convolutions(params)) for spec in leaves)
 
 
-def _convolutions(filters: Sequence[int]) -> list[tf.keras.layers.Layer]:
-    return [
-        tf.keras.layers.Conv2D(
-            count,
-            _KERNEL,
-            strides=1 if k else _FIRST_STRIDE,
-            activation="relu",
-            kernel_initializer=tf.keras.initializers.Orthogonal(gain=math.sqrt(2.0)),
-        )
-        for k, count in enumerate(filters)
-    ]
+def _layer(convolution: Convolution) -> tf.keras.layers.Layer:
+    return tf.keras.layers.Conv2D(
+        convolution.filters,
+        convolution.kernel,
+        strides=convolution.stride,
+        activation="relu",
+        kernel_initializer=tf.keras.initializers.Orthogonal(gain=math.sqrt(2.0)),
+    )

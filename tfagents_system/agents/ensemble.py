@@ -19,6 +19,7 @@ from tfagents_system.agents.behaviour_cloning import WEIGHT, cloning_weight
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import Parts
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -107,7 +108,7 @@ class EnsembleAgent(tf_agent.TFAgent):
             train_step=self.train_step_counter,
             action_spec=self.action_spec,
             as_transition=data_converter.AsTransition(self.data_context, squeeze_time_dim=not self._is_recurrent),
-            gamma=params.discount,
+            gamma=initial_value(params.discount),
             target_entropy=entropy.target_entropy(params, self.action_spec),
             target_update_tau=params.target_update_tau,
             target_update_period=params.target_update_period,

@@ -12,6 +12,7 @@ from tfagents_system.agents.behaviour_cloning import WEIGHT, cloning_weight
 from tfagents_system.agents.ensemble import EnsembleAgent, build_critics
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -39,7 +40,7 @@ def build_agent(
         alpha_optimizer=entropy.alpha_optimizer(params, train_step),
         target_update_tau=params.target_update_tau,
         target_update_period=params.target_update_period,
-        gamma=params.discount,
+        gamma=initial_value(params.discount),
         initial_log_alpha=params.sac_log_alpha,
         target_entropy=entropy.target_entropy(params, action_spec),
         gradient_clipping=params.gradient_clipping,

@@ -88,6 +88,11 @@ def schedulable(rule: Rule) -> Rule:
     )
 
 
+def initial_value(given: float | Mapping[str, Any]) -> float:
+    """The number that an attribute is, or that its schedule begins with."""
+    return Schedule.of(given).values[0]
+
+
 Schedulable = Union[float, Mapping[str, Any]]  # noqa: UP007  (Python 3.9)
 """A number, or the dictionary of a `Schedule`. `Schedule.of` reads both."""
 SchedulableFraction = Annotated[Schedulable, schedulable(number_in(0, 1))]

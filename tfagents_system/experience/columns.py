@@ -34,21 +34,27 @@ _OTHER_NAMES = {
 }
 
 
-def read(path: Path, tell: Callable[[str], None], step_reward: float | None = None) -> Iterator[NamedEpisode]:
+StepRewards = float | Mapping[str, float]
+"""Of each step; or of each `step`, and of one that has `terminated` its episode."""
+
+
+def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards | None = None) -> Iterator[NamedEpisode]:
     """The episodes of a file, in its order.
 
     Args:
       path: The file.
       tell: Called with what was decided about the data, in words.
-      step_reward: Of each step, if the file has no rewards; None: it must have them.
+      missing_rewards: What rewards are, if the file has none; None: it must have them.
 
     Raises:
       UserError: It can't be read, or a column is missing or too short.
     """
     columns = {_known(name): array for name, array in _load(path).items()}
-    if "rewards" not in columns and step_reward is not None:
-        columns["rewards"] = np.full(len(_required(columns, "terminations", path)), step_reward)
-        tell(f"{path} has no rewards: each step counts {step_reward:g} (prior_rewards)")
+    if "rewards" not in columns and missing_rewards is not None:
+        are_ends = _required(columns, "terminations", path).reshape(-1).astype(bool)
+        columns["rewards"] = _made_rewards(
+            are_ends, missing_rewards, lambda text: tell(f"{path} has no rewards: {text}")
+        )
     rewards = _required(columns, "rewards", path, _NO_REWARDS).reshape(-1)
     count = len(rewards)
     observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
@@ -64,6 +70,16 @@ def read(path: Path, tell: Callable[[str], None], step_reward: float | None = No
     if short := [f"{name} has {len(each)}" for name, each in every.items() if len(each) != count]:
         raise UserError(f"{path}: rewards have {count} rows, and {', '.join(short)}")
     yield from _episodes(observations, actions, following, rewards, ended, cut, explored.get("explored"), tell)
+
+
+def _made_rewards(are_ends: np.ndarray, rewards: StepRewards, tell: Callable[[str], None]) -> np.ndarray:
+    """Rewards `[N]`, from what terminates an episode, `[N]` bool."""
+    if not isinstance(rewards, Mapping):
+        tell(f"each step counts {rewards:g} (prior_rewards)")
+        return np.full(len(are_ends), rewards)
+    step, terminated = rewards["step"], rewards["terminated"]
+    tell(f"each step counts {step:g}, and those {are_ends.sum():,} that terminate {terminated:g} (prior_rewards)")
+    return np.where(are_ends, terminated, step)
 
 
 def _episodes(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import tree
 
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.faults import describe_error
@@ -135,7 +136,7 @@ def conversion_for(params: TrainParamsBase, file: Path) -> Conversion:
         return params.potential(tree.unflatten_as(observation_spec, leaves))
 
     layout, actions = run_layout(params, observation_spec, action_spec), tree.flatten(specs.load_actions(file))
-    return Conversion(layout, actions, params.discount, potential)
+    return Conversion(layout, actions, initial_value(params.discount), potential)
 
 
 def name_of(column: Column) -> str:

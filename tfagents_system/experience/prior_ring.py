@@ -11,6 +11,7 @@ import numpy as np
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.experience import minari_sets
+from tfagents_system.experience.columns import StepRewards
 from tfagents_system.experience.conversion import Conversion
 from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.ring_actions import action_differences
@@ -32,13 +33,13 @@ class PriorForm:
       conversion: From data sets to what the run stores.
       sequence_length: Of the run's samples; None: transitions.
       frame_stack: How many frames of which leaves samples see at once.
-      rewards: Of each step, for data without rewards; None: there must be some.
+      rewards: Of data without rewards; None: there must be some.
     """
 
     conversion: Conversion
     sequence_length: int | None = None
     frame_stack: FrameStack = 1
-    rewards: float | None = None
+    rewards: StepRewards | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,13 +102,13 @@ def _summary(episodes: Sequence[StoredEpisode]) -> str:
     return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
 
 
-def read_episodes(source: str, tell: Tell, rewards: float | None = None) -> Iterator[NamedEpisode]:
+def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None = None) -> Iterator[NamedEpisode]:
     """The episodes of a file or a Minari data set.
 
     Args:
       source: Which.
       tell: Called with what was decided about the data.
-      rewards: Of each step, for files without rewards; None: they must have them.
+      rewards: Of files without rewards; None: they must have them.
 
     Raises:
       UserError: It can't be read.

@@ -291,8 +291,8 @@ def plan_for(
     """`plan_cpus` for the counts and the two choices of `variables`, on this machine and in this job."""
     local_workers = getattr(variables, "local_workers", None)
     return plan_cpus(
-        reverb_cpus=variables.reverb_cpus,
-        train_cpus=variables.train_cpus,
+        reverb_cpus=0 if getattr(variables, "trainer_server", None) else variables.reverb_cpus,
+        train_cpus=variables.train_cpus if getattr(variables, "local_trainer", True) else 0,
         num_collect_workers=variables.num_collect_workers if local_workers is None else local_workers,
         collect_worker_cpus=variables.collect_worker_cpus,
         cores=cores(allowed()),

@@ -6,6 +6,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import overridden
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.worker_environments import several_devices
 
 
@@ -43,6 +44,17 @@ def check_device(
         )
     if params.n_eval_episodes and "eval_env_args_kwargs" in overridden(params):
         check.notes.append(
-            "eval_env_args_kwargs is not used by workers: an environment that acts in real time is built once a "
-            "worker, with collect_env_args_kwargs, and evaluated in, too"
+            "eval_env_args_kwargs is used by workers that only evaluate: others build an environment that acts in real "
+            "time once, with collect_env_args_kwargs, and evaluate in it, too, which its reset is told in `options`"
         )
+    episode_mb = -(-params.horizon * _step_bytes(env) // 2**20)
+    if params.drop_faulty_episodes and not deterministic and episode_mb > params.max_unsent_mb:
+        check.errors.append(
+            f"TrainParams.max_unsent_mb={params.max_unsent_mb} is less than the {episode_mb:,} MiB of an episode of "
+            f"{params.horizon} steps, and drop_faulty_episodes=True sends one when it has ended: of each long one the "
+            f"beginning would be dropped. Set max_unsent_mb={2 * episode_mb}, or drop_faulty_episodes=False"
+        )
+
+
+def _step_bytes(env: TrainingEnvironment) -> int:
+    return Layout.from_specs(env.observation_spec(), env.action_spec()).step_bytes

@@ -243,7 +243,10 @@ class Inspector:
         assert self._run is not None
         folder = self._values.get("replay_dir", self._run.replay)
         check = self.found.checks["experience"]
-        check.errors += reset_checks.layout_findings(layout, folder)
+        findings = reset_checks.layout_findings(layout, folder)
+        if not findings and not self.found.checks[PARAMS].errors:
+            findings = reset_checks.size_findings(params, layout, folder, self._run.exp_dir)
+        check.errors += findings
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
@@ -311,10 +314,14 @@ class Inspector:
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
+        made = self.found.prior_data  # None of an agent that goes on, which has it already.
+        prior_bytes = resources.reserved_bytes(made or self._paths.prior_data)
+        if made is not None:
+            needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             resources.check_disk(checks["disk"], needed)
         resources.check_memory(
-            checks["memory"], workers, own_bytes, ring_bytes, are_forked=are_forked, available=available
+            checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, are_forked=are_forked, available=available
         )
 
 

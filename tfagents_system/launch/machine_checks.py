@@ -29,7 +29,7 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], checks:
       checks: Gets what was found.
     """
     plan = _check_cpus(values, environ, checks)
-    if "server" not in values:  # The replay server will run here.
+    if not {"server", "trainer_server"} & values.keys():  # The replay server will run here.
         with checks["port"].catching():
             peers.require_owners(environ)
     if "reverb_port" in values:

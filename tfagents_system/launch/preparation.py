@@ -89,8 +89,10 @@ class Preparation:
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
             render = not (starts or self._is_for_job)
-            # Not measured: on a GPU, which the check leaves alone, and if workers join a run from elsewhere.
-            measures = render and not {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
+            # Not measured: on a GPU, which the check leaves alone, and where no trainer runs.
+            is_elsewhere = not self._values.get("local_trainer", True)
+            is_left_out = {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
+            measures = render and not (is_elsewhere or is_left_out)
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))

@@ -39,6 +39,7 @@ from tfagents_system.launch.run_settings import (
     FRESH,
     KEEP,
     RESET,
+    SUBMITTED_AGAIN,
     TAKE,
     RunSettings,
     resolve,
@@ -223,7 +224,8 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 and (args.edits in (TAKE, FRESH) or args.reset_training):
+    is_again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(os.environ.pop(SUBMITTED_AGAIN, ""))
+    if is_again and (args.edits in (TAKE, FRESH) or args.reset_training):
         print(
             "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
             "first start"

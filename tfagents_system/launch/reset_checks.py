@@ -9,6 +9,7 @@ from typing import Any
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
+from tfagents_system.replay.ring_sizes import capacity_rows
 from tfagents_system.run_files import run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
@@ -75,6 +76,19 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
     return [
         f"the experience in {folder} does not fit: {'; '.join(rows)}. Restore what it was, or begin another run "
         "(SAC_EXP_NAME)"
+    ]
+
+
+def size_findings(params: TrainParamsBase, layout: Layout, folder: Path, exp_dir: Path) -> list[str]:
+    """Whether the run's ring has another size than its parameters, edited since, ask for: its rows can't be moved."""
+    has = (read_json(folder / "layout.json") or {}).get("capacity_rows")
+    needs = capacity_rows(params, layout)
+    if has in (None, needs):
+        return []
+    return [
+        f"the ring in {folder} has room for {has:,} rows, and n_episodes_in_buffer={params.n_episodes_in_buffer} of "
+        f"horizon={params.horizon} steps needs {needs:,}, which can't change in a run that has begun: restore what it "
+        f"was, or begin another run with the experience of this one (SAC_EXP_NAME, SAC_REPLAY_FROM={exp_dir})"
     ]
 
 

@@ -167,6 +167,7 @@ def check_memory(
     num_workers: int,
     own_bytes: int,
     ring_bytes: int,
+    prior_bytes: int = 0,
     *,
     are_forked: bool = True,
     available: tuple[int, str] | None = None,
@@ -178,6 +179,7 @@ def check_memory(
       num_workers: Workers of the run.
       own_bytes: Memory of the user's own code in each of them.
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
+      prior_bytes: Size of the ring of prior data, likewise.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
@@ -198,9 +200,12 @@ def check_memory(
     check.facts.append(f"{what}; {in_words(free)} {limit} available")
     if needed > _TIGHT * free:
         check.notes.append(f"memory is tight: {what}, {in_words(free)} {limit} are available")
-    elif needed + ring_bytes > free:
+    elif needed + ring_bytes + prior_bytes > free:
+        rings = f"replay buffer of {in_words(ring_bytes)}"
+        if prior_bytes:
+            rings += f" and the prior data of {in_words(prior_bytes)}"
         check.notes.append(
-            f"the replay buffer of {in_words(ring_bytes)} does not fit into the {in_words(free - needed)} of memory "
+            f"the {rings} {'do' if prior_bytes else 'does'} not fit into the {in_words(free - needed)} of memory "
             "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
         )
 

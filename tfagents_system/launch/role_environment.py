@@ -11,13 +11,14 @@ from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
+from tfagents_system.transport import joining
 
 
 def role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
     """All variables of one role."""
     kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
     threads = plan.thread_environ(REPLAY if role == GATEWAY else role)
-    return common | threads | _worker_environ(role, kinds) | _gpu_environ(role, variables)
+    return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
 
 
 def common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
@@ -40,6 +41,9 @@ def _worker_environ(role: str, kinds: Mapping[str, str]) -> dict[str, str]:
     return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": kinds[role]} if role in kinds else {})
 
 
-def _gpu_environ(role: str, variables: RunVariables) -> dict[str, str]:
-    gpu = gpu_of_trainer(os.environ) if role == TRAINER and variables.train_gpus else None
-    return {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else {}
+def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
+    if role != TRAINER:
+        return {}
+    gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
+    own = {"CUDA_VISIBLE_DEVICES": gpu, joining.SERVER: variables.trainer_server}
+    return {name: value for name, value in own.items() if value is not None}

@@ -1,4 +1,7 @@
-"""A run's rules: it needs its trainer, its replay server and a worker, and they save in a fixed order."""
+"""A run's rules: it needs its trainer, its replay server and a worker, and they save in a fixed order.
+
+A trainer elsewhere has a supervisor of its own (SAC_LOCAL_TRAINER=0 here, SAC_TRAINER_SERVER there).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
@@ -26,6 +30,10 @@ class RunRules:
         self._workers_gone_at: float | None = None
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
+        supervisor = self._supervisor
+        if code == EXIT_RESUMABLE and supervisor.variables.trainer_server is not None and not supervisor.is_ending:
+            supervisor.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
+            return
         self._failures.take(role, code)
 
     def look(self) -> None:
@@ -35,6 +43,8 @@ class RunRules:
 
         A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """
+        if self._supervisor.exit_code is None and self._is_done_elsewhere():
+            self._supervisor.finish(EXIT_DONE)
         if (
             self._supervisor.exit_code is not None
             or not self._supervisor.collectors
@@ -51,20 +61,25 @@ class RunRules:
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self._supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
 
+    def _is_done_elsewhere(self) -> bool:
+        if TRAINER in self._supervisor.roles:
+            return False
+        return (read_heartbeat(self._supervisor.paths.heartbeat(TRAINER)) or {}).get("state") == "done"
+
     def stop(self) -> int:
         """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
         supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
         name = supervisor.stopping()
         supervisor.say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
-        trainer, replay = supervisor.roles[TRAINER], supervisor.roles[REPLAY]
-        had_work = supervisor.is_at_work(TRAINER)
+        savers = [role for name, role in supervisor.roles.items() if name in (TRAINER, REPLAY)]
+        had_work = any(supervisor.is_at_work(role.name) for role in savers[-1:])
         self.end_roles()
         if supervisor.exit_code is not None:  # Another start has taken the run directory over.
             return supervisor.exit_code
-        if trainer.exit_code == EXIT_DONE:
+        if TRAINER in supervisor.roles and supervisor.roles[TRAINER].exit_code == EXIT_DONE:
             return EXIT_DONE
         saved = (EXIT_RESUMABLE, EXIT_DONE)
-        if not had_work or (trainer.exit_code in saved and replay.exit_code in saved):
+        if not had_work or all(role.exit_code in saved for role in savers):
             return EXIT_RESUMABLE
         supervisor.status.message += ", not everything was saved: the same command goes on from the last checkpoint"
         return EXIT_FAILED
@@ -75,14 +90,19 @@ class RunRules:
         began = time.monotonic()
         trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
         worker_secs = _WORKERS_SHARE * deadline_secs
-        deadlines = {role: worker_secs for role in supervisor.workers} | {supervisor.roles[TRAINER]: trainer_secs}
+        deadlines = dict.fromkeys(supervisor.workers, worker_secs)
+        if trainer := supervisor.roles.get(TRAINER):
+            deadlines[trainer] = trainer_secs
         if gateway := supervisor.roles.get(GATEWAY):
             deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
         supervisor.end(deadlines)
-        supervisor.end({supervisor.roles[REPLAY]: deadline_secs - (time.monotonic() - began)})
+        if replay := supervisor.roles.get(REPLAY):
+            supervisor.end({replay: deadline_secs - (time.monotonic() - began)})
 
     def results(self) -> list[str]:
-        variables, trainer = self._supervisor.variables, self._supervisor.roles[TRAINER]
+        variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)
+        if trainer is None:
+            return []  # They are where the trainer is.
         return wrap_up.write_results(
             self._supervisor.paths,
             ROOT,

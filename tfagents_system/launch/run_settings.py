@@ -27,6 +27,7 @@ FOLDER = "TFAGENTS_PARAMS_FOLDER"
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
+SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"  # Of a job that continues after one that SLURM did not requeue (job.sh).
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 

@@ -125,7 +125,7 @@ class RunStatus:
         name, logs, status = self._name, self._paths.logs, self.to_json()
         lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
-            why = status["roles"][TRAINER].get("ended_early")
+            why = status["roles"].get(TRAINER, {}).get("ended_early")
             early = "" if why is None or why.startswith("num_env_steps") else " early"
             finished = f"{name} is finished{f'{early}: {why}' if why else ''}"
             return [*_time_lines(status), *lost, *_result_lines("final", status), finished]

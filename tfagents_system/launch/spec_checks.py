@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.algorithms import ALGORITHMS, ActionKind
-from tfagents_system.agents.encoder import has_own_networks, is_encoded, smallest_side
+from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded, smallest_side
 from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
@@ -147,7 +147,7 @@ def without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> li
 
 def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
     """Reports the use of each image, and of what may be meant as one; says nothing about the user's own networks."""
-    filters = params.image_encoder_filters
+    layers, flat = convolutions(params), _flattened_by(params)
     is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
     leaves = tree.flatten(env.observation_spec())
     for spec, frames in zip(leaves, frames_in(env.observation_spec(), params.frame_stack), strict=True):
@@ -155,9 +155,9 @@ def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check
             continue
         shape = tuple(spec.shape)
         needs_axes = frames > 1 or bool(params.image_augmentation_pixels)
-        way_out = "" if needs_axes else ", or set image_encoder_filters=() to have it flattened"
-        is_asked = needs_axes or bool(filters and not is_own)
-        if is_asked and is_image(spec) and not is_encoded(spec, filters) and _has_channels_first(shape):
+        way_out = "" if needs_axes else f", or set {flat} to have it flattened"
+        is_asked = needs_axes or bool(layers and not is_own)
+        if is_asked and is_image(spec) and not is_encoded(spec, layers) and _has_channels_first(shape):
             check.errors.append(
                 f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
                 f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}"
@@ -170,15 +170,21 @@ def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check
                 "[height, width, channels], from 0 to 255: convert it in env_ctor, if it is meant as one"
             )
         else:
-            check.facts.append(f"{spec.name} is {_use_in_words(spec, filters)}")
+            check.facts.append(f"{spec.name} is {_use_in_words(spec, params)}")
 
 
-def _use_in_words(image: Any, filters: Sequence[int]) -> str:
-    if is_encoded(image, filters):
+def _flattened_by(params: TrainParamsBase) -> str:
+    """What flattens images, in words."""
+    return f"image_encoder_{'filters' if params.image_encoder_layers is None else 'layers'}=()"
+
+
+def _use_in_words(image: Any, params: TrainParamsBase) -> str:
+    layers = convolutions(params)
+    if is_encoded(image, layers):
         return "encoded"
-    if not filters:
-        return "flattened: image_encoder_filters=()"
-    side = smallest_side(filters)
+    if not layers:
+        return f"flattened: {_flattened_by(params)}"
+    side = smallest_side(layers)
     return f"flattened: smaller than {side} x {side} pixels"
 
 

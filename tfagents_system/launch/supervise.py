@@ -62,11 +62,12 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         end_orphans(paths, variables.save_deadline_secs)
         claims = Claims()
         plan = claim_cpus(variables, claims)
-        port = claims.take_port(variables.reverb_port)
+        port = claims.take_port(variables.reverb_port) if variables.trainer_server is None else 0
         claim_slots_beside(variables, claims, port)
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, port {port}", flush=True)
+        where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
+        print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)
         print(plan.table(), flush=True)
         return Supervisor(variables, plan, claims, port, seed, stop, starter, RunRules, lock=lock).run()
 

@@ -55,6 +55,7 @@ class DrawSettings:
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
       discount: gamma, for samples of several steps.
+      gamma: What `discount` follows, see `at`; None: nothing.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: How many frames of which leaves are stacked.
       window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
@@ -70,6 +71,7 @@ class DrawSettings:
     max_block_minibatches: int
     seed: int
     discount: float = 1.0
+    gamma: Schedule | None = None
     held_out_minibatches: int = 0
     frame_stack: FrameStack = 1
     window_steps: int | None = None
@@ -83,6 +85,8 @@ class DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
         position = env_steps, train_steps, iteration
         settings = self
+        if self.gamma is not None:
+            settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
         if self.window is not None:
             settings = dataclasses.replace(settings, window_steps=round(self.window.value(*position)))
         if self.beta is not None and self.prioritized is not None:

@@ -17,7 +17,7 @@ import reverb.platform.checkpointers_lib
 from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
-from tfagents_system.checks.schedules import Schedule
+from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
@@ -145,7 +145,8 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         form=form,
         max_block_minibatches=max_block_minibatches,
         seed=seed,
-        discount=params.discount,
+        discount=initial_value(params.discount),
+        gamma=Schedule.of(params.discount) if is_schedule(params.discount) else None,
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,

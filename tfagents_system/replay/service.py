@@ -5,7 +5,9 @@ Segments: `_ingest`, `_read_segments`, `_store`, `Ring.extend`. A request: `_acc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -267,12 +269,15 @@ class ReplayService:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
         while (arrays := self._snapshot_requests.get(0)) is not None:
             try:
-                name = tables.Snapshot.from_wire(arrays).checkpoint
-            except tables.MalformedMessageError as error:
+                asked = tables.Snapshot.from_wire(arrays)
+                with self.time_shares.spend("snapshots"):
+                    self._snapshots.take(asked.checkpoint, asked.to_send)
+            except ValueError as error:
                 self._refuse("request for a snapshot", error)
-                continue
-            with self.time_shares.spend("snapshots"):
-                self._snapshots.take(name)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                header = tables.Header(*self._snapshots.sent.get_nowait())
+                self._connection.put(tables.HEADERS, header.to_wire())
 
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1

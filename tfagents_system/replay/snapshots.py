@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tfagents_system.replay import ring_header
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
+from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
@@ -37,6 +39,7 @@ class SnapshotWriter:
     Attributes:
       written: Snapshots that are in their checkpoint.
       error: Why the last one could not be written, None if it was.
+      sent: Headers for a trainer elsewhere, with their numbers; whoever owns the tables takes them.
     """
 
     def __init__(
@@ -55,6 +58,9 @@ class SnapshotWriter:
         self._requests: queue.Queue[tuple[str, bytes, bytes | None] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
+        self._numbers: dict[str, int] = {}  # name -> number, where it is to be sent
+        self._newest_sent = (0, b"")
+        self.sent: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._look_at = 0.0
         self._full_since: float | None = None
         self.written = 0
@@ -64,13 +70,29 @@ class SnapshotWriter:
         self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
         self._thread.start()
 
-    def take(self, name: str) -> bool:
+    def take(self, name: str, number: int = 0) -> bool:
         """Snapshots the ring now for the checkpoint with this name.
+
+        Args:
+          name: Of the checkpoint.
+          number: As `Snapshot.to_send`: not 0 where the trainer writes its checkpoint elsewhere. One without an agent
+            is then made here, and the header is put into `sent`, again where it is asked for again.
 
         Returns:
           Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
+
+        Raises:
+          ValueError: A checkpoint that would be made here can't have this name.
         """
+        if number and number == self._newest_sent[0]:
+            self.sent.put(self._newest_sent)
+            return False
         partial = self._partial(name)
+        if number and name not in self._under_way:
+            run_checkpoints.train_step_of(name)
+            self._numbers[name] = number
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
         self._under_way[name] = self._ring.total_rows
@@ -134,6 +156,8 @@ class SnapshotWriter:
                 if priorities is not None:
                     self._write(name, PRIORITIES, priorities)
                 self._write(name, REPLAY, snapshot)  # Last: the trainer waits for it.
+                if number := self._numbers.pop(name, 0):
+                    self._complete(name, number, snapshot)
             except (OSError, OverwrittenError) as error:
                 self.error = f"{name}: {error}"
                 logging.error("the replay server's part of %s can't be written: %s", name, error)
@@ -163,6 +187,15 @@ class SnapshotWriter:
         sync(self._temporary)
         os.replace(self._temporary, partial / file)
         sync(partial)
+
+    def _complete(self, name: str, number: int, snapshot: bytes) -> None:
+        """Completes a checkpoint whose agent is elsewhere, and sends the header there."""
+        partial, folder = self._partial(name), self._checkpoints / name
+        shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
+        run_checkpoints.finish(partial, run_checkpoints.train_step_of(name), 0, {}, has_agent=False)
+        run_checkpoints.prune(self._checkpoints)
+        self._newest_sent = (number, snapshot)
+        self.sent.put(self._newest_sent)
 
     def _look_if_due(self) -> None:
         if time.monotonic() >= self._look_at:

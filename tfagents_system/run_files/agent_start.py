@@ -129,7 +129,7 @@ def _of_folder(folder: Path) -> tuple[Kind, Path]:
         return "policy", folder
     if (folder / _NPZ).is_file():
         return "npz", folder / _NPZ
-    newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints)
+    newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints, with_agent=True)
     if newest is None:
         raise UserError(
             f"{folder} has no checkpoint: give a run that has one, a policy checkpoint, a SavedModel or a policy.npz"

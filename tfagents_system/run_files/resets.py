@@ -15,8 +15,9 @@ import dataclasses
 import itertools
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tfagents_system.machine.files import sync, write_atomically
 from tfagents_system.run_files import run_checkpoints
@@ -50,13 +51,21 @@ class Reset:
 
 def resets_of_run(paths: RunPaths) -> list[Reset]:
     """All of them, the oldest first."""
-    found = (read_json(paths.run_json) or {}).get("resets", [])
-    return [Reset(**each) for each in found]
+    return _resets_in(read_json(paths.run_json) or {})
 
 
 def agents_before(paths: RunPaths) -> int:
     """How often the run's agent was replaced."""
-    return sum(reset.kind == AGENT for reset in resets_of_run(paths))
+    return agents_in(read_json(paths.run_json) or {})
+
+
+def agents_in(run: Mapping[str, Any]) -> int:
+    """The same, by the content of a run.json."""
+    return sum(reset.kind == AGENT for reset in _resets_in(run))
+
+
+def _resets_in(run: Mapping[str, Any]) -> list[Reset]:
+    return [Reset(**each) for each in run.get("resets", [])]
 
 
 def catches_up(paths: RunPaths) -> bool:

@@ -8,6 +8,9 @@
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 
+Where the trainer has a run directory of its own, that of the replay server has checkpoints of the same names without an
+agent.
+
 Trainer and replay server both look here for what to resume from. This module imports neither TensorFlow nor Reverb.
 """
 
@@ -42,6 +45,7 @@ AGENT = "agent"
 REPLAY = "replay.bin"
 PRIORITIES = "priorities.bin"  # The name of the ring's own file, too.
 _MANIFEST = "manifest.json"
+_AGENT_ELSEWHERE = "agent_is_elsewhere"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
 
@@ -60,6 +64,7 @@ class Checkpoint:
       iteration: Iterations completed.
       has_replay: Whether it records which experience belongs to it.
       signature: Of its agent, see `why_not_of`; None if an earlier version wrote it.
+      has_agent: Whether the agent is in it, and not in the run directory of a trainer elsewhere.
     """
 
     folder: Path
@@ -67,6 +72,7 @@ class Checkpoint:
     iteration: int
     has_replay: bool
     signature: AgentSignature | None = None
+    has_agent: bool = True
 
     @property
     def name(self) -> str:
@@ -114,7 +120,13 @@ def finished_name(partial: Path) -> str:
 
 
 def finish(
-    partial: Path, train_step: int, iteration: int, further: Mapping[str, Any], signature: AgentSignature | None = None
+    partial: Path,
+    train_step: int,
+    iteration: int,
+    further: Mapping[str, Any],
+    signature: AgentSignature | None = None,
+    *,
+    has_agent: bool = True,
 ) -> Checkpoint:
     """Completes a checkpoint: after this it survives a power cut.
 
@@ -124,12 +136,21 @@ def finish(
       iteration: Iterations completed.
       further: For people who read the manifest.
       signature: Of the agent.
+      has_agent: As of Checkpoint.
 
     Raises:
       OSError: It can't be written; the ones before it are as they were.
     """
     files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
-    manifest = {"train_step": train_step, "iteration": iteration, **further, "agent": signature, "files": files}
+    where = {} if has_agent else {_AGENT_ELSEWHERE: True}
+    manifest = {
+        "train_step": train_step,
+        "iteration": iteration,
+        **further,
+        **where,
+        "agent": signature,
+        "files": files,
+    }
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
         sync(path)
@@ -139,7 +160,7 @@ def finish(
         raise OSError(errno.ESTALE, "another start of this run has taken its directory over")
     os.rename(partial, folder)
     sync(folder.parent)
-    return Checkpoint(folder, train_step, iteration, REPLAY in files, signature)
+    return Checkpoint(folder, train_step, iteration, REPLAY in files, signature, has_agent)
 
 
 def read(folder: Path) -> Checkpoint:
@@ -156,19 +177,27 @@ def read(folder: Path) -> Checkpoint:
             found = _describe(folder / Path(str(name)).name)
             if found != expected:
                 raise DamagedCheckpointError(f"{name} has {found}, its manifest says {expected}")
-        if f"{AGENT}.index" not in files:
+        has_agent = not manifest.get(_AGENT_ELSEWHERE)
+        if has_agent and f"{AGENT}.index" not in files:
             raise DamagedCheckpointError("it has no agent")
         train_step, iteration = int(manifest["train_step"]), int(manifest["iteration"])
-        return Checkpoint(folder, train_step, iteration, REPLAY in files, manifest.get("agent"))
+        return Checkpoint(folder, train_step, iteration, REPLAY in files, manifest.get("agent"), has_agent)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
 
 
-def newest_complete(checkpoints: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums are right; damaged ones are logged and skipped."""
+def newest_complete(checkpoints: Path, *, with_agent: bool = False) -> Checkpoint | None:
+    """The newest checkpoint whose checksums are right; damaged ones are logged and skipped.
+
+    Args:
+      checkpoints: Their folder.
+      with_agent: Skip those whose agent is elsewhere, too.
+    """
     for folder in reversed(_complete_folders(checkpoints)):
         try:
-            return read(folder)
+            checkpoint = read(folder)
+            if checkpoint.has_agent or not with_agent:
+                return checkpoint
         except DamagedCheckpointError as error:
             logging.error("checkpoint %s is damaged (%s): the one before it is used", folder, error)
     return None
@@ -179,6 +208,17 @@ def newest_train_step(checkpoints: Path) -> int:
     folders = _complete_folders(checkpoints)
     match = _NAME.fullmatch(folders[-1].name) if folders else None
     return int(match[1]) if match else -1
+
+
+def train_step_of(name: str) -> int:
+    """The updates before a checkpoint, by its name.
+
+    Raises:
+      ValueError: It is no checkpoint's name.
+    """
+    if (match := _NAME.fullmatch(name)) is None:
+        raise ValueError(f"{name!r} is no name of a checkpoint")
+    return int(match[1])
 
 
 def oldest_iteration(checkpoints: Path) -> int | None:

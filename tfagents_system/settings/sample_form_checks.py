@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
@@ -18,7 +19,7 @@ def sample_form_findings(params: Any) -> list[str]:
 def sample_form_notes(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each."""
     steps, notes = params.mini_race_steps, []
-    if params.discount == 1 and steps is None:
+    if max(Schedule.of(params.discount).values) == 1 and steps is None:
         notes.append(
             "discount=1 without mini_race_steps: values are sums of all rewards to an episode's end, and grow without "
             "bound where episodes do not terminate. Lower discount, or set mini_race_steps"

@@ -44,6 +44,14 @@ _Betas = Annotated[
         ),
     ),
 ]
+_RUN_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_Name = Annotated[
+    str,
+    Rule(
+        "a name of letters, digits, '.', '-' and '_'",
+        lambda value: isinstance(value, str) and _RUN_NAME.fullmatch(value) is not None,
+    ),
+]
 _Workers = Annotated[
     int, Rule("-1 or an integer from 1 to 4096", lambda n: is_integer(n) and n != 0 and -1 <= n <= 4096)
 ]
@@ -66,7 +74,7 @@ _Below1 = Annotated[float, number_where("a number of at least 0 and below 1", la
 
 class _General:
     # The order is the guide's; DEBUG_MODE is not in it, TMRL reads it nevertheless.
-    RUN_NAME: _NotEmpty = "SAC_4_imgs_pretrained"
+    RUN_NAME: _Name = "SAC_4_imgs_pretrained"
     RESET_TRAINING: bool = False
     BUFFERS_MAXLEN: Count = 500000
     RW_MAX_SAMPLES_PER_EPISODE: Count = 1000

@@ -84,11 +84,21 @@ def _attribute(path: str, name: str, value: Callable[[Any], Any] = lambda value:
 
 
 def _of_redq(path: str, name: str) -> Row:
+    return _attribute_if("ALG.ALGORITHM", "REDQSAC", path, name, "with REDQSAC")
+
+
+def _of_learned_entropy(path: str, name: str) -> Row:
+    return _attribute_if("ALG.LEARN_ENTROPY_COEF", True, path, name, "with LEARN_ENTROPY_COEF")
+
+
+def _attribute_if(other: str, value: Any, path: str, name: str, words: str) -> Row:
+    """An attribute that acts only where another key has a value."""
+
     def put(given: Given, to: Translation) -> None:
-        if given["ALG.ALGORITHM"] == "REDQSAC":
+        if given[other] == value:
             to.attributes[name] = given[path]
 
-    return Row(path, f"`{name}`, with REDQSAC", put)
+    return Row(path, f"`{name}`, {words}", put)
 
 
 def _part_of_optimizer(path: str) -> Row:
@@ -304,10 +314,10 @@ ROWS: tuple[Row, ...] = (
     _attribute("ALG.LEARN_ENTROPY_COEF", "learn_entropy_coef"),
     _attribute("ALG.LR_ACTOR", "actor_learning_rate"),
     _attribute("ALG.LR_CRITIC", "critic_learning_rate"),
-    _attribute("ALG.LR_ENTROPY", "alpha_learning_rate"),
+    _of_learned_entropy("ALG.LR_ENTROPY", "alpha_learning_rate"),
     _attribute("ALG.GAMMA", "discount"),
     _attribute("ALG.POLYAK", "target_update_tau", lambda polyak: round(1.0 - polyak, 12), "1 - POLYAK"),
-    _attribute("ALG.TARGET_ENTROPY", "target_entropy"),
+    _of_learned_entropy("ALG.TARGET_ENTROPY", "target_entropy"),
     _attribute("ALG.ALPHA", "sac_log_alpha", math.log, "log(ALPHA)"),
     _of_redq("ALG.REDQ_N", "num_critics"),
     _of_redq("ALG.REDQ_M", "num_target_critics"),

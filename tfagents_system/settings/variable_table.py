@@ -54,6 +54,9 @@ class VariableFields:
     """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with join_script.sh"""
+    local_trainer: Annotated[bool, Variable("flag")] = True
+    """1: the run starts its trainer; 0: it waits for one from elsewhere (SAC_TRAINER_SERVER), which joins through the
+    gateway and keeps checkpoints, policies and metrics in a run directory of its own"""
     expert_workers: Annotated[int, Variable("few")] = 0
     """workers beside these that the run starts as experts: they collect with SAC_EXPERT_POLICY and ignore updates"""
     eval_workers: Annotated[int, Variable("few")] = 0
@@ -68,6 +71,8 @@ class VariableFields:
     """CPUs of each worker"""
     server: Annotated[str | None, Variable("address", default="as --to finds it")] = None
     """`host:port` of the run that join_script.sh joins"""
+    trainer_server: Annotated[str | None, Variable("address", default="the run's own")] = None
+    """`host:port` of the gateway of a run elsewhere, whose trainer this start runs, and nothing else"""
     worker_role: Annotated[str, Variable("role")] = COLLECT
     """what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), `test`
     (play the newest policy, store nothing)"""

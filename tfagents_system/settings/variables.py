@@ -92,7 +92,7 @@ def read_variables(
             values[variable.field] = value_of(variable.kind, text, folders)
         except ValueError as error:
             findings.append(f"{variable.name}={shown_value(text)} must be {error}")
-    findings += _check_workers(values)
+    findings += _check_workers(values) + _check_trainer(values)
     runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
     _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
@@ -135,6 +135,32 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
             f"SAC_MAX_WORKERS={most} does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
             "or set SAC_DETERMINISTIC=0"
         )
+    return findings
+
+
+def _check_trainer(values: dict[str, Any]) -> list[str]:
+    """Findings about a trainer that is elsewhere than its replay server; removes what is the other one's."""
+    server, is_here = values.get("trainer_server"), values.get("local_trainer", True)
+    findings = []
+    if not is_here and "gateway_port" not in values and server is None:
+        findings.append(
+            "SAC_LOCAL_TRAINER=0 needs SAC_GATEWAY_PORT, at which the trainer joins: set it, 0 is any free port"
+        )
+    if server is not None and "credentials_dir" not in values:
+        findings.append(
+            f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR with this machine's certificates: make some there "
+            "(python -m tfagents_system.transport.remote.machines RUN add NAME), and copy the folder here"
+        )
+    if (server is not None or not is_here) and values.get("deterministic"):
+        what = "SAC_LOCAL_TRAINER=0" if server is None else f"SAC_TRAINER_SERVER={server}"
+        findings.append(
+            f"{what} does not work with SAC_DETERMINISTIC=1, where a run restarts its replay server and its trainer "
+            "together: unset one of them"
+        )
+    if server is not None:
+        for name in ("gateway_port", "reverb_port", *_BESIDE):
+            values.pop(name, None)
+        values |= {"local_workers": 0, "local_trainer": True}
     return findings
 
 

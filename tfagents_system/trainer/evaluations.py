@@ -136,6 +136,8 @@ class PolicyEvaluations:
         return self._published_at[self.version][0]  # It stays: a worker that is back may tell its share yet.
 
     def _is_gone(self, worker_id: int) -> bool:
+        if self._role.is_far:
+            return True  # Heartbeats are in the replay server's run directory.
         beat = self._role.beats.last(worker_role(worker_id))
         if beat is None:
             return False  # It is being read.

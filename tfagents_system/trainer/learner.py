@@ -35,7 +35,7 @@ class Learner:
 
     Args:
       role: The trainer's process.
-      ask_for_replay: As of TrainerCheckpoints.
+      ask_for_replay, fetch_replay: As of TrainerCheckpoints.
       connection: To the replay server, for priorities.
 
     Attributes:
@@ -47,7 +47,13 @@ class Learner:
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
     """
 
-    def __init__(self, role: Role, ask_for_replay: Callable[[str], None], connection: Connection | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        ask_for_replay: Callable[[str], None],
+        connection: Connection | None = None,
+        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
+    ) -> None:
         self._role = role
         check_gpu()
         if role.deterministic:
@@ -62,7 +68,13 @@ class Learner:
         self._priorities = self._priority_reports(connection)
         save_more = [self._priorities.save] if self._priorities else []
         self.checkpoints = TrainerCheckpoints(
-            role.paths.trainer_checkpoints, self.agent, self.state, self.step_variable, ask_for_replay, *save_more
+            role.paths.trainer_checkpoints,
+            self.agent,
+            self.state,
+            self.step_variable,
+            ask_for_replay,
+            *save_more,
+            fetch_replay=fetch_replay,
         )
         self.resumed_at: int | None = None
         if self.restore():

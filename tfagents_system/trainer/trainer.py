@@ -55,9 +55,9 @@ class Trainer:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._params = params = role.params
-        self._connection = role.connect(role.stop.is_set)
-        self._snapshots = ReplaySnapshots(self._connection)
-        learner = self._learner = Learner(role, self._snapshots.ask, self._connection)
+        self._connection = role.connect(role.is_stopped)
+        self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
+        learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
@@ -127,7 +127,7 @@ class Trainer:
 
     def _connect(self) -> None:
         self._connection.wait_until_up(_START_DEADLINE_SECS)
-        self._minibatches = Minibatches(self._connection, self._plan, self._role.stop.is_set)
+        self._minibatches = Minibatches(self._connection, self._plan, self._role.is_stopped)
         self._publisher.watch(self._snapshots.status)
         self._reports = WorkerReports(
             self._role, self._connection, self._log, self._evaluations, self._evaluated_checkpoints, self._shares
@@ -273,7 +273,7 @@ class Trainer:
         evaluations, began = self._evaluations, time.monotonic()
         with self._shares.spend("waiting"):
             while not evaluations.is_over:
-                if self._role.stop.is_set():
+                if self._role.is_stopped():
                     raise StoppedError
                 self._reports.leave_out_gone(began)
                 self._publisher.check()

@@ -103,6 +103,8 @@ class TrainerCheckpoints:
       train_step: The agent's counter of updates.
       ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
       save_more: Writes further files into a checkpoint's folder.
+      fetch_replay: That part, once it has come from a replay server that does not see the folder and can't write it
+        there; None before, and where it does.
     """
 
     def __init__(
@@ -113,13 +115,15 @@ class TrainerCheckpoints:
         train_step: tf.Variable,
         ask_for_replay: Callable[[str], None],
         save_more: Callable[[Path], None] = lambda folder: None,
+        *,
+        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._folder, self._save_more = folder, save_more
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
         self._train_step = train_step
-        self._ask_for_replay = ask_for_replay
+        self._ask_for_replay, self._fetch_replay = ask_for_replay, fetch_replay
         self._finishing: threading.Thread | None = None
         self._error: OSError | None = None
 
@@ -129,7 +133,7 @@ class TrainerCheckpoints:
         Raises:
           UserError: What is there was written by an earlier version, or is of another agent.
         """
-        newest = run_checkpoints.newest_complete(self._folder)
+        newest = run_checkpoints.newest_complete(self._folder, with_agent=True)
         if newest is None:
             if any(self._folder.glob("ckpt-*.index")):
                 raise UserError(
@@ -206,6 +210,8 @@ class TrainerCheckpoints:
             if now >= ask_at:
                 ask_at = now + _ASK_AGAIN_SECS
                 self._ask_for_replay(run_checkpoints.finished_name(partial))
+            if (part := self._fetch_replay(run_checkpoints.finished_name(partial))) is not None:
+                (partial / run_checkpoints.REPLAY).write_bytes(part)  # `finish` syncs it.
             time.sleep(_POLL_SECS)
 
 

@@ -9,6 +9,7 @@ The run's own workers have neither: their supervisor gives them the port and a n
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
@@ -20,6 +21,7 @@ from tfagents_system.machine import peers
 from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.resets import agents_in
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import JOINED_RUN
 from tfagents_system.transport.connection import Connection
@@ -42,6 +44,7 @@ class Membership:
       ended: Why the run is over, `done` or `stopped`, if it says so; None while it is not.
       leave: Says goodbye after sending everything that is still to be sent.
       slots: Holds the slot, where nobody else does.
+      is_far: Of a trainer: its run directory is another one than the replay server's.
     """
 
     connection: Connection
@@ -51,6 +54,7 @@ class Membership:
     ended: Callable[[], str | None] = lambda: None
     leave: Callable[[], None] = lambda: None
     slots: Slots | None = None
+    is_far: bool = False
 
 
 def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
@@ -137,9 +141,25 @@ def _join_elsewhere(
         connection.send_log(role, _tail(paths.log(role)))
         connection.close()
 
-    tell = None if kind == TRAINER else connection.tell  # The run directory is before it: it writes there itself.
+    is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
+    if is_far:
+        _check_agents(paths, welcome.run)
+    # A trainer in the run's own directory writes its heartbeat there itself.
+    tell = connection.tell if is_far or kind != TRAINER else None
     same = cast(Connection, connection)  # It has the same methods.
-    return Membership(same, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave)
+    return Membership(
+        same, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave, is_far=is_far
+    )
+
+
+def _check_agents(paths: RunPaths, run: str) -> None:
+    """Raises UserError if the replay server's run has had another number of agents than the trainer's."""
+    there, here = agents_in(json.loads(run)), agents_in(run_directory.read_run_json(paths))
+    if there != here:
+        raise UserError(
+            f"the agent of the run was replaced {there} times where its replay server is, and {here} times in "
+            f"{paths.exp_dir}: start both anew, the one that is behind with --reset_training"
+        )
 
 
 def _tail(log: Path) -> str:

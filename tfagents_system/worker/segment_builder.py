@@ -9,6 +9,7 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
@@ -261,7 +262,7 @@ def segment_builder(
         send,
         held_out=held_out,
         history=layout.history_rows(params.frame_stack),
-        gamma=params.discount,
+        gamma=initial_value(params.discount),
         look_ahead=look_ahead,
         look_back=look_back,
     )

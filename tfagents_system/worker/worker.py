@@ -241,7 +241,7 @@ class Worker:
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
         oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
-        waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._role.stop.is_set)
+        waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._end.is_stopped)
         progress = self._progress.get()
         while True:
             with self._activity.spend("waiting for the policy"):

@@ -2,11 +2,11 @@
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
 tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
-tfagents_settings=() # --set, for run_script.sh.
+tfagents_settings=() # --set, --keep, --reset_training and so on, for run_script.sh.
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted again.
 tfagents_unknown=() # Long options that sbatch does not have.
-readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits fresh help"
+readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits reset_training catch_up fresh help"
 # sbatch's, up to SLURM 25.05. What a site has added (SPANK) is given after `--`.
 readonly SBATCH_OPTIONS="account acctg-freq batch bb bbf begin chdir cluster cluster-constraint clusters comment
   consolidate-segments constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
@@ -30,7 +30,11 @@ read_options() {
       --to) value_of "$@" && tfagents_to=$2 && shift ;;
       --to=*) tfagents_to=${1#*=} ;;
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
-      --set=* | --keep | --take_edits) tfagents_settings+=("$1") ;;
+      --reset_training)
+        tfagents_settings+=("$1")
+        if [[ ${2:-} == networks ]]; then tfagents_settings[-1]+="=$2" && shift; fi
+        ;;
+      --set=* | --keep | --take_edits | --reset_training=* | --catch_up) tfagents_settings+=("$1") ;;
       --fresh)
         fail "--fresh would start over each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"

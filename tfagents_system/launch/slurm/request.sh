@@ -75,7 +75,7 @@ check_request() {
   local setting
   for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
     case $setting in
-      --set | --keep | --take_edits) ;;
+      --set | --keep | --take_edits | --reset_training | --reset_training=* | --catch_up) ;;
       *) check_setting "${setting#--set=}" ;;
     esac
   done
@@ -107,7 +107,7 @@ check_added() {
   [[ $tfagents_add =~ ^[1-9][0-9]{0,3}$ ]] \
     || finding "--add_workers=$tfagents_add must be a number of workers, such as 32, with --to RUN"
   [[ -z $tfagents_array ]] || finding "--array and --add_workers: workers are added to one run at a time"
-  ((${#tfagents_settings[@]} == 0)) || finding "--add_workers: workers take the settings and files of their run: remove --set, --keep and --take_edits"
+  ((${#tfagents_settings[@]} == 0)) || finding "--add_workers: workers take the settings and files of their run: remove --set, --keep, --take_edits and --reset_training"
   if [[ -z $tfagents_to || ! -f $tfagents_exp_dir/run.json ]]; then
     finding "--to=$tfagents_to must be the directory of a run, such as logs/my_run"
   elif [[ ! -f $tfagents_exp_dir/gateway.json ]]; then

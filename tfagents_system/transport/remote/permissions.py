@@ -41,6 +41,7 @@ _ACCESS = {
     tables.EVAL_WEIGHTS: _Access(put=_TRAINER, newest=_ALL_WORKERS),
     tables.REQUESTS: _Access(put=_TRAINER),
     tables.SNAPSHOTS: _Access(put=_TRAINER),
+    tables.HEADERS: _Access(newest=_TRAINER),
     tables.PRIORITIES: _Access(put=_TRAINER),
     tables.BLOCKS: _Access(take=_TRAINER),
     _NEWS: _Access(put=_TRAINER, follow=_ALL_WORKERS),  # Workers: their own one.

@@ -1,0 +1,236 @@
+"""TMRL's --server, --trainer, --worker and --expert, as starts of our own launchers.
+
+Each has a run directory of its own in ~/TmrlData, so that each may be on another machine:
+
+    server/NAME     replay server and gateway (SAC_LOCAL_TRAINER=0, SAC_LOCAL_WORKERS=0)
+    trainer/NAME    the trainer (SAC_TRAINER_SERVER): checkpoints, policies, metrics
+    worker/NAME     workers of this machine, which join
+
+Beside it are NAME.json and NAME.sh, the files of the toolkit's own kind that config.json becomes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import socket
+import time
+from pathlib import Path
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
+from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.worker_slots import EXPERT
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.tmrl_translation import server_of
+from tfagents_system.transport.remote import credentials, machines
+
+SERVER, TRAINER, WORKER = "server", "trainer", "worker"
+_LAUNCH = Path(__file__).resolve().parent
+_OTHERS = "tmrl"  # One certificate for all other machines, as in TMRL.
+_RENEW_DAYS = 15
+_WAIT_SECS, _SPEAK_SECS, _LOOK_SECS = 600.0, 60.0, 1.0
+# Of this machine: what the environment already says wins.
+_DEFAULTS = {
+    "SAC_REVERB_CPUS": "1",
+    "SAC_TRAIN_CPUS": "2",
+    "SAC_NUM_COLLECT_WORKERS": "1",
+    "SAC_COLLECT_WORKER_CPUS": "1",
+    "SAC_SHARE_CPUS": "1",
+    "SAC_VIDEO": "0",
+}
+_OF_SERVER = ("SAC_MAX_WORKERS", "SAC_GATEWAY_PORT", "SAC_REVERB_PORT")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A launcher and its arguments.
+
+    Attributes:
+      script: Of `launch/`.
+      arguments: The vars file, then options.
+      lines: What the user should know first.
+      server: `host:port` that must answer before; "" for none.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    server: str = ""
+
+    def command(self) -> list[str]:
+        """For execvp."""
+        return ["bash", str(_LAUNCH / self.script), *self.arguments]
+
+
+def server_start(data: TmrlData, loaded: Loaded) -> Start:
+    """The replay server, and the gateway at PORT.
+
+    Raises:
+      UserError: Credentials can't be made, or the reward is missing.
+    """
+    _require_reward(data, loaded)
+    folder = _credentials_folder(loaded)
+    credentials.ensure_credentials(folder, _name(loaded))
+    lines = []
+    if (folder / credentials.AUTHORITY_KEY).is_file():  # Not the user's own certificates.
+        lines.append(_share_credentials(folder))
+    variables = {name: loaded.translation.variables[name] for name in _OF_SERVER}
+    variables |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0"}
+    vars_file = _write_files(data, loaded, SERVER, variables)
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, SERVER)), tuple(lines))
+
+
+def trainer_start(data: TmrlData, loaded: Loaded) -> Start:
+    """The trainer, which waits for the server.
+
+    Raises:
+      UserError: Credentials or the reward are missing.
+    """
+    _require_reward(data, loaded)
+    server = _server(loaded, "TRAINER")
+    gpus = {name: text for name, text in loaded.translation.variables.items() if name == "SAC_TRAIN_GPUS"}
+    vars_file = _write_files(data, loaded, TRAINER, {"SAC_TRAINER_SERVER": server, **gpus})
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, TRAINER)))
+
+
+def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
+    """A worker of one of the kinds of machine/worker_slots.py.
+
+    Raises:
+      UserError: Credentials, the reward or an expert's policy are missing.
+    """
+    _require_reward(data, loaded)
+    server = _server(loaded, "WORKER")
+    expert = _expert_policy(data, loaded) if kind == EXPERT else None
+    vars_file = _write_files(data, loaded, WORKER, {"SAC_EXPERT_POLICY": str(expert)} if expert else {})
+    options = ["--server", server, "--credentials", str(_credentials_folder(loaded)), "--workers", "1", "--role", kind]
+    if data.password_file.exists():
+        options += ["--password_file", str(data.password_file)]
+    return Start("join_script.sh", (vars_file, *options, *_settings(loaded)), server=server)
+
+
+def trained_here(data: TmrlData, loaded: Loaded) -> Path | None:
+    """The run directory of this machine's trainer, if it has a policy."""
+    paths = RunPaths(data.root / TRAINER / _name(loaded))
+    return paths.exp_dir if any(paths.policy_checkpoints.glob("policy_checkpoint_*")) else None
+
+
+def wait_for(server: str) -> None:
+    """Waits until something listens at `host:port`.
+
+    Raises:
+      UserError: Nothing does for ten minutes.
+    """
+    host, _, port = server.rpartition(":")
+    began = spoke = time.monotonic()
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+            return
+        except OSError as error:
+            waited = time.monotonic() - began
+            if waited > _WAIT_SECS:
+                raise UserError(
+                    f"no server has answered at {server} for {waited:.0f} s ({error.strerror or error}): start it with "
+                    "--server, or correct PUBLIC_IP_SERVER and PORT"
+                ) from None
+            if time.monotonic() - spoke > _SPEAK_SECS or spoke == began:
+                spoke = time.monotonic()
+                print(f"waiting {waited:.0f} s for the server at {server}", flush=True)
+        time.sleep(_LOOK_SECS)
+
+
+def _name(loaded: Loaded) -> str:
+    return loaded.translation.variables["SAC_EXP_NAME"]
+
+
+def _server(loaded: Loaded, role: str) -> str:
+    """Where the server is, once this machine has credentials for it."""
+    server, folder = server_of(loaded.given, role), _credentials_folder(loaded)
+    if not (folder / credentials.AUTHORITY_KEY).exists() and not (folder / f"{credentials.CLIENT}.pem").exists():
+        raise UserError(
+            f"{folder} has no credentials for the server at {server}: start --server once, and copy "
+            f"credentials/machines/{_OTHERS} of its TmrlData there, as this folder"
+        )
+    return server
+
+
+def _credentials_folder(loaded: Loaded) -> Path:
+    return Path(loaded.translation.variables["SAC_CREDENTIALS_DIR"]).expanduser().absolute()
+
+
+def _share_credentials(folder: Path) -> str:
+    """Makes those for the other machines, or new ones in time; says where they are."""
+    own = folder / "machines" / _OTHERS
+    if credentials.check_credentials(own, credentials.CLIENT) or (
+        credentials.days_left(own, credentials.CLIENT) < _RENEW_DAYS
+    ):
+        machines.add(folder, _OTHERS)
+    return (
+        f"for other machines: copy {own} to ~/TmrlData/credentials there, good until "
+        f"{credentials.end_of_side(own, credentials.CLIENT):%Y-%m-%d}"
+    )
+
+
+def _require_reward(data: TmrlData, loaded: Loaded) -> None:
+    if not (loaded.has_game or data.reward_file.exists()):
+        raise UserError(f"{data.reward_file} is missing: record the track's reward with --record-reward")
+
+
+def _expert_policy(data: TmrlData, loaded: Loaded) -> Path | None:
+    """What an expert acts with: a policy of this machine, or None for the car's driver, in simulated time.
+
+    Raises:
+      UserError: There is neither.
+    """
+    trained = RunPaths(data.root / TRAINER / _name(loaded)).policies / "collect_policy"
+    weights = data.root / "weights" / _name(loaded)
+    for path in (weights, trained):
+        if path.exists():
+            return path
+    if not loaded.has_game and "real_time" not in loaded.translation.env_config:
+        return None
+    raise UserError(
+        f"--expert needs a policy: copy policies/collect_policy of a trainer's run directory to {weights}, or train "
+        f"one here ({trained})"
+    )
+
+
+def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str, str]) -> str:
+    """Writes the JSON and the vars file of one part; returns the path of the latter."""
+    folder, name = data.root / part, _name(loaded)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / f"{name}.json"
+    write_atomically(config, json.dumps(loaded.translation.env_config, indent=2).encode() + b"\n")
+    own = {
+        "SAC_EXP_NAME": name,
+        "SAC_EXP_DIR": str(folder / name),
+        "SAC_PARAMS": str(PARAMS),
+        "SAC_CONFIG": str(config),
+        "SAC_CREDENTIALS_DIR": str(_credentials_folder(loaded)),
+        **({"SAC_PASSWORD_FILE": str(data.password_file)} if data.password_file.exists() else {}),
+        **variables,
+    }
+    lines = [
+        "# shellcheck shell=bash",
+        f"# Made of {data.config_file} by python -m tfagents_system.tmrl: change that, not this.",
+        *(f"{variable}={shlex.quote(text)}" for variable, text in own.items()),
+        *(f': "${{{variable}:={text}}}"' for variable, text in _DEFAULTS.items()),
+    ]
+    vars_file = folder / f"{name}.sh"
+    write_atomically(vars_file, "\n".join([*lines, ""]).encode())
+    return str(vars_file)
+
+
+def _settings(loaded: Loaded) -> list[str]:
+    return [word for assignment in loaded.translation.assignments() for word in ("--set", assignment)]
+
+
+def _reset(data: TmrlData, loaded: Loaded, part: str) -> list[str]:
+    """RESET_TRAINING: once a command, where there is something to reset."""
+    paths = RunPaths(data.root / part / _name(loaded))
+    is_wanted = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths)
+    return ["--reset_training"] if is_wanted else []
