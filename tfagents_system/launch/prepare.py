@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
