@@ -45,7 +45,7 @@ class Command:
     @property
     def takes_params(self) -> bool:
         """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return bool(self.script) or self.module == "launch.tune"
+        return bool(self.script) or self.module in ("launch.tune", "launch.study")
 
 
 COMMANDS = {
@@ -85,6 +85,11 @@ COMMANDS = {
     "compare": Command(
         "curves of several runs together, with a table", "sac compare logs/reacher_task_*", module="report.compare"
     ),
+    "track": Command(
+        "send metrics that a run could not send",
+        "sac track logs/reacher --files",
+        module="report.tracking.tracker",
+    ),
     "report": Command(
         "one HTML file on a run, or on several together: curves, timeline, settings, videos",
         "sac report logs/reacher_task_* --out report.html",
@@ -114,8 +119,13 @@ COMMANDS = {
     ),
     "racing": Command("record rewards, check and time racing environments", "sac racing --help", module="racing"),
     "grid": Command("the settings of each task of a grid file", "sac grid my_grid.json", module="settings.grid"),
-    "tune": Command(
-        "how to split this machine's CPUs among a run's programs", "sac tune reacher/vars.sh", module="launch.tune"
+    "tune-params": Command(
+        "search for good settings, with Optuna",
+        "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",
+        module="launch.study",
+    ),
+    "cpus": Command(
+        "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", module="launch.tune"
     ),
     "machines": Command(
         "credentials of the machines that join a run", "sac machines --help", module="transport.remote.machines"

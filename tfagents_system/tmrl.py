@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.command == "install":
         return _install(data)
     loaded = data.load(flags.config)
-    if flags.wandb:
-        loaded.translation.lines.append("--wandb: there is no Weights & Biases here; metrics.csv has the metrics")
     for line in loaded.translation.lines:
         print(f"note: {line}", flush=True)
     from tfagents_system.envs.faults import EnvironmentFault
 
     try:
+        if flags.command == "trainer":
+            _become(tmrl_roles.trainer_start(data, loaded, flags.wandb))
         return _COMMANDS[flags.command](data, loaded)
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
@@ -103,10 +103,6 @@ def _server(data: TmrlData, loaded: Loaded) -> NoReturn:
     _become(tmrl_roles.server_start(data, loaded))
 
 
-def _trainer(data: TmrlData, loaded: Loaded) -> NoReturn:
-    _become(tmrl_roles.trainer_start(data, loaded))
-
-
 def _worker(data: TmrlData, loaded: Loaded) -> NoReturn:
     _become(tmrl_roles.worker_start(data, loaded, COLLECT))
 
@@ -137,7 +133,6 @@ def _become(start: tmrl_roles.Start) -> NoReturn:
 
 _COMMANDS: dict[str, Callable[[TmrlData, Loaded], int]] = {
     "server": _server,
-    "trainer": _trainer,
     "worker": _worker,
     "expert": _expert,
     "test": _test,
@@ -178,7 +173,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command = name.replace("-", "_")
         commands.add_argument(f"--{name}", action="store_const", const=command, dest="command", help=words)
     parser.add_argument("--config", metavar="{...}", help="Python dictionary: other values of config.json")
-    parser.add_argument("--wandb", action="store_true", help="with --trainer; said to be missing here")
+    parser.add_argument("--wandb", action="store_true", help="with --trainer: its metrics go to Weights & Biases, too")
     flags = parser.parse_args(arguments)
     if flags.wandb and flags.command != "trainer":
         parser.error("--wandb is an option of --trainer: leave it out")

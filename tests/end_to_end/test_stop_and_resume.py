@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.support.launching import UserRun, finish
+from tests.support.tracked_runs import history
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
 
@@ -77,7 +78,8 @@ def refuses_a_second_start(run):
 
 
 def test_stop_resume_kill_and_finish(tmp_path):
-    run = UserRun(tmp_path, PARAMS, {"horizon": 50}, video=1)
+    mlflow = f"file://{tmp_path}/mlflow"
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50}, video=1, wandb="offline", mlflow_uri=mlflow, track_artifacts=1)
 
     # Stopped in mid-run: everything is saved.
     process = run.start()
@@ -99,7 +101,7 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert f"{stored} env steps so far" in run.log("replay")
     assert run.log("worker_0").count("steps again") == 0
     refuses_a_second_start(run)
-    for role in ("worker_1", "trainer", "replay"):
+    for role in ("tracker", "worker_1", "trainer", "replay"):
         before = run.trainer()["train_step"]
         os.kill(pid_of(run, role), signal.SIGKILL)
         run.wait_until(process, lambda role=role: run.status()["roles"][role]["restarts"] == 1)
@@ -126,3 +128,22 @@ def test_stop_resume_kill_and_finish(tmp_path):
     assert iterations[-1] == ITERATIONS
     assert (run.exp_dir / "learning_curve.png").stat().st_size > 10_000
     assert len(list((run.exp_dir / "videos").glob("*.mp4"))) == 1
+    is_sent_once(run, rows, mlflow)
+
+
+def is_sent_once(run: UserRun, rows: list[dict[str, float | None]], mlflow: str) -> None:
+    """Each row of metrics.csv is at both places, once and in order."""
+    from mlflow import MlflowClient
+
+    trained = [row["env_steps"] for row in rows if row["critic_loss"] is not None]
+    (folder,) = (run.exp_dir / "wandb").glob("offline-run-*")
+    _, sent = history(folder)
+    assert [row["env_steps"] for row in sent if "critic_loss" in row] == trained
+    client = MlflowClient(mlflow)
+    experiment = client.get_experiment_by_name("tfagents_system")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    steps = [metric.step for metric in client.get_metric_history(found.info.run_id, "critic_loss")]
+    assert steps == sorted(set(steps)) and steps[-1] == trained[-1] and found.info.status == "FINISHED"
+    kinds = [file.path for file in client.list_artifacts(found.info.run_id)]
+    assert sorted(kinds) == ["policy", "settings", "videos"]

@@ -425,11 +425,11 @@ def test_a_sweep_without_hyperthreads_has_whole_cores(tmp_path: Path) -> None:
 
 def test_a_gateway_has_the_replay_server_s_cpus_and_one_that_nobody_else_has() -> None:
     spare = plan(1, 2, 2, 1, [0, 1, 2, 3, 8, 9, 12])
-    assert (spare.replay, spare.spare, spare.gateway) == ((0,), 12, (0, 12))
+    assert (spare.replay, spare.spare, spare.beside) == ((0,), 12, (0, 12))
     assert 12 not in spare.ids(), "it is not held: another run may take it"
     exact = plan(2, 2, 2, 1, [0, 1, 2, 3, 8, 9])
-    assert (exact.spare, exact.gateway) == (None, (0, 1))
+    assert (exact.spare, exact.beside) == (None, (0, 1))
     assert plan(1, 1, 1, 1, [0, 1, 2, 3], quota=3.0).spare is None, "the cgroup has no time for a fourth CPU"
-    assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4], held={4: "run a"}).gateway == (0, 3)
+    assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4], held={4: "run a"}).beside == (0, 3)
     unpinned = plan(1, 1, 1, 1, [0, 1, 2, 3], allotment=3)
-    assert unpinned.gateway == ()
+    assert unpinned.beside == ()

@@ -577,16 +577,36 @@ def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
     assert "worker_0: given up after 2 restarts: exit code 76 (error: 5,000 MiB)" in capfd.readouterr().out
 
 
-def test_a_gateway_that_dies_or_refuses_its_input_later_does_not_end_the_run(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("role", "variables", "without"),
+    [("gateway", {"gateway_port": 0}, "other machines"), ("tracker", {"wandb": "offline"}, "sending its metrics")],
+)
+def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_the_run(
+    run_dir: Path,
+    stop: StopFlag,
+    fast: None,
+    capfd: pytest.CaptureFixture[str],
+    role: str,
+    variables: dict[str, Any],
+    without: str,
 ) -> None:
     program = f"if [ -e {run_dir}/begun ]; then echo 'error: expired'; exit 2; fi; touch {run_dir}/begun; exit 1"
-    roles = {"gateway": program, "trainer": "sleep 2; exit 0"}
-    assert make_supervisor(run_dir, stop, roles, gateway_port=0, max_restarts=2).run() == 0
+    roles = {role: program, "trainer": "sleep 2; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=2, **variables).run() == 0
     status = read_status(run_dir / "status.json")
     assert status is not None
-    assert status["roles"]["gateway"]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
-    assert "the run goes on without other machines" in capfd.readouterr().out
+    assert status["roles"][role]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
+    assert f"the run goes on without {without}" in capfd.readouterr().out
+
+
+def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    order = run_dir / "order"
+    program = f"trap 'echo tracker >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
+    roles = {"tracker": program, "trainer": f"sleep 0.5; echo trainer >> {order}; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, mlflow_uri="http://localhost:5000").run() == 0
+    assert order.read_text().split() == ["trainer", "tracker"]
 
 
 def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(

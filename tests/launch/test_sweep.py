@@ -17,7 +17,7 @@ import pytest
 from tests.support.machines import flat
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
-from tfagents_system.launch import sweep
+from tfagents_system.launch import sweep, sweep_plan
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
 from tfagents_system.machine.gpus import FOUND
@@ -74,16 +74,16 @@ def test_a_runs_place_has_room_for_its_experts(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vars_file.write_text(vars_file.read_text().replace("SAC_SHARE_CPUS=1", "SAC_EXPERT_WORKERS=2"))
-    monkeypatch.setattr(sweep, "cores_of", lambda ids: flat(range(12)))
-    monkeypatch.setattr(sweep, "held_cpus", dict)
-    monkeypatch.setattr(sweep, "cgroup_quota", lambda: None)
+    monkeypatch.setattr(sweep_plan, "cores_of", lambda ids: flat(range(12)))
+    monkeypatch.setattr(sweep_plan, "held_cpus", dict)
+    monkeypatch.setattr(sweep_plan, "cgroup_quota", lambda: None)
     needed = []
 
     def split(cores: Any, parallel: int, count: int, **more: Any) -> list[list[int]]:
         needed.append(count)
         return [[0]] * parallel
 
-    monkeypatch.setattr(sweep, "split_cpus", split)
+    monkeypatch.setattr(sweep_plan, "split_cpus", split)
     expert = "\n    def expert_policy_ctor(self):\n        return lambda observation: observation\n"
     (vars_file.parent / "p.py").write_text(PARAMS + expert)
     sweep.main([str(vars_file), "--seeds", "0-1", "--parallel", "2"])

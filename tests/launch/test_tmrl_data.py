@@ -64,6 +64,16 @@ def test_the_password_moves_into_a_file_of_its_own(data: TmrlData) -> None:
     assert data.password_file.read_text() == f"{PASSWORD}\n", "an empty one is no other one"
 
 
+def test_the_key_of_wandb_moves_into_a_file_of_its_own(data: TmrlData) -> None:
+    write(data, {**default_config(), "WANDB_KEY": "0123abcd"})
+    lines = data.load().translation.lines
+    assert any(line.startswith("WANDB_KEY was moved") for line in lines) and not any("0123" in line for line in lines)
+    assert data.wandb_key_file.read_text() == "0123abcd\n"
+    assert stat.S_IMODE(data.wandb_key_file.stat().st_mode) == 0o600
+    assert json.loads(data.config_file.read_text()) == default_config()
+    assert not any(line.startswith("WANDB_KEY") for line in data.load().translation.lines)
+
+
 def test_a_password_of_config_leaves_the_file_as_it_is(data: TmrlData) -> None:
     write(data, default_config())
     before = data.config_file.read_text()

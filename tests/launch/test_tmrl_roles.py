@@ -96,6 +96,13 @@ def test_the_trainer_and_workers_join_it(data: TmrlData) -> None:
     assert read.trainer_server == "127.0.0.1:7001" and read.exp_dir == data.root / "trainer" / "car"
     assert read.gateway_port is None and settings_of(start) == config.translation.attributes
 
+    assert read.wandb is None
+    data.load(repr({"WANDB_KEY": "0123abcd"}))
+    start = trainer_start(data, loaded(data, PORT=7001, WANDB_ENTITY="me"), with_wandb=True)
+    read = RunVariables.from_environ(variables_of(start), vars_file=Path(start.arguments[0]), root=ROOT)
+    assert (read.wandb, read.wandb_project, read.wandb_entity) == ("online", "tmrl", "me")
+    assert read.wandb_key_file == data.wandb_key_file
+
     away = loaded(data, PORT=7001, LOCALHOST_WORKER=False, PUBLIC_IP_SERVER="node7")
     worker = worker_start(data, away, COLLECT)
     assert worker.script == "join_script.sh" and worker.server == "node7:7001"

@@ -113,6 +113,7 @@ GUIDES_JSON = {
 GUIDES_VARIABLES = {
     "SAC_EXP_NAME": "SAC_4_imgs_pretrained",
     "SAC_PASSWORD_FILE": "~/TmrlData/config/password",
+    "SAC_WANDB_PROJECT": "tmrl",
     "SAC_CREDENTIALS_DIR": "~/TmrlData/credentials",
     "SAC_MAX_WORKERS": "256",
     "SAC_GATEWAY_PORT": "55555",
@@ -133,9 +134,8 @@ CHANGES: list[tuple[str, Any, dict[str, Any], tuple[str, str, Any] | None]] = [
     ("TLS_HOSTNAME", "node7", {}, None),
     ("TLS_CREDENTIALS_DIRECTORY", "/keys", {}, ("variables", "SAC_CREDENTIALS_DIR", "/keys")),
     ("NB_WORKERS", 3, {}, ("variables", "SAC_MAX_WORKERS", "3")),
-    ("WANDB_PROJECT", "mine", {}, None),
-    ("WANDB_ENTITY", "me", {}, None),
-    ("WANDB_KEY", "abc", {}, None),
+    ("WANDB_PROJECT", "mine", {}, ("variables", "SAC_WANDB_PROJECT", "mine")),
+    ("WANDB_ENTITY", "me", {}, ("variables", "SAC_WANDB_ENTITY", "me")),
     ("PORT", 7001, {}, ("variables", "SAC_GATEWAY_PORT", "7001")),
     ("LOCAL_PORT_SERVER", 7002, {}, ("variables", "SAC_REVERB_PORT", "7002")),
     ("LOCAL_PORT_TRAINER", 7003, {}, None),
@@ -221,6 +221,7 @@ OF_COMMANDS = {
     "LOCALHOST_TRAINER",
     "PUBLIC_IP_SERVER",
     "ENV.RTGYM_CONFIG.benchmark",
+    "WANDB_KEY",
 }
 
 

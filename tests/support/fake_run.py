@@ -52,6 +52,8 @@ def variables_of(spec: Mapping[str, Any]) -> RunVariables:
         train_gpus=spec.get("train_gpus", False),
         local_trainer=spec.get("local_trainer", True),
         trainer_server=spec.get("trainer_server"),
+        wandb=spec.get("wandb"),
+        mlflow_uri=spec.get("mlflow_uri"),
     )
 
 

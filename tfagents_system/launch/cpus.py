@@ -53,8 +53,8 @@ class CpuPlan:
     spare: int | None = None
 
     @property
-    def gateway(self) -> tuple[int, ...]:
-        """CPU ids of the gateway: it works when the replay server does, so it also has the spare CPU, if any."""
+    def beside(self) -> tuple[int, ...]:
+        """CPU ids of gateway and tracker: those of the replay server, which works when they do, and the spare one."""
         return self.replay if self.spare is None else tuple(sorted({*self.replay, self.spare}))
 
     def by_role(self) -> dict[str, tuple[int, ...]]:

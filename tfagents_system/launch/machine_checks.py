@@ -11,10 +11,12 @@ from typing import Any
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.launch import pinned_packages, resources
 from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
 from tfagents_system.machine.topology import format_cpu_list
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
@@ -42,6 +44,8 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], checks:
             checks["port"].facts.append(f"{values['reverb_port']} is free")
     if "gateway_port" in values:
         _check_gateway(values, checks["gateway"])
+    if TrackingSettings.of(values).is_wanted:
+        check_tracking(values, environ, checks["tracking"])
     if "num_collect_workers" in values:
         workers = values.get("max_workers", values["num_collect_workers"])
         resources.check_open_files(checks["open files"], workers)

@@ -9,7 +9,7 @@ from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, is_worker, worker_role
+from tfagents_system.run_files.run_paths import DISPENSABLE, REPLAY, TRAINER, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.transport import joining
 
@@ -17,7 +17,7 @@ from tfagents_system.transport import joining
 def role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
     """All variables of one role."""
     kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
-    threads = plan.thread_environ(REPLAY if role == GATEWAY else role)
+    threads = plan.thread_environ(REPLAY if role in DISPENSABLE else role)
     return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
 
 

@@ -11,7 +11,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine import memory, watchdog
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER, is_worker
+from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRAINER, is_worker
 
 if TYPE_CHECKING:
     from tfagents_system.launch.supervisor import Supervisor
@@ -38,7 +38,7 @@ class RoleRestarts:
             self._supervisor.finish(EXIT_DONE)
         elif self._supervisor.is_ending:
             pass  # The run is over, or a signal to the whole job reached the role before us.
-        elif code == EXIT_BAD_INPUT and (role.name != GATEWAY or not role.restarts):
+        elif code == EXIT_BAD_INPUT and (role.name not in DISPENSABLE or not role.restarts):
             self._supervisor.fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
         elif code == EXIT_HOPELESS:
             self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
@@ -59,7 +59,7 @@ class RoleRestarts:
     def _restart_all_with(self, ended: RoleProcess) -> None:
         """All continue from the last checkpoint: none may see what another did since then."""
         for role in self._supervisor.roles.values():
-            if role is not ended and not role.is_over and role.name != GATEWAY:
+            if role is not ended and not role.is_over and role.name not in DISPENSABLE:
                 role.restart_now()
                 role.log_line(f"{role.name} restarts with {ended.name}: SAC_DETERMINISTIC=1")
 
@@ -90,8 +90,9 @@ class RoleRestarts:
             self._supervisor.fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
             role.given_up_because = f"{describe_exit(code)}{words}"
-            if role.name == GATEWAY:
-                self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the run goes on without other machines"))
+            if role.name in DISPENSABLE:
+                without = "other machines" if role.name == GATEWAY else "sending its metrics"
+                self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the run goes on without {without}"))
                 return
             if self._variables.deterministic:  # The others wait for it as long as it takes.
                 self._supervisor.fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
@@ -103,7 +104,7 @@ class RoleRestarts:
 
         A worker is retried while another one is at its work: its trouble may pass.
         """
-        if role.failures_alike < _FAILURES_ALIKE or role.name == GATEWAY:
+        if role.failures_alike < _FAILURES_ALIKE or role.name in DISPENSABLE:
             return False
         if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
             return True

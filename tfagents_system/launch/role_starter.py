@@ -13,9 +13,9 @@ from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.forked_process import become_subreaper, has_ended, reap_orphans
 from tfagents_system.launch.role_process import Process, RoleProcess, start_program
 from tfagents_system.machine import memory, processes
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
-_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway"}
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
 
 
 def module_of_role(role: str) -> str:

@@ -13,8 +13,9 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRAINER
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
@@ -96,8 +97,8 @@ class RunRules:
         if gateway := supervisor.roles.get(GATEWAY):
             deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
         supervisor.end(deadlines)
-        if replay := supervisor.roles.get(REPLAY):
-            supervisor.end({replay: deadline_secs - (time.monotonic() - began)})
+        last = [supervisor.roles[name] for name in (REPLAY, TRACKER) if name in supervisor.roles]
+        supervisor.end(dict.fromkeys(last, deadline_secs - (time.monotonic() - began)))
 
     def results(self) -> list[str]:
         variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)
@@ -110,6 +111,7 @@ class RunRules:
             environ=trainer.environ,
             stop=self._supervisor.stop,
             video=variables.video,
+            tracking=TrackingSettings.of(vars(variables)),
             report=variables.report,
         )
 

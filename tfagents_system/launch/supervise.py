@@ -26,7 +26,9 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
+from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
 from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import RunVariables
@@ -65,6 +67,8 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         port = claims.take_port(variables.reverb_port) if variables.trainer_server is None else 0
         claim_slots_beside(variables, claims, port)
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
+        if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
+            keep_tracked(paths, tracking, agents_before(paths))
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)

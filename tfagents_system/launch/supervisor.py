@@ -23,9 +23,10 @@ from tfagents_system.launch.run_status import RunStatus, or_why_not
 from tfagents_system.machine import processes
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.run_files.run_paths import GATEWAY, RunPaths, is_worker, worker_role
+from tfagents_system.run_files.run_paths import GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _STEP_SECS = 0.2
@@ -88,7 +89,11 @@ class Supervisor:
         self._guard = DirectoryGuard(self.paths, lock)
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
         common = common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
-        cpus = plan.by_role() | ({} if variables.gateway_port is None else {GATEWAY: plan.gateway})
+        beside = [] if variables.gateway_port is None else [GATEWAY]
+        cpus = plan.by_role()
+        if TRAINER in cpus and TrackingSettings.of(vars(variables)).is_wanted:
+            beside.append(TRACKER)
+        cpus |= {role: plan.beside for role in beside}
         self.roles = {
             role: RoleProcess(
                 name=role,

@@ -9,162 +9,24 @@ Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
-import multiprocessing
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
-from tfagents_system.launch.inspection import check_inputs
-from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import resolve
-from tfagents_system.launch.sweep_tasks import DONE, FAILED, Place, Task, TaskRunner
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.sweep_plan import TASK, SweepPlan
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
 from tfagents_system.launch.vars_file import read_vars_file
-from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.gpus import found, usable_gpus
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.topology import (
-    allowed_cpus,
-    cgroup_quota,
-    cores_of,
-    is_confined,
-    slurm_allotment,
-    split_cpus,
-)
-from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.run_lock import owner_of_run
-from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.grid import Grid, GridError, assignment, read_grid
+from tfagents_system.settings.grid import Grid, GridError, read_grid
 from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.variables import read_variables
 
-_TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
-_COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
+_SEED = "SAC_SEED"
 _MOST_SEEDS = 10_000
-_CHECK_SECS = 300.0
-
-
-class _Plan:
-    """The tasks of a sweep and their checks, which are all made before anything starts."""
-
-    def __init__(self, vars_file: Path, grid: Grid, assignments: Sequence[str], parallel: int) -> None:
-        self.tasks: list[Task] = []
-        self.places: list[Place] = []
-        self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
-        self._vars_file = vars_file
-        self._assignments = assignments
-        self._values: list[dict[str, Any]] = []
-        environs = self._environs = [self._add(number, grid.settings(number)) for number in range(len(grid))]
-        everyone = range(len(grid))
-        try:
-            to_check = {task.number: environs[task.number] for task in self.tasks if task.state != DONE}
-            for number, findings in _check_all(to_check, vars_file).items():
-                self._note([number], findings)
-        except UserError as error:
-            self._note(everyone, error.findings)
-        self._note(everyone, self._place(parallel))
-
-    def raise_findings(self) -> None:
-        """Raises:
-        UserError: With all findings, and the tasks that they concern.
-        """
-        if self._findings:
-            count = len(self.tasks)
-            raise UserError(
-                *(
-                    text if len(numbers) == count or count == 1 else f"{_numbered(numbers)}: {text}"
-                    for text, numbers in self._findings.items()
-                )
-            )
-
-    def _note(self, numbers: Iterable[int], findings: Iterable[str]) -> None:
-        for finding in dict.fromkeys(findings):
-            self._findings.setdefault(finding, []).extend(numbers)
-
-    def _add(self, number: int, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Adds a task; returns its environment as the run will have it."""
-        base = {**os.environ, _TASK: str(number)}
-        environ = read_vars_file(self._vars_file, base)
-        own = dict(settings)
-        given, _ = parse_assignments(self._assignments)
-        own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
-        # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
-        seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
-        texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
-        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
-        values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
-        self._note([number], [*resolved.findings, *findings])
-        paths = RunPaths(values.get("exp_dir", Path()))
-        options = [word for text in texts for word in ("--set", text)]
-        task = Task(
-            number=number,
-            settings=own | {setting.name: setting.value for setting in given},
-            command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
-            environ=base,
-            paths=paths,
-            save_secs=values.get("save_deadline_secs", 60.0),
-        )
-        if "exp_dir" in values:
-            if run_directory.is_finished(paths, resolved.overrides):
-                task.state = DONE
-            elif (owner := owner_of_run(paths)) is not None:
-                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-        self.tasks.append(task)
-        self._values.append(values)
-        return resolved.environ
-
-    def _place(self, parallel: int) -> list[str]:
-        """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
-        if not all(values.keys() >= _COUNTS for values in self._values):
-            return []
-        cpus, findings = self._cpus(parallel)
-        gpus, found = self._gpus(parallel)
-        self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
-        return findings + found
-
-    def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
-        """CPU ids for each of the simultaneous runs, and what prevents that."""
-        needed = max(
-            values["reverb_cpus"]
-            + values["train_cpus"]
-            + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
-            * values["collect_worker_cpus"]
-            for values in self._values
-        )
-        share = all(values.get("share_cpus", False) for values in self._values)
-        whole_cores = not all(values.get("use_hyperthreads", True) for values in self._values)
-        cores, quota = cores_of(allowed_cpus()), cgroup_quota()
-        limit = None if quota is None else max(1, math.floor(quota))
-        nothing: list[list[int]] = [[] for _ in range(parallel)]
-        if not is_confined(slurm_allotment(os.environ), cores, whole_cores=whole_cores):
-            return nothing, []  # The ids are not ours to give.
-        try:
-            held = held_cpus()
-            split = split_cpus(cores, parallel, needed, held=held, share=share, whole_cores=whole_cores, limit=limit)
-        except UserError as error:
-            return nothing, list(error.findings)
-        return split, []
-
-    def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
-        """A GPU for each of the simultaneous runs, if any task trains on one, and what prevents that."""
-        waiting = [k for k, task in enumerate(self.tasks) if task.state != DONE]
-        wanting = [self._environs[k] for k in waiting if self._values[k].get("train_gpus", False)]
-        if not wanting:
-            return [], []
-        usable, at_once = usable_gpus(wanting[0]), min(parallel, len(waiting))
-        if len(usable) >= at_once:
-            return usable[:at_once], []
-        return [], [
-            f"SAC_TRAIN_GPUS=1: {at_once} runs at once need a GPU each, {len(usable)} may be used here "
-            f"(CUDA_VISIBLE_DEVICES: {found(wanting[0])}): lower --parallel, ask the cluster for more "
-            f"(--gpus-per-node={at_once}), or unset SAC_TRAIN_GPUS"
-        ]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -185,47 +47,13 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> dict[int, list[str]]:
-    """What is wrong with params and configuration of each task, found in a process that a user's code may end.
-
-    Raises:
-      UserError: That process has died, or takes too long.
-    """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check_each, args=(environs, vars_file, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        if not ours.poll(_CHECK_SECS):
-            raise UserError(f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it")
-        found: dict[int, list[str]] = ours.recv()
-        return found
-    except EOFError:
-        raise UserError(
-            "the process died in the check of params and configuration: see above, and correct it"
-        ) from None
-    finally:
-        process.kill()
-        process.join()
-
-
-def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
-    answer.send({number: check_inputs(environ, vars_file) for number, environ in environs.items()})
-
-
-def _numbered(numbers: Sequence[int]) -> str:
-    return f"task {numbers[0]}" if len(numbers) == 1 else f"tasks {', '.join(map(str, numbers))}"
-
-
 def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
     """The grid of --grid, else of the vars file's SAC_GRID, with the seeds of --seeds.
 
     Raises:
       UserError: With all findings.
     """
-    environ = read_vars_file(vars_file, {**os.environ, _TASK: "0"})
+    environ = read_vars_file(vars_file, {**os.environ, TASK: "0"})
     path = args.grid
     if path is None and environ.get("SAC_GRID", "").strip():
         values, findings = read_variables(environ, vars_file=vars_file, root=ROOT)
@@ -260,10 +88,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parse(arguments)
-    if os.environ.get(_TASK):
-        raise UserError(f"{_TASK} is set, this is a task of a job array already: submit the grid with ./submit.sh")
+    if os.environ.get(TASK):
+        raise UserError(f"{TASK} is set, this is a task of a job array already: submit the grid with ./submit.sh")
     vars_file = args.vars_file.absolute()
-    plan = _Plan(vars_file, _grid_of(args, vars_file), args.assignments, args.parallel)
+    grid = _grid_of(args, vars_file)
+    settings = {number: grid.settings(number) for number in range(len(grid))}
+    plan = SweepPlan(vars_file, settings, args.assignments, args.parallel)
     plan.raise_findings()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()

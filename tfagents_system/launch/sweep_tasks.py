@@ -72,7 +72,7 @@ class TaskRunner:
     """Runs tasks side by side, each in a place of its own.
 
     Args:
-      tasks: All; those that are not WAITING are left alone.
+      tasks: All; those that are not WAITING are left alone. `show` may add some.
       places: One for each simultaneous run.
       stop: Set when the sweep is told to stop; each further signal is passed on to the runs as well.
       show: Called with the tasks, at each change and every second.
@@ -102,7 +102,7 @@ class TaskRunner:
                 if changed or time.monotonic() - shown_at >= _SHOW_SECS:
                     shown_at = time.monotonic()
                     self._show(self._tasks)
-                if not self._running:
+                if not self._running and (self._stop.is_set() or not self._waiting()):
                     return self._exit_code()
                 if self._stop.is_set():  # Its wait() would return at once.
                     time.sleep(_STEP_SECS)
@@ -112,6 +112,14 @@ class TaskRunner:
             for running in self._running.values():
                 kill_session(running.process.pid)
 
+    def end(self, task: Task) -> None:
+        """Lets the run of a task save and end: it is STOPPED then."""
+        if (running := self._running.get(task.number)) is not None:
+            running.process.send_signal(signal.SIGTERM)
+
+    def _waiting(self) -> list[Task]:
+        return [task for task in self._tasks if task.state == WAITING]
+
     def _exit_code(self) -> int:
         states = {task.state for task in self._tasks}
         if states & {WAITING, STOPPED}:
@@ -119,7 +127,7 @@ class TaskRunner:
         return EXIT_FAILED if FAILED in states else EXIT_DONE
 
     def _start_waiting(self) -> bool:
-        waiting = [task for task in self._tasks if task.state == WAITING][: len(self._free)]
+        waiting = self._waiting()[: len(self._free)]
         for task in waiting:
             task.started_at = time.time()
             self._running[task.number] = _Running(task, self._free.pop())

@@ -89,6 +89,11 @@ class SweepView:
             else:
                 self._print_changes(tasks)
 
+    def say(self, text: str) -> None:
+        """Tells a line beside the table."""
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False)
+
     def _table(self, tasks: Sequence[Task]) -> Group:
         most = max(1, self._console.height - _LINES_BESIDE)
         settings = own_settings(tasks)

@@ -1,7 +1,8 @@
 """The folder ~/TmrlData: TMRL's config.json, and what the commands of `tfagents_system.tmrl` keep beside it.
 
-config/config.json      TMRL's own; its PASSWORD is moved into the next one
+config/config.json      TMRL's own; its PASSWORD and WANDB_KEY are moved into the next ones
 config/password         0600, the password of --server, --trainer and --worker
+config/wandb_key        0600, the WANDB_KEY of config.json, for --trainer --wandb
 resources/              valid examples of config.json
 reward/reward.npz       the recorded trajectory of the car's track
 credentials/            certificates: of the server, and for those that join it
@@ -17,7 +18,6 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
@@ -29,9 +29,8 @@ from tfagents_system.settings.tmrl_translation import translate
 
 PARAMS = Path(__file__).resolve().parents[1] / "examples" / "tmrl" / "params.py"
 _LIDAR = {"RUN_NAME": "SAC_4_LIDAR", "ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}
-_PASSWORD = "PASSWORD"
+_SECRETS = {"PASSWORD": "password", "WANDB_KEY": "wandb_key"}  # Keys, and the files that they are moved into.
 _OWN_RIGHTS = 0o600
-_PASSWORD_IN_JSON = re.compile(r'("PASSWORD"\s*:\s*)"(?:[^"\\]|\\.)*"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,14 @@ class TmrlData:
 
     @property
     def password_file(self) -> Path:
-        return self.root / "config" / "password"
+        return self._secret_file("PASSWORD")
+
+    @property
+    def wandb_key_file(self) -> Path:
+        return self._secret_file("WANDB_KEY")
+
+    def _secret_file(self, name: str) -> Path:
+        return self.root / "config" / _SECRETS[name]
 
     @property
     def reward_file(self) -> Path:
@@ -90,12 +96,12 @@ class TmrlData:
                 write_atomically(path, tmrl_keys.to_json(config).encode())
                 made.append(f"made {path}")
         if not self.password_file.exists():
-            self._write_password(secrets.token_hex(16))
+            self._write_secret("PASSWORD", secrets.token_hex(16))
             made.append(f"made {self.password_file}: copy it to the other machines of a run")
         return made
 
     def load(self, override: str | None = None) -> Loaded:
-        """Reads config.json, and moves its password.
+        """Reads config.json, and moves its password and its key of Weights & Biases.
 
         Args:
           override: Of `--config`, a Python literal.
@@ -124,8 +130,9 @@ class TmrlData:
             raise UserError(*findings)
         has_game = importlib.util.find_spec("tmrl") is not None
         translation = translate(given, has_game=has_game, has_gpu=bool(usable_gpus(os.environ)))
-        if line := self._move_password(str(given[_PASSWORD]), text if not _has_password(over) else None):
-            translation.lines.append(line)
+        for name in _SECRETS:
+            if line := self._move_secret(name, str(given[name]), is_in_file=name not in over):
+                translation.lines.append(line)
         return Loaded(given, translation, has_game)
 
     def _text(self) -> str:
@@ -138,24 +145,24 @@ class TmrlData:
         except UnicodeDecodeError:
             raise UserError(f"{self.config_file} is not UTF-8 text: save it as UTF-8") from None
 
-    def _move_password(self, password: str, text: str | None) -> str | None:
-        """Writes it into its file, and empties it in the text of config.json if it is there; says so."""
-        password = password.strip()
-        if not password:
+    def _move_secret(self, name: str, secret: str, is_in_file: bool) -> str | None:
+        """Writes it into its file, and puts the default in its place in config.json if it is there; says so."""
+        secret, default = secret.strip(), str(tmrl_keys.KEYS[name].default)
+        if secret in ("", default):
             return None
-        self._write_password(password)
-        if text is None:
-            return f"PASSWORD of --config is in {self.password_file} now: leave it out of the next commands"
-        emptied = _PASSWORD_IN_JSON.sub(r'\1""', text)
-        if json.loads(emptied) != {**json.loads(text), _PASSWORD: ""}:  # There is another one, deeper in it.
-            emptied = tmrl_keys.to_json({**json.loads(text), _PASSWORD: ""})
+        path = self._secret_file(name)
+        self._write_secret(name, secret)
+        if not is_in_file:
+            return f"{name} of --config is in {path} now: leave it out of the next commands"
+        text = self._text()
+        in_json = re.compile(rf'("{name}"\s*:\s*)"(?:[^"\\]|\\.)*"')
+        emptied = in_json.sub(lambda found: found[1] + json.dumps(default), text)
+        if json.loads(emptied) != {**json.loads(text), name: default}:  # There is another one, deeper in it.
+            emptied = tmrl_keys.to_json({**json.loads(text), name: default})
         write_atomically(self.config_file, emptied.encode(), mode=self.config_file.stat().st_mode & 0o777)
-        return f"PASSWORD was moved from {self.config_file} to {self.password_file}, which only you can read"
+        return f"{name} was moved from {self.config_file} to {path}, which only you can read"
 
-    def _write_password(self, password: str) -> None:
-        self.password_file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.password_file, f"{password}\n".encode(), mode=_OWN_RIGHTS)
-
-
-def _has_password(over: dict[str, Any]) -> bool:
-    return _PASSWORD in over
+    def _write_secret(self, name: str, secret: str) -> None:
+        path = self._secret_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, f"{secret}\n".encode(), mode=_OWN_RIGHTS)

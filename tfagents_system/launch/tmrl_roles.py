@@ -83,8 +83,8 @@ def server_start(data: TmrlData, loaded: Loaded) -> Start:
     return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, SERVER)), tuple(lines))
 
 
-def trainer_start(data: TmrlData, loaded: Loaded) -> Start:
-    """The trainer, which waits for the server.
+def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False) -> Start:
+    """The trainer, which waits for the server; its metrics may go to Weights & Biases, too.
 
     Raises:
       UserError: Credentials or the reward are missing.
@@ -92,7 +92,8 @@ def trainer_start(data: TmrlData, loaded: Loaded) -> Start:
     _require_reward(data, loaded)
     server = _server(loaded, "TRAINER")
     gpus = {name: text for name, text in loaded.translation.variables.items() if name == "SAC_TRAIN_GPUS"}
-    vars_file = _write_files(data, loaded, TRAINER, {"SAC_TRAINER_SERVER": server, **gpus})
+    wandb = _wandb(data, loaded) if with_wandb else {}
+    vars_file = _write_files(data, loaded, TRAINER, {"SAC_TRAINER_SERVER": server, **gpus, **wandb})
     return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, TRAINER)))
 
 
@@ -110,6 +111,13 @@ def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
     if data.password_file.exists():
         options += ["--password_file", str(data.password_file)]
     return Start("join_script.sh", (vars_file, *options, *_settings(loaded)), server=server)
+
+
+def _wandb(data: TmrlData, loaded: Loaded) -> dict[str, str]:
+    variables = loaded.translation.variables
+    found = {name: text for name, text in variables.items() if name.startswith("SAC_WANDB_")}
+    key = {"SAC_WANDB_KEY_FILE": str(data.wandb_key_file)} if data.wandb_key_file.exists() else {}
+    return {"SAC_WANDB": "online", **found, **key}
 
 
 def trained_here(data: TmrlData, loaded: Loaded) -> Path | None:

@@ -11,10 +11,12 @@ from tfagents_system.launch.role_process import start_program
 from tfagents_system.launch.role_starter import pinned
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
 _VIDEO_DEADLINE_SECS = 600.0
+_TRACKING_DEADLINE_SECS = 120.0
 
 
 def write_results(
@@ -25,6 +27,7 @@ def write_results(
     environ: Mapping[str, str],
     stop: StopFlag,
     video: bool = True,
+    tracking: TrackingSettings | None = None,
     report: bool = True,
 ) -> list[str]:
     """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
@@ -48,7 +51,19 @@ def write_results(
         write = [sys.executable, "-P", "-m", "tfagents_system.report.page.write", str(paths.exp_dir)]
         problem = run(write, paths.log("report"), _PLOT_DEADLINE_SECS)
         lines.append(f"note: no report: {problem}" if problem else f"report: {paths.report}")
+    if tracking is not None and tracking.is_wanted:
+        lines.append(_send_rest(paths, run, tracking.track_artifacts))
     return [*lines, f"policy: {paths.policies / 'policy'}"]
+
+
+def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
+    """Sends the metrics that wait, and files; returns where the run is to be seen, or how to send them."""
+    module = "tfagents_system.report.tracking.tracker"
+    options = [str(paths.exp_dir), *(["--files"] if with_files else [])]
+    log = paths.log("tracking")
+    if problem := run([sys.executable, "-P", "-m", module, *options], log, _TRACKING_DEADLINE_SECS):
+        return f"note: not all metrics were sent, {problem}; this does: python -m {module} {' '.join(options)}"
+    return f"sent:   {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
 def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:

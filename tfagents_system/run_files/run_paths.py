@@ -8,6 +8,8 @@ from pathlib import Path
 TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
+TRACKER = "tracker"
+DISPENSABLE = (GATEWAY, TRACKER)  # The run goes on without them.
 
 
 def worker_role(worker_id: int) -> str:
@@ -60,6 +62,8 @@ class RunPaths:
     train_summaries = _Below("train")
     eval_summaries = _Below("eval")
     metrics_csv = _Below("metrics.csv")
+    tracking_json = _Below("tracking.json")  # Where metrics are sent to (see report/tracking/).
+    tracking_lock = _Below("tracking.lock")  # Held (flock) by the process that sends them.
     episodes_csv = _Below("episodes.csv")  # Single training episodes (see episode_rows.py).
     status_json = _Below("status.json")
     history = _Below("history.jsonl")  # What has happened to its roles, and where their time went (see history.py).

@@ -112,7 +112,7 @@ log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)
 capture_video | CleanRL | set SAC_VIDEO
 tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory
 verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it, there is no such setting here
-track, wandb_project_name, wandb_entity | CleanRL | remove it, there is no such setting here
+track, wandb_project_name, wandb_entity | CleanRL | set SAC_WANDB=online, SAC_WANDB_PROJECT, SAC_WANDB_ENTITY
 """
 
 

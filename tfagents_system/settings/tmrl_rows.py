@@ -219,6 +219,11 @@ def _put_password(given: Given, to: Translation) -> None:
         to.lines.append("PASSWORD is the guide's example, which everybody knows: certificates alone protect the run")
 
 
+def _put_entity(given: Given, to: Translation) -> None:
+    if given["WANDB_ENTITY"] != KEYS["WANDB_ENTITY"].default:
+        to.variables["SAC_WANDB_ENTITY"] = given["WANDB_ENTITY"]
+
+
 def _put_inference(given: Given, to: Translation) -> None:
     if given["CUDA_INFERENCE"]:
         to.lines.append("CUDA_INFERENCE is true: workers compute actions on a CPU nevertheless, in NumPy")
@@ -268,7 +273,6 @@ def is_in_real_time(given: Given) -> bool:
     return given["ENV.RTGYM_CONFIG.interface_kwargs"].get(IN_REAL_TIME, True) is not False
 
 
-_NO_WANDB = "there is no Weights & Biases here; metrics.csv and TensorBoard have the metrics"
 _NO_LOCAL_PORT = "trainer and workers need no port of their own"
 _SERVER = "where `--trainer` and `--worker` look for the server: this machine, or PUBLIC_IP_SERVER"
 _TRUNCATION = "`horizon` in the JSON, the smaller of RW_MAX_SAMPLES_PER_EPISODE and ep_max_length"
@@ -290,9 +294,9 @@ ROWS: tuple[Row, ...] = (
     Row("TLS_HOSTNAME", "nothing: the name in your own certificates is PUBLIC_IP_SERVER", _put_tls_hostname, True),
     Row("TLS_CREDENTIALS_DIRECTORY", "SAC_CREDENTIALS_DIR; empty: `~/TmrlData/credentials`", _put_credentials, True),
     Row("NB_WORKERS", f"SAC_MAX_WORKERS; -1 is {_OPEN_SLOTS}", _put_workers, of_machine=True),
-    _needless("WANDB_PROJECT", _NO_WANDB),
-    _needless("WANDB_ENTITY", _NO_WANDB),
-    _needless("WANDB_KEY", _NO_WANDB),
+    _variable("WANDB_PROJECT", "SAC_WANDB_PROJECT"),
+    Row("WANDB_ENTITY", "SAC_WANDB_ENTITY; TMRL's own is the one of your key", _put_entity, of_machine=True),
+    Row("WANDB_KEY", "SAC_WANDB_KEY_FILE: moved into a file that only you can read", _nothing, of_machine=True),
     _variable("PORT", "SAC_GATEWAY_PORT"),
     _variable("LOCAL_PORT_SERVER", "SAC_REVERB_PORT"),
     _needless("LOCAL_PORT_TRAINER", _NO_LOCAL_PORT),

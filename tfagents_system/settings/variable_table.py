@@ -173,6 +173,27 @@ class VariableFields:
     """folder with ca.pem and, for the run, server.pem and server.key; for those who join, client.pem and client.key"""
     password_file: Annotated[Path | None, Variable("path", default="no password: the certificates suffice")] = None
     """file with a password of at least 12 characters that those who join must have as well; yours alone to read"""
+    wandb: Annotated[
+        str | None, Variable("wandb mode", default="nothing is sent to Weights & Biases", example="offline")
+    ] = None
+    """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
+    ([tracking](tracking.md))"""
+    wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
+    """project of Weights & Biases"""
+    wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None
+    """user or team of Weights & Biases"""
+    wandb_group: Annotated[str | None, Variable("text", default="the sweep's or array's name, if it is one")] = None
+    """group of runs in Weights & Biases"""
+    wandb_tags: Annotated[tuple[str, ...], Variable("words", default="none")] = ()
+    """tags of the run in Weights & Biases, separated by commas"""
+    wandb_key_file: Annotated[Path | None, Variable("file", default="WANDB_API_KEY, or ~/.netrc")] = None
+    """file with the key of Weights & Biases, yours alone to read"""
+    mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
+    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:///FOLDER`"""
+    mlflow_experiment: Annotated[str, Variable("text")] = "tfagents_system"
+    """experiment of MLflow"""
+    track_artifacts: Annotated[bool, Variable("flag")] = False
+    """1: a finished run also sends its settings, its best policy and its videos to Weights & Biases and MLflow"""
     video: Annotated[bool, Variable("flag")] = True
     """1: a finished run plays one episode of its best policy for a video"""
     report: Annotated[bool, Variable("flag")] = True

@@ -169,6 +169,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "role": lambda text: _one_of(text, KINDS),
     "name": _name,
     "parts of an agent": _parts,
+    "wandb mode": lambda text: _one_of(text, ("online", "offline")),
+    "words": lambda text: tuple(word for part in text.split(",") if (word := part.strip())),
     "path": _path,
     "text": lambda text: text,
 }

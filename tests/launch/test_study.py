@@ -1,0 +1,246 @@
+"""Searches for settings: what may be tried, which trials there are, how they go on, and what was found."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tests.support.waiting import until
+from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE, UserError
+from tfagents_system.launch import study as studies
+from tfagents_system.launch import study_results
+from tfagents_system.launch.study import _keep_space, _open, _space
+from tfagents_system.launch.sweep_tasks import FAILED, STOPPED, Place, Task, TaskRunner
+from tfagents_system.launch.trials import Trials, curve_of, progress_of, settings_of, value_of
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.params_check import check_params
+from tfagents_system.settings.search_spaces import SPACES, Range, Space, as_json, corners, read_space
+from tfagents_system.train_params_base import TrainParamsBase
+
+SPACE: Space = {"n_step": Range(1, 5), "discount": [0.9, 0.99]}
+# A run of 10 iterations with an evaluation after each, worth its n_step; it saves and ends when it is told to.
+RUN = """
+import json, os, signal, sys, time
+folder, value, secs = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+os.makedirs(folder, exist_ok=True)
+open(folder + "/starts", "a").write("x")
+json.dump({"params": {"num_iter": 10}}, open(folder + "/resolved.json", "w"))
+with open(folder + "/metrics.csv", "w") as file:
+    file.write("train_step,iteration,env_steps,eval_return\\n0,0,0,-100\\n")
+    for k in range(1, 11):
+        time.sleep(secs)
+        file.write(f"{k},{k},{k},{value}\\n")
+        file.flush()
+sys.exit(0 if value > -1000 else 1)
+"""
+
+
+class Params(TrainParamsBase):
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        raise AssertionError("not built here")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "swing_study"
+    found.mkdir()
+    return found
+
+
+@pytest.fixture
+def optuna_study(folder: Path) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return _open(folder, "none", 1)
+
+
+class Search:
+    """Trials in runs that only write metrics."""
+
+    def __init__(self, study: optuna.Study, folder: Path, wanted: int, parallel: int = 1, secs: float = 0.0) -> None:
+        self.folder, self.secs, self.said = folder, secs, list[str]()
+        self.runner: TaskRunner | None = None
+        self.values: dict[int, float] = {}
+        self.stop = StopFlag()
+        self.trials = Trials(
+            study,
+            SPACE,
+            folder,
+            self.add,
+            wanted=wanted,
+            parallel=parallel,
+            end=lambda task: self.runner.end(task) if self.runner is not None else None,
+            say=self.said.append,
+        )
+        self._places = [Place()] * parallel
+
+    def add(self, number: int, settings: Mapping[str, Any]) -> Task:
+        paths = RunPaths(self.folder.with_name(f"swing_task_{number}"))
+        value = self.values.get(number, float(settings["n_step"]))
+        command = [sys.executable, "-c", RUN, str(paths.exp_dir), str(value), str(self.secs)]
+        return Task(number, settings, command, dict(os.environ), paths)
+
+    def run(self) -> int:
+        self.trials.look()
+        self.runner = TaskRunner(self.trials.tasks, self._places, self.stop, lambda tasks: self.trials.look())
+        code = self.runner.run()
+        self.trials.look()
+        return code
+
+
+def starts(folder: Path) -> dict[str, int]:
+    return {path.parent.name: len(path.read_text()) for path in folder.parent.glob("swing_task_*/starts")}
+
+
+def test_as_many_trials_as_wanted_each_with_the_value_of_its_run(optuna_study: optuna.Study, folder: Path) -> None:
+    assert Search(optuna_study, folder, wanted=6, parallel=2).run() == EXIT_DONE
+    done = optuna_study.get_trials()
+    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 6
+    assert all(trial.value == settings_of(SPACE, trial.params)["n_step"] for trial in done)
+    assert all(list(trial.intermediate_values) == list(range(10, 101, 5)) for trial in done)
+    assert starts(folder) == {f"swing_task_{k}": 1 for k in range(6)}
+
+
+def test_the_same_command_adds_only_what_is_wanted_beyond(optuna_study: optuna.Study, folder: Path) -> None:
+    Search(optuna_study, folder, wanted=2).run()
+    Search(optuna_study, folder, wanted=3).run()
+    assert len(optuna_study.get_trials()) == 3 and set(starts(folder).values()) == {1}
+
+
+def test_a_trial_goes_on_whose_search_was_killed_and_no_other_takes_one_that_is_held(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    killed, other = (Search(optuna_study, folder, wanted=3) for _ in range(2))
+    killed.trials.look()
+    other.trials.look()
+    assert [task.number for search in (killed, other) for task in search.trials.tasks] == [0, 1]
+    first = killed.trials.tasks[0].settings
+    for file in killed.trials._locks.values():
+        file.close()  # As the kernel does.
+    again = Search(optuna_study, folder, wanted=3)
+    assert again.run() == EXIT_DONE
+    assert [task.number for task in again.trials.tasks] == [0, 2] and again.trials.tasks[0].settings == first
+    assert other.run() == EXIT_DONE
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
+
+
+def test_a_stopped_search_leaves_its_trials_to_the_next(optuna_study: optuna.Study, folder: Path) -> None:
+    search = Search(optuna_study, folder, wanted=2, secs=5.0)
+    search.trials.look()
+    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: None)
+    runner._start_waiting()
+    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
+    search.stop.set()
+    assert runner.run() == EXIT_RESUMABLE
+    search.trials.look()
+    assert [task.state for task in search.trials.tasks] == [STOPPED], "no new trial takes its place"
+    search = Search(optuna_study, folder, wanted=2)
+    assert search.run() == EXIT_DONE
+    assert starts(folder) == {"swing_task_0": 2, "swing_task_1": 1}
+
+
+def test_a_hopeless_run_is_ended_and_its_trial_pruned(folder: Path) -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = _open(folder, "median", 1)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=0)
+    search = Search(study, folder, wanted=3)
+    search.trials._wanted = 2
+    assert search.run() == EXIT_DONE
+    search = Search(study, folder, wanted=3, secs=1.0)
+    search.values = {2: -50.0}
+    search.run()
+    assert study.get_trials()[2].state == TrialState.PRUNED
+    assert len(curve_of(RunPaths(folder.with_name("swing_task_2")))) < 10
+    assert any("is pruned" in line for line in search.said)
+
+
+def test_a_run_that_fails_is_a_failed_trial_and_counts(optuna_study: optuna.Study, folder: Path) -> None:
+    search = Search(optuna_study, folder, wanted=2)
+    search.values = {0: -2000.0}
+    search.run()
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.FAIL, TrialState.COMPLETE]
+    assert search.trials.tasks[0].state == FAILED and "exit code 1" in search.said[0]
+
+
+def test_milestones_are_shares_of_a_run() -> None:
+    assert progress_of({"iteration": 5.0, "env_steps": 30.0}, {"num_iter": 20}) == 0.25
+    assert progress_of({"iteration": 5.0, "env_steps": 30.0}, {"num_iter": 20, "num_env_steps": 60}) == 0.5
+    assert progress_of({"env_steps": 70.0}, {"num_env_steps": 60}) == 1.0
+    assert value_of([(0.5, 9.0), (0.75, 1.0), (1.0, 3.0)]) == 2.0
+    assert value_of([(0.5, 9.0)]) is None
+
+
+def test_what_was_found_is_a_table_a_plot_and_a_line(optuna_study: optuna.Study, folder: Path) -> None:
+    Search(optuna_study, folder, wanted=9, parallel=3).run()
+    lines = study_results.write(optuna_study, SPACE, folder)
+    best = max(trial.value or 0.0 for trial in optuna_study.get_trials())
+    assert lines[0].startswith("9 trials have a value, 0 were pruned, 0 have failed, 0 are unfinished")
+    assert lines[-1].startswith(f"best: --set n_step={best:g} --set discount=0.9")
+    assert any(line.startswith("matters most: ") for line in lines)
+    assert (folder / "study.png").stat().st_size > 10_000
+    table = (folder / "trials.csv").read_text().splitlines()
+    assert table[0] == "trial,state,value,n_step,discount" and len(table) == 10
+    assert study_results.write(_open(folder.parent, "none", 1), SPACE, folder)[0].startswith("0 trials have a value")
+
+
+# What may be tried.
+
+
+@pytest.mark.parametrize("algorithm", SPACES)
+def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> None:
+    for settings in corners(SPACES[algorithm]):
+        params = Params({"horizon": 100})
+        params.algorithm = algorithm  # type: ignore[assignment]
+        for name, value in settings.items():
+            assert hasattr(TrainParamsBase, name), name
+            setattr(params, name, value)
+        assert check_params(params) == []
+
+
+def test_a_space_is_read_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "space.json"
+    path.write_text(as_json(SPACE))
+    assert read_space(path) == SPACE
+    assert _space("sac") is SPACES["sac"] and _space(str(path)) == SPACE
+
+
+def test_all_that_is_wrong_with_a_space_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "space.json"
+    wrong = {"a": [1], "b": {"low": 2, "high": 1}, "c": {"low": 0, "high": 1, "log": True}, "d": {"hi": 1}, "e": 3}
+    path.write_text(json.dumps(wrong))
+    with pytest.raises(UserError) as caught:
+        read_space(path)
+    assert [finding.split(": ")[1].split()[0] for finding in caught.value.findings] == list("abcde")
+    with pytest.raises(UserError, match="JSON file, or one of sac"):
+        _space("ppo")
+
+
+def test_a_study_keeps_its_space(folder: Path) -> None:
+    _keep_space(folder, SPACE)
+    _keep_space(folder, SPACE)
+    with pytest.raises(UserError, match="has begun with another space"):
+        _keep_space(folder, {"n_step": Range(1, 6)})
+
+
+def test_settings_that_no_run_can_have_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "from tfagents_system.train_params_base import TrainParamsBase\n\n"
+        "class TrainParams(TrainParamsBase):\n    def env_ctor(self, *args, **kwargs):\n        raise ValueError\n"
+    )
+    (tmp_path / "c.json").write_text('{"horizon": 50}')
+    (tmp_path / "space.json").write_text('{"discount": {"low": 0.5, "high": 2.0}, "n_steps": [1, 2]}')
+    variables = "SAC_EXP_NAME=a SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_SHARE_CPUS=1"
+    more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path}"
+    (tmp_path / "vars.sh").write_text("\n".join((variables + more).split()) + "\n")
+    with pytest.raises(UserError) as caught:
+        studies.main([str(tmp_path / "vars.sh"), "--space", str(tmp_path / "space.json")])
+    text = "\n".join(caught.value.findings)
+    assert "n_steps" in text and "n_step" in text
+    assert not list(tmp_path.glob("a_*"))

@@ -1,0 +1,213 @@
+"""The tasks of a sweep, checked before anything starts, and the places in which they run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.errors import UserError
+from tfagents_system.launch.inspection import check_inputs
+from tfagents_system.launch.python_path import LAUNCHERS, ROOT
+from tfagents_system.launch.run_settings import resolve
+from tfagents_system.launch.sweep_tasks import DONE, Place, Task
+from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.gpus import found, usable_gpus
+from tfagents_system.machine.topology import (
+    allowed_cpus,
+    cgroup_quota,
+    cores_of,
+    is_confined,
+    slurm_allotment,
+    split_cpus,
+)
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import assignment
+from tfagents_system.settings.overrides import parse_assignments
+from tfagents_system.settings.variables import read_variables
+
+TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+_COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
+_CHECK_SECS = 300.0
+
+
+class SweepPlan:
+    """The tasks of a sweep and their checks, which are all made before anything starts.
+
+    Args:
+      vars_file: Describes every task's run.
+      settings: Those of each task, by its number.
+      assignments: `NAME=VALUE` that all tasks have.
+      parallel: Simultaneous runs.
+
+    Attributes:
+      tasks: In the order of `settings`.
+      places: One for each simultaneous run.
+    """
+
+    def __init__(
+        self, vars_file: Path, settings: Mapping[int, Mapping[str, Any]], assignments: Sequence[str], parallel: int
+    ) -> None:
+        self.tasks: list[Task] = []
+        self.places: list[Place] = []
+        self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
+        self._vars_file = vars_file
+        self._assignments = assignments
+        self._values: list[dict[str, Any]] = []
+        self._environs = {number: self._add(number, own) for number, own in settings.items()}
+        everyone = list(settings)
+        try:
+            to_check = {task.number: self._environs[task.number] for task in self.tasks if task.state != DONE}
+            for number, findings in _check_all(to_check, vars_file).items():
+                self._note([number], findings)
+        except UserError as error:
+            self._note(everyone, error.findings)
+        self._note(everyone, self._place(parallel))
+
+    def raise_findings(self) -> None:
+        """Raises:
+        UserError: With all findings, and the tasks that they concern.
+        """
+        if self._findings:
+            count = len(self.tasks)
+            raise UserError(
+                *(
+                    text if len(numbers) == count or count == 1 else f"{_numbered(numbers)}: {text}"
+                    for text, numbers in self._findings.items()
+                )
+            )
+
+    def add(self, number: int, settings: Mapping[str, Any]) -> Task:
+        """One more task, in the places that there are. Its own start checks its params and configuration.
+
+        Raises:
+          UserError: What it would be is refused, with all findings.
+        """
+        self._add(number, settings)
+        self.raise_findings()
+        return self.tasks[-1]
+
+    def _note(self, numbers: Iterable[int], findings: Iterable[str]) -> None:
+        for finding in dict.fromkeys(findings):
+            self._findings.setdefault(finding, []).extend(numbers)
+
+    def _add(self, number: int, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Adds a task; returns its environment as the run will have it."""
+        base = {**os.environ, TASK: str(number)}
+        environ = read_vars_file(self._vars_file, base)
+        own = dict(settings)
+        given, _ = parse_assignments(self._assignments)
+        own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
+        # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
+        seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
+        texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
+        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
+        values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
+        self._note([number], [*resolved.findings, *findings])
+        paths = RunPaths(values.get("exp_dir", Path()))
+        options = [word for text in texts for word in ("--set", text)]
+        task = Task(
+            number=number,
+            settings=own | {setting.name: setting.value for setting in given},
+            command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
+            environ=base,
+            paths=paths,
+            save_secs=values.get("save_deadline_secs", 60.0),
+        )
+        if "exp_dir" in values:
+            if run_directory.is_finished(paths, resolved.overrides):
+                task.state = DONE
+            elif (owner := owner_of_run(paths)) is not None:
+                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+        self.tasks.append(task)
+        self._values.append(values)
+        return resolved.environ
+
+    def _place(self, parallel: int) -> list[str]:
+        """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
+        if not all(values.keys() >= _COUNTS for values in self._values):
+            return []
+        cpus, findings = self._cpus(parallel)
+        gpus, found = self._gpus(parallel)
+        self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
+        return findings + found
+
+    def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
+        """CPU ids for each of the simultaneous runs, and what prevents that."""
+        needed = max(
+            values["reverb_cpus"]
+            + values["train_cpus"]
+            + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
+            * values["collect_worker_cpus"]
+            for values in self._values
+        )
+        share = all(values.get("share_cpus", False) for values in self._values)
+        whole_cores = not all(values.get("use_hyperthreads", True) for values in self._values)
+        cores, quota = cores_of(allowed_cpus()), cgroup_quota()
+        limit = None if quota is None else max(1, math.floor(quota))
+        nothing: list[list[int]] = [[] for _ in range(parallel)]
+        if not is_confined(slurm_allotment(os.environ), cores, whole_cores=whole_cores):
+            return nothing, []  # The ids are not ours to give.
+        try:
+            held = held_cpus()
+            split = split_cpus(cores, parallel, needed, held=held, share=share, whole_cores=whole_cores, limit=limit)
+        except UserError as error:
+            return nothing, list(error.findings)
+        return split, []
+
+    def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
+        """A GPU for each of the simultaneous runs, if any task trains on one, and what prevents that."""
+        waiting = [(task, values) for task, values in zip(self.tasks, self._values, strict=True) if task.state != DONE]
+        wanting = [self._environs[task.number] for task, values in waiting if values.get("train_gpus", False)]
+        if not wanting:
+            return [], []
+        usable, at_once = usable_gpus(wanting[0]), min(parallel, len(waiting))
+        if len(usable) >= at_once:
+            return usable[:at_once], []
+        return [], [
+            f"SAC_TRAIN_GPUS=1: {at_once} runs at once need a GPU each, {len(usable)} may be used here "
+            f"(CUDA_VISIBLE_DEVICES: {found(wanting[0])}): lower --parallel, ask the cluster for more "
+            f"(--gpus-per-node={at_once}), or unset SAC_TRAIN_GPUS"
+        ]
+
+
+def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> dict[int, list[str]]:
+    """What is wrong with params and configuration of each task, found in a process that a user's code may end.
+
+    Raises:
+      UserError: That process has died, or takes too long.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_check_each, args=(environs, vars_file, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_CHECK_SECS):
+            raise UserError(f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it")
+        found: dict[int, list[str]] = ours.recv()
+        return found
+    except EOFError:
+        raise UserError(
+            "the process died in the check of params and configuration: see above, and correct it"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+
+
+def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
+    answer.send({number: check_inputs(environ, vars_file) for number, environ in environs.items()})
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    return f"task {numbers[0]}" if len(numbers) == 1 else f"tasks {', '.join(map(str, numbers))}"

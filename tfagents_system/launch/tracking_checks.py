@@ -1,0 +1,91 @@
+"""Checks whether a run's metrics can be sent: packages, keys, addresses. Nobody is connected to."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import stat
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.checks.checklist import Check
+from tfagents_system.report.tracking.settings import TrackingSettings
+
+_SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
+_WANDB_HOST = "api.wandb.ai"
+
+
+def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], check: Check) -> None:
+    """Reports what would keep metrics from being sent.
+
+    Args:
+      values: The variables that could be read, by field.
+      environ: Usually os.environ.
+      check: Gets what was found.
+    """
+    settings = TrackingSettings.of(values)
+    if settings.wandb is not None:
+        _check_package("wandb", f"SAC_WANDB={settings.wandb}", check)
+        _check_key_file(settings, check)
+        if settings.wandb == "online" and not _has_key(settings, environ):
+            check.errors.append(
+                "SAC_WANDB=online needs a key: set WANDB_API_KEY, run `wandb login`, or name a file that holds it "
+                "(SAC_WANDB_KEY_FILE); SAC_WANDB=offline needs none"
+            )
+        check.facts.append(f"Weights & Biases, {settings.wandb}, project {settings.wandb_project}")
+    if settings.mlflow_uri is not None:
+        _check_package("mlflow", "SAC_MLFLOW_URI", check)
+        _check_uri(settings.mlflow_uri, check)
+        check.facts.append(f"MLflow, experiment {settings.mlflow_experiment}")
+
+
+def _check_package(name: str, wanted_by: str, check: Check) -> None:
+    if importlib.util.find_spec(name) is None:
+        check.errors.append(
+            f"{wanted_by} needs the package {name}, which is not installed: install the extra (pip install "
+            f"'.[{name}]'), or unset it"
+        )
+
+
+def _check_key_file(settings: TrackingSettings, check: Check) -> None:
+    if settings.wandb_key_file is None:
+        return
+    file = Path(settings.wandb_key_file)
+    try:
+        mode, key = file.stat().st_mode, file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be a file with the key: {error}")
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be yours alone to read: chmod 600 {file}")
+    if len(key.split()) != 1:
+        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must hold the key and nothing else")
+
+
+def _has_key(settings: TrackingSettings, environ: Mapping[str, str]) -> bool:
+    if settings.wandb_key_file is not None or environ.get("WANDB_API_KEY"):
+        return True
+    host = urllib.parse.urlsplit(environ.get("WANDB_BASE_URL", f"https://{_WANDB_HOST}")).hostname or _WANDB_HOST
+    try:
+        return netrc.netrc(environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _check_uri(uri: str, check: Check) -> None:
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        password, scheme = parts.password, parts.scheme.partition("+")[0]
+    except ValueError as error:
+        check.errors.append(f"SAC_MLFLOW_URI must be an address such as http://host:5000: {error}")
+        return
+    if password is not None:  # It would be in status files and logs; it is not told here either.
+        check.errors.append(
+            "SAC_MLFLOW_URI must not hold a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
+    elif scheme not in _SCHEMES or (scheme in ("http", "https") and not parts.hostname):
+        check.errors.append(
+            f"SAC_MLFLOW_URI={uri} must be an address such as http://host:5000, sqlite:///FILE or file:///FOLDER"
+        )

@@ -1,0 +1,77 @@
+"""Which rows of metrics.csv a destination does not have yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from tfagents_system.run_files.metrics import of_agent, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+
+TRAIN, EVAL = "train", "eval"
+_MARK = "tracked/"
+
+
+def kind_of(row: Mapping[str, float | None]) -> str:
+    """An evaluation's row comes after rows of more steps: each kind has an order of its own."""
+    return EVAL if row.get("eval_return") is not None else TRAIN
+
+
+def to_send(row: Mapping[str, float | None]) -> dict[str, float]:
+    """The values of a row, and a mark by which its destination can tell how far it has got: `tracked/train`."""
+    values = {name: value for name, value in row.items() if value is not None}
+    return {**values, _MARK + kind_of(row): values["env_steps"]}
+
+
+@dataclasses.dataclass
+class Sent:
+    """The most environment steps of the rows that a destination has, by kind."""
+
+    steps: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def told(cls, newest_values: Mapping[str, object]) -> Sent:
+        """From the newest values of a destination's metrics, marks among them."""
+        marks = {kind: newest_values.get(_MARK + kind) for kind in (TRAIN, EVAL)}
+        return cls({kind: float(value) for kind, value in marks.items() if isinstance(value, int | float)})
+
+    def new(self, rows: Sequence[Mapping[str, float | None]]) -> list[Mapping[str, float | None]]:
+        """Rows of more steps than any of their kind before. What a resumed run does again is not among them."""
+        found, newest = [], dict(self.steps)
+        for row in rows:
+            steps, kind = row.get("env_steps"), kind_of(row)
+            if steps is not None and steps > newest.get(kind, -1.0):
+                found.append(row)
+                newest[kind] = steps
+        return found
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """A row is there now."""
+        self.steps[kind_of(row)] = row["env_steps"] or 0.0
+
+
+class MetricsReader:
+    """Reads metrics.csv when it has changed.
+
+    Args:
+      paths: The run directory.
+      agents_before: Of the agent whose rows are wanted.
+    """
+
+    def __init__(self, paths: RunPaths, agents_before: int) -> None:
+        self._path = paths.metrics_csv
+        self._agents_before = agents_before
+        self._seen: tuple[int, int, int] | None = None
+
+    def rows(self) -> list[Mapping[str, float | None]] | None:
+        """All rows of the agent; None where the file is as it was."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        state = status.st_ino, status.st_size, status.st_mtime_ns
+        if state == self._seen:
+            return None
+        rows = of_agent(read_metrics(self._path), self._agents_before)
+        self._seen = state
+        return rows

@@ -1,0 +1,106 @@
+"""MLflow: a server, or a folder (`file:...`) or database (`sqlite:...`) that its own programs read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.report.tracking.rows import Sent
+from tfagents_system.report.tracking.settings import TrackingSettings
+
+_TAG = "tfagents_system.run"
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1000, 100, 500  # Of a request.
+_REQUEST_SECS, _RETRIES = 20, 1  # The tracker itself tries again.
+
+
+class ToMlflow:
+    """One run of an MLflow experiment; see Destination.
+
+    Args:
+      settings: `mlflow_uri` says where.
+      run_id: A tag of the run, by which it is found again.
+      name: For people.
+    """
+
+    name = "MLflow"
+
+    def __init__(self, settings: TrackingSettings, run_id: str, name: str) -> None:
+        self._settings, self._id, self._shown = settings, run_id, name
+        self._waiting: list[Any] = []
+        self._client: Any = None
+        self._run_id, self._experiment_id = "", ""
+
+    def begin(self, resolved: Mapping[str, Any]) -> Sent:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_REQUEST_SECS))
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(_RETRIES))
+        from mlflow import MlflowClient
+
+        self._waiting = []
+        self._client = MlflowClient(tracking_uri=self._settings.mlflow_uri)
+        self._experiment_id = self._experiment()
+        found = self._client.search_runs([self._experiment_id], f"tags.`{_TAG}` = '{self._id}'", max_results=1)
+        if found:
+            self._run_id = found[0].info.run_id
+            self._client.update_run(self._run_id, status="RUNNING")
+            return Sent.told(found[0].data.metrics)
+        made = self._client.create_run(self._experiment_id, tags={_TAG: self._id}, run_name=self._shown)
+        self._run_id = made.info.run_id
+        self._describe(resolved)
+        return Sent()
+
+    def _experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = self._settings.mlflow_experiment
+        if (experiment := self._client.get_experiment_by_name(name)) is not None:
+            return str(experiment.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:  # Another run of a sweep was faster.
+            if (experiment := self._client.get_experiment_by_name(name)) is None:
+                raise
+            return str(experiment.experiment_id)
+
+    def _describe(self, resolved: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(name, str(value)[:_LONGEST_PARAM]) for name, value in _flat(resolved)]
+        for start in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(self._run_id, params=params[start : start + _MOST_PARAMS])
+
+    def send(self, row: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now, step = int(1000 * time.time()), int(row["env_steps"])
+        metrics = [Metric(name, value, now, step) for name, value in row.items()]
+        if len(self._waiting) + len(metrics) > _MOST_METRICS:
+            self.flush()
+        self._waiting += metrics
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._client.log_batch(self._run_id, metrics=self._waiting)
+            self._waiting = []
+
+    def add_files(self, kind: str, files: Sequence[Path]) -> None:
+        for file in files:
+            log = self._client.log_artifacts if file.is_dir() else self._client.log_artifact
+            log(self._run_id, str(file), f"{kind}/{file.name}" if file.is_dir() else kind)
+
+    def finish(self, is_done: bool) -> None:
+        if self._client is not None and self._run_id:
+            self._client.set_terminated(self._run_id, "FINISHED" if is_done else "KILLED")
+
+    def where(self) -> str:
+        return f"{self._settings.mlflow_uri}, experiment {self._settings.mlflow_experiment}, run {self._run_id}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
