@@ -192,13 +192,13 @@ BAD: dict[str, Bad] = {
     "hook that is no method": params(
         "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
     ),
-    "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], found 1.5"),
+    "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], or a schedule, found 1.5"),
     "text for a rate": params(
         "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, found '3e-4'"
     ),
     "float for a count": params("TrainParams.num_iter = 3.0", "num_iter must be an integer of at least 1, found 3.0"),
     "array for a number": params(
-        "TrainParams.discount = np.ones(2)", "discount must be a number in [0, 1], found array("
+        "TrainParams.discount = np.ones(2)", "discount must be a number in [0, 1], or a schedule, found array("
     ),
     "layers": params(
         "TrainParams.actor_fc_layer_params = 256",
