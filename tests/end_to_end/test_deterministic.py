@@ -130,7 +130,8 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     assert code == 0, f"{output}\n{run.logs()}"
     if iteration == STEPS:
         for worker in ("worker_0", "worker_1"):
-            assert run.log(worker).count("episodes go on where iteration") >= 2, "it was in the middle of them"
+            # Of its stop and its kills, one may have fallen on the end of an episode.
+            assert "episodes go on where iteration" in run.log(worker), "it was in the middle of them"
     found = weights_of(run)
     assert found.keys() == expected.keys()
     for name, values in expected.items():

@@ -549,9 +549,15 @@ def test_settings_are_checked_used_and_kept(
             environ, None, settings=settings("num_iter=0", "discont=0.9", "config.horizn=3", "SAC_SED=1", "tau")
         )
     text = "\n".join(raised.value.findings)
-    for part in ("discont", "config.horizn is not in SAC_CONFIG (horizon is meant)", "SAC_SED", "NAME=VALUE"):
+    for part in (
+        "num_iter",
+        "discont",
+        "config.horizn is not in SAC_CONFIG (horizon is meant)",
+        "SAC_SED",
+        "NAME=VALUE",
+    ):
         assert part in text
-    assert len(raised.value.findings) == 4 and not (tmp_path / "run").exists()
+    assert len(raised.value.findings) == 5 and not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="TrainParams.num_iter must be an integer of at least 1, found 0"):
         prepare.prepare(environ, None, settings=settings("num_iter=0"))
     capsys.readouterr()

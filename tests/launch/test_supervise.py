@@ -416,6 +416,23 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
         own.release(claim_of(port, number))
 
 
+def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slot(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"exp_dir": str(run_dir), "experts": 1}
+    other, own = Claims(), Claims()
+    assert other.take(claim_of(7, 1))
+    free = iter((7, 8))
+    monkeypatch.setattr(own, "take_port", lambda wanted: wanted or next(free))
+    try:
+        assert supervise.claim_port(variables_of(spec), own) == 8
+        with pytest.raises(UserError, match="needs slots 1 to 1"):
+            supervise.claim_port(variables_of({**spec, "port": 7}), own)
+    finally:
+        other.release(claim_of(7, 1))
+        own.release(claim_of(8, 1))
+
+
 def waits_for_lines(path: Path, count: int) -> str:
     return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
 

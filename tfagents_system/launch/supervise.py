@@ -34,6 +34,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
+_PORT_TRIES = 5
 
 
 def main() -> int:
@@ -64,8 +65,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> 
         end_orphans(paths, variables.save_deadline_secs)
         claims = Claims()
         plan = claim_cpus(variables, claims)
-        port = claims.take_port(variables.reverb_port) if variables.trainer_server is None else 0
-        claim_slots_beside(variables, claims, port)
+        port = claim_port(variables, claims) if variables.trainer_server is None else 0
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
             keep_tracked(paths, tracking, agents_before(paths))
@@ -92,6 +92,26 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     raise UserError(
         f"CPUs were taken by other runs {_PLAN_TRIES} times in a row while this one was planned: start again"
     )
+
+
+def claim_port(variables: RunVariables, claims: Claims) -> int:
+    """Claims a port, and the slots of the run's experts and evaluators at it.
+
+    A worker that is about to leave a run that has ended may still hold a slot at that run's port: unless one is set,
+    the next port is taken then.
+
+    Raises:
+      UserError: The port that is set is in use, or such a slot; or no port is free.
+    """
+    for tries_left in reversed(range(_PORT_TRIES)):
+        port = claims.take_port(variables.reverb_port)
+        try:
+            claim_slots_beside(variables, claims, port)
+            return port
+        except UserError:
+            if variables.reverb_port is not None or not tries_left:
+                raise
+    raise AssertionError
 
 
 def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> None:
