@@ -50,6 +50,12 @@ def run(*words: str) -> None:
 # Words.
 
 
+def test_help_of_a_word_that_takes_a_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["export", "--help"])
+    assert "sac export RUN ... is sac export --exp_dir RUN ...\n" in capsys.readouterr().out
+
+
 def test_every_command_leads_somewhere_and_has_its_name_in_its_example() -> None:
     for name, one in command.COMMANDS.items():
         assert one.example.startswith(("sac " + name, "eval")), name

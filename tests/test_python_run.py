@@ -35,21 +35,28 @@ class Mine(TrainParamsBase):
 """
 
 
-def class_of_a_cell(text: str, name: str = "/tmp/ipykernel_7/1.py") -> Any:
+SMALL = 'attributes={"train_batch_size": 32}'
+
+
+def run_cell(text: str, name: str, space: dict[str, Any]) -> None:
     """What a notebook makes of a cell: it is executed, and the text is in linecache."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, name, "exec"), space)
+
+
+def class_of_a_cell(text: str, name: str = "/tmp/ipykernel_7/1.py") -> Any:
+    space: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(text, name, space)
     return space["Mine"]
 
 
 class Process:
-    """One that has ended."""
+    """One that has ended, or goes on (None)."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int | None) -> None:
         self.pid, self.returncode = 0, code
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
         return self.returncode
 
 
@@ -134,6 +141,8 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
         ended(tmp_path, 1, "the last line\n").wait(progress=False)
     with pytest.raises(RunFailedError, match="was stopped and saved"):
         ended(tmp_path, 75, "").wait(progress=False)
+    with pytest.raises(TimeoutError):
+        Run(tmp_path / "run", Process(None), tmp_path / "output.txt").wait(0.0, progress=False)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="was not started here"):
         Run(tmp_path).wait()
 
@@ -143,8 +152,24 @@ def test_importing_the_package_imports_no_run(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
+def run_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Executes docs/from_python.ipynb in this folder, with a shorter run; returns its names."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SAC_VIDEO", "0")
+    monkeypatch.setenv("SAC_PYTHON", sys.executable)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads((ROOT / "docs/from_python.ipynb").read_text())["cells"]):
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "without results, which would be of one machine"
+            text = "".join(cell["source"]).replace("6_000", "800").replace("workers=2)", f"workers=2, {SMALL})")
+            run_cell(text, f"/tmp/ipykernel_7/{number}.py", space)
+    return space
+
+
 @pytest.mark.slow
-def test_a_class_of_a_cell_trains_and_its_policy_acts(tmp_path: Path) -> None:
+def test_the_notebook_trains_a_class_of_its_cell_and_its_policy_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {
         "folder": tmp_path,
         "name": "mine",
@@ -154,19 +179,17 @@ def test_a_class_of_a_cell_trains_and_its_policy_acts(tmp_path: Path) -> None:
     wrong = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 0}, **options)
     with pytest.raises(UserError, match="horizon"):
         wrong.wait(120.0, progress=False)
-    run = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 100}, attributes={"train_batch_size": 32}, **options)
-    with pytest.raises(TimeoutError):
-        run.wait(0.0, progress=False)
-    assert run.wait(200.0).exp_dir == tmp_path / "logs/mine"
-    assert run.metrics["env_steps"].iloc[-1] >= 400 and "<Run " in repr(run)
+    space = run_notebook(tmp_path, monkeypatch)
+    run, found = space["run"], space["found"]
+    assert run.exp_dir == tmp_path / "logs/from_a_notebook" and -2500 < space["total"] < 0
+    assert run.metrics["env_steps"].iloc[-1] >= 800 and "<Run " in repr(run)
     assert "train_batch_size" in (run.exp_dir / "overrides.json").read_text()
-    found = tfagents_system.load_run(run.exp_dir)
-    assert found.metrics.equals(run.metrics) and found.output == ""
+    assert found.metrics.equals(run.metrics) and found.output == "" and (run.exp_dir / "report.html").is_file()
     policy = found.policy("latest")
     env = gymnasium.make("Pendulum-v1")
     observation, _ = env.reset(seed=1)
     actions = [policy(observation), policy(observation)]
     assert actions[0].shape == (1,) and actions[0].dtype == np.float32 and env.action_space.contains(actions[0])
     np.testing.assert_array_equal(actions[0], actions[1], "without a memory")
-    again = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 100}, **options)
+    again = tfagents_system.train(space["TrainParams"], {"horizon": 200}, **options | {"name": "from_a_notebook"})
     assert again.wait(100.0, progress=False).status["run"]["state"] == "done", "it was finished already"

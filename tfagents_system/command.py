@@ -169,6 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
         print(f"{command.summary}\n\n  {command.example}\n", flush=True)
+        if command.positional:
+            print(f"sac {name} RUN ... is sac {name} {command.positional} RUN ...\n", flush=True)
         if name == "completion":
             return EXIT_DONE
     elif name == "completion":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import reprlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 EXIT_DONE = 0
@@ -35,6 +35,21 @@ class UserError(Exception):
     def __init__(self, *findings: str) -> None:
         super().__init__("\n".join(findings))
         self.findings: tuple[str, ...] = findings
+
+
+class SettingsError(UserError):
+    """Settings that are impossible where they are meant to go.
+
+    Args:
+      findings: By the name of the setting.
+
+    Attributes:
+      names: Of the settings: without them, what else is wrong can be found, too.
+    """
+
+    def __init__(self, findings: Mapping[str, str]) -> None:
+        super().__init__(*findings.values())
+        self.names = frozenset(findings)
 
 
 _REPR = reprlib.Repr()

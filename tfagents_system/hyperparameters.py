@@ -40,8 +40,7 @@ from tfagents_system.checks.rules import (
 from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
-# Of a mini-race: there errors say little of what is to be learned, and change no priority (as in Linesight).
-RACE_END_STEPS = 40
+RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no priority (as in Linesight).
 
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")

@@ -102,6 +102,7 @@ def test_until_its_first_update_a_run_takes_what_is_said_now_and_then_it_keeps_i
 ) -> None:
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
+    assert f"agent's start: {tmp_path / 'other'}" in capsys.readouterr().out
     kept = read_run_json(paths)["agent_from"]
     assert (kept["source"], kept["parts"]) == (environ["SAC_AGENT_FROM"], [])
     other.train_step_counter.assign(0)

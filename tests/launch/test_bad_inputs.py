@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import prepare
+from tfagents_system.launch import prepare, run_settings
 from tfagents_system.machine import peers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -418,6 +419,36 @@ def _has_in_order(text: str, parts: tuple[str, ...]) -> bool:
             return False
         place += len(part)
     return True
+
+
+def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None:
+    """Names, kinds of values and values: of --set, the configuration and the params."""
+    words = ["SAC_TRAIN_CPU=1", "_mine=1", "batch_sizes=1", "env_ctor=1", "num_iter=x", "discount=2"]
+    words += ["config.horizn=3", "config.horizon=0", "nothing"]
+    environ = environ_of(make(tmp_path, Bad(())))
+    settings = run_settings.resolve(environ, words, vars_file=None, root=tmp_path)
+    preparation = prepare.Preparation({**environ, **settings.environ}, None, settings)
+    preparation.run(None)
+    told = [
+        "NAME=VALUE",
+        "SAC_TRAIN_CPU is",
+        "_mine is private",
+        "config.horizn is not",
+        '"horizon" in SAC_CONFIG must',
+    ]
+    told += ["env_ctor is a method", "num_iter must be a number", "no attribute batch_sizes", "discount must be"]
+    errors = preparation.checks.errors
+    assert len(errors) == len(told) and all(part in error for part, error in zip(told, errors, strict=True)), errors
+
+
+def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> None:
+    preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
+    preparation.run(None)
+    copy = preparation._kept.copy
+    assert copy is not None and copy.is_dir()
+    del preparation
+    gc.collect()
+    assert not copy.exists()
 
 
 def test_good_input_is_told_nothing(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tfagents_system.launch import directory_guard, role_process, run_rules, run
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import memory, processes, signals
 from tfagents_system.machine.claims import Claims
@@ -132,6 +133,13 @@ def test_the_trainers_end_is_the_runs_end(
     assert [entry["state"] for entry in told if entry["kind"] == "state"] == ["running", "done"]
 
 
+def test_a_task_is_named_as_its_folder(tmp_path: Path, stop: StopFlag) -> None:
+    made = make_supervisor(tmp_path / "exp_task_3", stop, {})
+    for name, told in (("exp", "exp_task_3"), ("other", "other")):
+        variables = dataclasses.replace(made.variables, exp_name=name)
+        assert RunStatus(variables, made.paths, made.plan, 1, {}).to_json()["run"]["name"] == told
+
+
 def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:
     tells = (
         "grep Cpus_allowed_list /proc/self/status; env | sort; ps -o sid= -p $$ | tr -d ' ' | sed s/^/sid=/; "
@@ -174,6 +182,8 @@ def test_a_crashed_role_is_restarted_and_the_restart_logged(
     assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")
     status = read_status(run_dir / "status.json")
     assert status is not None and status["roles"]["worker_0"]["restarts"] == 1
+    events = [entry for entry in read_history(run_dir / "history.jsonl") if entry["kind"] == "event"]
+    assert [(entry["role"], entry["text"]) for entry in events][:1] == [("worker_0", line)]
 
 
 def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:

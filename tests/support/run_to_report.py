@@ -9,7 +9,7 @@ from typing import Any
 
 from tfagents_system.run_files.run_paths import RunPaths
 
-HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+HOSTILE = "<b>x</b><img src=x onerror=\"document.title='owned'\">"
 _METRICS = ("critic_loss", "actor_loss", "alpha", "q_mean", "updates_per_s", "env_steps_per_s", "curriculum/mass")
 
 

@@ -235,8 +235,6 @@ class EnvProcess:
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
-    # The process.
-
     def _send(self, kind: bytes, content: Mapping[str, Any], data: bytes = b"") -> None:
         if self._dead is not None:
             raise EnvironmentDiedError(self._dead)

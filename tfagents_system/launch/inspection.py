@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
@@ -154,7 +156,7 @@ class Inspector:
             check, path = checks[CONFIG], self._choose(CONFIG)
             with check.catching():
                 config = load_env_config(path)
-                config = self._overrides.merged(config)
+                config = self._merged(config)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -171,13 +173,13 @@ class Inspector:
                 f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
             }
             compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            attributes = self._overrides.attributes
-            params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+            load = functools.partial(load_params, path, config, origin=origin, compute_config=compute_config)
+            params, attributes = _with_possible(load, self._overrides.attributes, check)
             errors = params_check.check_params(params)
             self.found.defaults = self._defaults(params) if not errors else {}
             if self.found.defaults.keys() - attributes.keys():
                 attributes = self.found.defaults | attributes
-                params = load_params(path, config, origin=origin, compute_config=compute_config, attributes=attributes)
+                params = load(attributes=attributes)
                 errors = params_check.check_params(params)
             check.errors += errors
             # A run that began before these were refused continues.
@@ -190,6 +192,14 @@ class Inspector:
                 self.found.num_iter = params.num_iter
                 self.found.attributes, self.found.config = _plain(params_check.resolved_attributes(params)), config
         return params
+
+    def _merged(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with what is overridden; keys that can't be are told."""
+        try:
+            return self._overrides.merged(config)
+        except SettingsError as error:
+            self.found.checks[CONFIG].errors += error.findings
+            return self._overrides.without(error.names).merged(config)
 
     def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
         """Those that the run began with; of a run that begins now what its params leave open."""
@@ -313,6 +323,21 @@ class Inspector:
         resources.check_memory(
             checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, are_forked=are_forked, available=available
         )
+
+
+def _with_possible(
+    load: Callable[..., TrainParamsBase], attributes: dict[str, Any], check: Check
+) -> tuple[TrainParamsBase, dict[str, Any]]:
+    """Params with all overridden attributes that are possible, and these; what is wrong with the others is told.
+
+    So what is wrong with values is told at once with what is wrong with names.
+    """
+    while True:
+        try:
+            return load(attributes=attributes), attributes
+        except SettingsError as error:
+            check.errors += error.findings
+            attributes = {name: value for name, value in attributes.items() if name not in error.names}
 
 
 def _ring_bytes(params: TrainParamsBase, layout: Any) -> int:

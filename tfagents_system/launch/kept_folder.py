@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ class KeptFolder:
 
     def __init__(self) -> None:
         self.copy: Path | None = None
+        self._made: tempfile.TemporaryDirectory[str] | None = None  # Also removed where nobody calls `close`.
         self.digests: dict[str, str] = {}
         self._original = Path()
 
@@ -56,7 +56,8 @@ class KeptFolder:
             files = params_folder.files_of(params.parent, left_out, values.get("snapshot_mb", 100))
             digests = params_folder.digests(params.parent, files)
             if kept is None:
-                self.copy, self.digests = Path(tempfile.mkdtemp(prefix=_COPY)).resolve(), digests
+                self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
+                self.copy, self.digests = Path(self._made.name).resolve(), digests
                 self._original = params.parent
                 params_folder.copy(params.parent, files, self.copy)
                 check.facts.append(f"{params.parent}: {counted(len(files), 'file')} kept for the run")
@@ -85,8 +86,8 @@ class KeptFolder:
 
     def close(self) -> None:
         """Removes the copy."""
-        if self.copy is not None:
-            shutil.rmtree(self.copy, ignore_errors=True)
+        if self._made is not None:
+            self._made.cleanup()
 
 
 def _only_the_file(params: Path) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
@@ -52,6 +53,9 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import read_variables
+
+# Checks whose findings say what of other runs this one begins with.
+_BEGINS_WITH = ("agent's start", "replay sources", "prior data")
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
@@ -163,9 +167,17 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
+    _tell_beginning(preparation.checks)
     if not quiet_plan:
         print(preparation.plan.table())
     return True
+
+
+def _tell_beginning(checks: Checklist) -> None:
+    """Prints what of other runs this one begins with."""
+    for name in _BEGINS_WITH:
+        for fact in checks[name].facts:
+            print(f"{name}: {fact}")
 
 
 def _what_goes_on(why_early: str | None) -> str:

@@ -46,6 +46,8 @@ class RunStatus:
         self._paths = paths
         self._plan = plan
         self._port = port
+        folder = paths.exp_dir.name  # That of a task of an array or a sweep has the task's number at its end.
+        self._name = folder if folder.startswith(f"{variables.exp_name}_task_") else variables.exp_name
         self._roles = roles
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         self._faults = FaultTally(read_status(paths.status_json))
@@ -103,7 +105,7 @@ class RunStatus:
         for name, beat in roles.items():
             self._faults.take(name, beat)
         run = {
-            "name": self._variables.exp_name,
+            "name": self._name,
             "exp_dir": str(self._paths.exp_dir),
             "state": self.state,
             "started_at": self._started_at,
@@ -120,7 +122,7 @@ class RunStatus:
 
     def closing_lines(self, code: int) -> list[str]:
         """For the user, of a run that has ended."""
-        name, logs, status = self._variables.exp_name, self._paths.logs, self.to_json()
+        name, logs, status = self._name, self._paths.logs, self.to_json()
         lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
             why = status["roles"].get(TRAINER, {}).get("ended_early")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +35,10 @@ class EpisodeIndex:
 
     Args:
       rows: Of the ring, with the column `episode`.
-      held: Numbers of the oldest row that the ring holds, and of the one after the newest; only later ones come.
     """
 
-    def __init__(self, rows: RingRows, held: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, rows: RingRows) -> None:
         self._rows = rows
-        self._held_now = held
         self._held = (0, 0)
         # Of each segment, in the order of episodes and of their steps: the column `episode` of its first row that is
         # held, and the numbers of this row and of its last one.
@@ -49,9 +46,12 @@ class EpisodeIndex:
         self._first = self._last = np.empty(0, np.int64)
         self._ending = np.empty(0, np.int32)  # By rows of the files: which segment ends there.
 
-    def _update(self) -> None:
-        """Brings it up to date."""
-        oldest, end = self._held_now()
+    def update(self, oldest: int, end: int) -> None:
+        """Brings it up to date.
+
+        Args:
+          oldest, end: Numbers of the oldest row that the ring holds, and of the one after the newest; they only rise.
+        """
         if self._held == (oldest, end):
             return
         key, first, last = self._read(max(oldest, self._held[1]), end)
@@ -97,7 +97,6 @@ class EpisodeIndex:
 
     def find(self, rows: np.ndarray) -> Found:
         """Where rows are in their episodes: places `[N]` of the files, each at the start of a transition."""
-        self._update()
         left = self._rows.steps_left[rows]
         segment = self._ending[(rows + left) % self._rows.num_rows]
         last = self._place[segment] + self._last[segment] - self._first[segment]

@@ -62,7 +62,6 @@ class Ring:
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
-      episodes: Where the episodes are that it holds, for a layout with `episode`, and while `lock` is held.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
 
@@ -116,14 +115,14 @@ class Ring:
             return ring_header.steps_up_to(self._header, iteration)
 
     @property
-    def _held(self) -> tuple[int, int]:
+    def held(self) -> tuple[int, int]:
         """Numbers of the oldest row that is held, and of the one after the newest."""
         return self.total_rows - self.filled_rows, self.total_rows
 
     @property
     def oldest_row(self) -> int:
         """Place of the oldest row that is held; the k-th after it is at `(oldest_row + k) % num_rows`."""
-        return self._held[0] % self.num_rows
+        return self.held[0] % self.num_rows
 
     @property
     def held_rows(self) -> np.ndarray:
@@ -195,7 +194,7 @@ class Ring:
         with self.lock:
             header = self._header.copy()
             if self.filled_rows:
-                header["cut_crc"] = oldest_checksum(self.rows, *self._held)
+                header["cut_crc"] = oldest_checksum(self.rows, *self.held)
                 ring_header.seal(header)
             return header.tobytes()
 
@@ -247,7 +246,7 @@ class Ring:
           Transitions of damaged segments, as far as they can be counted.
         """
         with self.lock:
-            dropped = drop_damaged(self.rows, *self._held, int(self._header["cut_crc"]))
+            dropped = drop_damaged(self.rows, *self.held, int(self._header["cut_crc"]))
             self._recount()
             return dropped
 
@@ -297,5 +296,5 @@ class Ring:
         self._slots[int(self._header["generation"]) % 2] = self._header
 
     def _recount(self) -> None:
-        self.ring_steps, self.held_out_steps, self.repeated_steps = self.rows.counts(*self._held)
-        self.episodes = EpisodeIndex(self.rows, lambda: self._held)  # Of the rows as they are now.
+        self.ring_steps, self.held_out_steps, self.repeated_steps = self.rows.counts(*self.held)
+        self.episodes = EpisodeIndex(self.rows)  # Of the rows as they are now.

@@ -15,7 +15,7 @@ from typing import Any
 from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.errors import UserError, shown
+from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
 from tfagents_system.settings.own_attributes import is_set
@@ -187,11 +187,12 @@ def load_params(
         merged into those that they override.
 
     Raises:
-      UserError: See `load_params_class`; also where the constructor raises, and for impossible names and values.
+      SettingsError: Impossible names and values in `attributes`.
+      UserError: See `load_params_class`; also where the constructor raises.
     """
     params_class = load_params_class(params_path, origin)
-    if findings := [finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))]:
-        raise UserError(*findings)
+    if fixed := {name: finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))}:
+        raise SettingsError(fixed)
     try:
         params, unknown, wrong = _build(
             params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})
@@ -203,7 +204,7 @@ def load_params(
         raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
     _check_env_config(params, origin or params_path)
     if unknown or wrong:
-        raise UserError(*wrong, *(_unknown_attribute(params, name, origin or params_path) for name in unknown))
+        raise SettingsError(wrong | {name: _unknown_attribute(params, name, origin or params_path) for name in unknown})
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
     _follow_each_other(params, attributes or {})
     params._source = ParamsSource(
@@ -242,15 +243,14 @@ def _build(
     env_config: dict[str, Any],
     compute_config: dict[str, Any],
     attributes: Mapping[str, Any],
-) -> tuple[TrainParamsBase, list[str], list[str]]:
-    """Returns the params, the names in `attributes` that neither the class nor its constructor knows, and wrong values.
-
-    The latter in words; such an attribute keeps its own value.
+) -> tuple[TrainParamsBase, list[str], dict[str, str]]:
+    """Returns the params, the names in `attributes` that neither the class nor its constructor knows, and what is
+    wrong with values, by name; such an attribute keeps its own value.
     """
     takes_size = "compute_config" in inspect.signature(params_class).parameters
     size = {"compute_config": compute_config} if takes_size else {}
     if not attributes:
-        return params_class(env_config, **size), [], []
+        return params_class(env_config, **size), [], {}
     if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
         params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
     known = {name for name in attributes if hasattr(params_class, name)}
@@ -275,7 +275,7 @@ def _build(
         for attribute in kept.values():
             attribute.leave(params_class)
     known |= {name for name, attribute in kept.items() if attribute.was_set}
-    return params, [name for name in attributes if name not in known], list(wrong.values())
+    return params, [name for name in attributes if name not in known], wrong
 
 
 class _Kept:

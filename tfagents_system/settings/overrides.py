@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
-from tfagents_system.errors import UserError, shown
+from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
 from tfagents_system.settings.merge import merge
 from tfagents_system.settings.params_check import CONFIG_KEYS
@@ -144,12 +144,21 @@ class Overrides:
         """The configuration with what is overridden; `env_config` itself stays unchanged.
 
         Raises:
-          UserError: An overridden key is not in it. Nobody would read it, and it would change nothing.
-            Or see `merge`.
+          SettingsError: Overridden keys are not in it. Nobody would read them, and they would change nothing.
+          UserError: See `merge`.
         """
-        if findings := [finding for path, _ in leaves_of(self.config) if (finding := _unknown_key(path, env_config))]:
-            raise UserError(*findings)
+        findings = {".".join((CONFIG, *path)): _unknown_key(path, env_config) for path, _ in leaves_of(self.config)}
+        if unknown := {name: finding for name, finding in findings.items() if finding}:
+            raise SettingsError(unknown)
         return merge(copy.deepcopy(dict(env_config)), self.config, CONFIG)
+
+    def without(self, names: Collection[str]) -> Overrides:
+        """These, without keys of the configuration (`config.horizon`)."""
+        kept = Overrides()
+        for name, value in by_name({}, self.config, {}).items():
+            if name not in names:
+                _put(kept.config, name.split(".")[1:], value, (CONFIG,))
+        return dataclasses.replace(self, config=kept.config)
 
     def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
         """Puts a setting where it belongs; returns the names of what it overrides.

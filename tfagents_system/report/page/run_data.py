@@ -34,6 +34,7 @@ from tfagents_system.settings.variable_table import VARIABLES
 AXES = {"env_steps": "env_steps", "updates": "train_step", "hours": "wall_time_s"}
 # Shown of the variables: the others are paths, addresses and texts, in which people put keys.
 _SHOWN_KINDS = ("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes", "parts of an agent", "role")
+_SAID_BELOW = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
 _NO_METRICS = (*AXES.values(), "iteration")
 
 
@@ -171,7 +172,7 @@ def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
     described = described_by(Hyperparameters)
     overridden = set(Overrides.read(paths.overrides).settings())
     found = []
-    params = resolved.get("params") or {}
+    params = {name: value for name, value in (resolved.get("params") or {}).items() if name not in _SAID_BELOW}
     for name, value in params.items():
         is_own = name not in described
         default = None if is_own else _default(name, described[name], params)
@@ -218,7 +219,7 @@ def _plain(value: Any) -> Any:
 
 def _same(text: str, default: str | None) -> bool:
     try:
-        return default is not None and (text == default or float(text) == float(default))
+        return not text or default is not None and (text == default or float(text) == float(default))
     except ValueError:
         return False
 
