@@ -36,7 +36,7 @@ def check(ring: Ring) -> int:
     starts = np.flatnonzero(ring.steps_left[rows] >= 1)
     if not len(starts):
         return 0
-    found = ring.episodes.find(rows[starts])
+    found = ring.episodes.find(rows[starts], ring.held)
     held_rows = set(rows.tolist())
     for k, start in enumerate(starts):
         worker, episode, step = observation[rows[start]].astype(int).tolist()
@@ -102,7 +102,7 @@ def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: 
     leaf(ring, "observation")[(ring.total_rows - 8) % ring.num_rows] += 0.5
     assert ring.verify() == 4
     first = ring.total_rows - 15
-    found = ring.episodes.find(np.array([first, first + 10]) % ring.num_rows)
+    found = ring.episodes.find(np.array([first, first + 10]) % ring.num_rows, ring.held)
     assert (found.last - found.place).tolist() == [4, 4] and (found.place - found.first).tolist() == [0, 0]
     assert found.place[0] != found.place[1]
 
@@ -135,7 +135,7 @@ def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
         add_segments(ring, source.segments(), source.folder, 1)
     Writer(ring).whole(0, 3, 5)
     starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)
-    found = ring.episodes.find(starts)
+    found = ring.episodes.find(starts, ring.held)
     lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
     assert (found.last - found.first).tolist() == lengths
     assert len(set(found.first.tolist())) == 2 + 2 + 2 + 1

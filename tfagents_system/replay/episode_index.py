@@ -46,12 +46,8 @@ class EpisodeIndex:
         self._first = self._last = np.empty(0, np.int64)
         self._ending = np.empty(0, np.int32)  # By rows of the files: which segment ends there.
 
-    def update(self, oldest: int, end: int) -> None:
-        """Brings it up to date.
-
-        Args:
-          oldest, end: Numbers of the oldest row that the ring holds, and of the one after the newest; they only rise.
-        """
+    def _update(self, oldest: int, end: int) -> None:
+        """Brings it up to date."""
         if self._held == (oldest, end):
             return
         key, first, last = self._read(max(oldest, self._held[1]), end)
@@ -95,8 +91,14 @@ class EpisodeIndex:
             self._ending = np.zeros(self._rows.num_rows, np.int32)
         self._ending[self._last % self._rows.num_rows] = np.arange(len(step))
 
-    def find(self, rows: np.ndarray) -> Found:
-        """Where rows are in their episodes: places `[N]` of the files, each at the start of a transition."""
+    def find(self, rows: np.ndarray, held: tuple[int, int]) -> Found:
+        """Where rows are in their episodes, in the ring as it is now.
+
+        Args:
+          rows: Places `[N]` of the files, each at the start of a transition.
+          held: `Ring.held`; from one call to the next, it only rises.
+        """
+        self._update(*held)
         left = self._rows.steps_left[rows]
         segment = self._ending[(rows + left) % self._rows.num_rows]
         last = self._place[segment] + self._last[segment] - self._first[segment]

@@ -118,8 +118,7 @@ class Relabelled:
 def _goal_rows(ring: Ring, rng: np.random.Generator, rows: np.ndarray, strategy: Strategy) -> np.ndarray:
     """Rows whose achieved goals are to be desired, of rows `[N]` at which transitions start."""
     episodes = ring.episodes
-    episodes.update(*ring.held)
-    found = episodes.find(rows)
+    found = episodes.find(rows, ring.held)
     if strategy == "future":
         goal = rng.integers(found.place + 1, found.last + 1)
     elif strategy == "final":
