@@ -57,12 +57,16 @@ class Evaluation:
         return cls(row["task"], row["variant"], *numbers)
 
 
-def train(task: Task, variant: Variant, seed: int, peers_python: str) -> list[tuple[int, float]]:
+def train(
+    task: Task, variant: Variant, seed: int, peers_python: str, env_python: str | None = None
+) -> list[tuple[int, float]]:
     """One run from scratch: (environment steps, return) of each of its evaluations."""
-    return _train_peer(task, variant, seed, peers_python) if variant.library else _train_ours(task, variant, seed)
+    if variant.library:
+        return _train_peer(task, variant, seed, peers_python)
+    return _train_ours(task, variant, seed, env_python)
 
 
-def _train_ours(task: Task, variant: Variant, seed: int) -> list[tuple[int, float]]:
+def _train_ours(task: Task, variant: Variant, seed: int, env_python: str | None) -> list[tuple[int, float]]:
     """A run by run_script.sh with one worker, ended when it has been evaluated after the last step."""
     config = {
         "environment": task.environment,
@@ -71,8 +75,9 @@ def _train_ours(task: Task, variant: Variant, seed: int) -> list[tuple[int, floa
     }
     train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
     variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_VIDEO": 0}
+    further = {} if env_python is None else {"SAC_ENV_PYTHON": env_python}
     deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
-    with RealRun(FOLDER / "params.py", config, variables) as run:
+    with RealRun(FOLDER / "params.py", config, variables | further) as run:
 
         def evaluations() -> list[tuple[int, float]]:
             rows = read_metrics(run.paths.metrics_csv)
@@ -111,7 +116,8 @@ def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tu
     command += ["--eval_steps", str(task.eval_steps), "--eval_episodes", str(_EVAL_EPISODES), "--seed", str(seed)]
     if task.learning_rate is not None:
         command += ["--learning_rate", str(task.learning_rate)]
-    command += ["--options", json.dumps(variant.options)]
+    command += ["--options", json.dumps({**task.peer_options, **variant.options})]
+    command += ["--goals"] if task.goals else []
     result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)
     return list(zip(result["env_steps"], result["eval_returns"], strict=True))
 
@@ -171,11 +177,15 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="ends runs earlier than their task says")
     parser.add_argument("--peers_python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
+    parser.add_argument("--env_python", help="for our environments, as SAC_ENV_PYTHON")
     parser.add_argument("--output", type=Path, default=FOLDER / "results")
     arguments = parser.parse_args()
     unfit = [f"{v} on {t}" for t in arguments.task for v in arguments.variant if not variants[v].fits(TASKS[t])]
     if unfit:
-        parser.error(f"--variant must have the kind of actions of --task, discrete or not; not so {', '.join(unfit)}")
+        parser.error(
+            "--variant must have the kind of actions of --task, discrete or not, and goals only where it has some; not "
+            f"so {', '.join(unfit)}"
+        )
     path = arguments.output / "algorithms.csv"
     for seed in arguments.seeds:
         for task in arguments.task:
@@ -185,7 +195,7 @@ def main() -> None:
                 began = time.monotonic()
                 whole = TASKS[task]
                 shortened = dataclasses.replace(whole, steps=min(whole.steps, arguments.steps or whole.steps))
-                found = train(shortened, variants[variant], seed, arguments.peers_python)
+                found = train(shortened, variants[variant], seed, arguments.peers_python, arguments.env_python)
                 secs = time.monotonic() - began
                 append(path, [Evaluation(task, variant, seed, *each, secs) for each in found])
                 print(f"{task}, {variant}, seed {seed}: {found[-1][1]:.1f}, {secs:.0f} s", file=sys.stderr, flush=True)

@@ -9,13 +9,13 @@ from typing import Any
 import gymnasium
 
 from benchmarks.learning.tasks import PENDULUM_PIXELS
-from tfagents_system.agents import matmul_precision
-from tfagents_system.examples.pendulum_pixels.params import CameraView
 from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
     """Keys of the configuration: `environment`, and `attributes` of TrainParams by name.
+
+    Under SAC_ENV_PYTHON it is imported without TensorFlow.
 
     `bfloat16` is used on every CPU, also where it is the slower one: what counts is what is learned, not how fast.
     """
@@ -27,10 +27,14 @@ class TrainParams(TrainParamsBase):
         for name, value in env_config["attributes"].items():
             setattr(self, name, value)
         if self.matmul_precision == "bfloat16":
+            from tfagents_system.agents import matmul_precision
+
             matmul_precision.bfloat16_speedup = lambda: math.inf
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         del seed
         if self.env_config["environment"] == PENDULUM_PIXELS:
+            from tfagents_system.examples.pendulum_pixels.params import CameraView
+
             return CameraView(gymnasium.make("Pendulum-v1", *args, **{**kwargs, "render_mode": "rgb_array"}))
         return gymnasium.make(self.env_config["environment"], *args, **kwargs)

@@ -14,7 +14,7 @@ class Task:
     """An environment and how long it is trained, the same for everybody.
 
     Attributes:
-      environment: Gymnasium's name, or PENDULUM_PIXELS.
+      environment: Gymnasium's name, or PENDULUM_PIXELS; with the module that registers it, `module:name`.
       horizon: Steps of an episode, at most.
       steps: Environment steps of a run, the random ones included.
       eval_steps: Environment steps between two evaluations, about.
@@ -22,6 +22,8 @@ class Task:
       random_episodes: Before the first update; about 1000 steps.
       attributes: Of TrainParams, for every variant of ours.
       discrete: Whether its actions are; variants of value learners fit these alone.
+      goals: Whether it has goals: peers then have HER with four of five goals replaced.
+      peer_options: For every peer, as of Variant.
     """
 
     environment: str
@@ -32,6 +34,8 @@ class Task:
     learning_rate: float | None = None
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     discrete: bool = False
+    goals: bool = False
+    peer_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +58,13 @@ class Variant:
     discrete: bool = False
 
     def fits(self, task: Task) -> bool:
-        """Whether the algorithm has the task's kind of actions."""
-        return self.discrete == task.discrete
+        """Whether the algorithm has the task's kind of actions, and is about goals where the variant is."""
+        return self.discrete == task.discrete and (task.goals or "hindsight_share" not in self.attributes)
 
+
+# As in RL Baselines3 Zoo's settings of HER for Fetch; a step of the target in each update, as there.
+_GOALS = {"hindsight_share": 0.8, "discount": 0.95, "target_update_tau": 0.05}
+_PEER_GOALS = {"gamma": 0.95, "tau": 0.05}
 
 TASKS = {
     "pendulum": Task("Pendulum-v1", 200, 10_000, 1_000, 5, 1e-3),
@@ -75,6 +83,24 @@ TASKS = {
     ),
     "cartpole": Task("CartPole-v1", 500, 20_000, 2_000, 45, 1e-3, {"train_batch_size": 128}, discrete=True),
     "acrobot": Task("Acrobot-v1", 500, 20_000, 2_000, 2, 1e-3, {"train_batch_size": 128}, discrete=True),
+    "reach": Task(
+        "tfagents_system.examples.reach.environment:Reach-v0",
+        50,
+        10_000,
+        1_000,
+        20,
+        1e-3,
+        _GOALS,
+        goals=True,
+        peer_options=_PEER_GOALS,
+    ),
+    # gymnasium-robotics 1.4.2, which needs mujoco 3.3.7 and so an interpreter of its own: --env_python.
+    "fetch_reach": Task(
+        "gymnasium_robotics:FetchReach-v4", 50, 20_000, 2_000, 20, 1e-3, _GOALS, goals=True, peer_options=_PEER_GOALS
+    ),
+    "fetch_push": Task(
+        "gymnasium_robotics:FetchPush-v4", 50, 500_000, 10_000, 20, 1e-3, _GOALS, goals=True, peer_options=_PEER_GOALS
+    ),
 }
 
 # For every value learner: epsilon falls over a quarter of the run, and every 500 updates the target is copied anew.
@@ -97,6 +123,7 @@ _PEER_VALUES = {
 OURS = {
     "sac": Variant(),
     "sac, no lag": Variant({"max_policy_lag": 0}),
+    "sac, no hindsight": Variant({"hindsight_share": None}),
     "sac, 50 steps": Variant({"env_steps_per_iter": 50, "log_period_itrs": 20}),
     "sac, 50 steps, learning rates 1e-3": Variant(
         {"env_steps_per_iter": 50, "log_period_itrs": 20}, learning_rate=1e-3

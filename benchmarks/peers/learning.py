@@ -28,6 +28,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--eval_steps", type=int, required=True, help="environment steps between two evaluations")
     parser.add_argument("--eval_episodes", type=int, default=10)
     parser.add_argument("--options", type=json.loads, default={}, help="JSON: further arguments of the algorithm")
+    parser.add_argument("--goals", action="store_true", help="with HER, four of five goals replaced")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -60,8 +61,12 @@ def main() -> None:
     options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu", **arguments.options}
     if arguments.learning_rate is not None:
         options["learning_rate"] = arguments.learning_rate
+    if arguments.goals:
+        from stable_baselines3 import HerReplayBuffer
+
+        options |= {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 4}}
     model = algorithm_class(arguments.library, arguments.algorithm)(
-        "MlpPolicy",
+        "MultiInputPolicy" if arguments.goals else "MlpPolicy",
         Monitor(gymnasium.make(arguments.environment)),
         learning_starts=arguments.learning_starts,
         train_freq=1,

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_runs_come_by_variant_and_seed() -> None:
 def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[tuple[Task, Variant, int]] = []
 
-    def train(task: Task, variant: Variant, seed: int, peers_python: str) -> list[tuple[int, float]]:
+    def train(task: Task, variant: Variant, seed: int, peers_python: str, env_python: Any) -> list[tuple[int, float]]:
         trained.append((task, variant, seed))
         return [(0, -1200.0), (10_000, -150.0)]
 
@@ -80,6 +81,23 @@ def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         algorithms.main()
     assert ended.value.code == 2
+
+
+def test_hindsight_is_switched_off_where_there_are_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    without, task = OURS["sac, no hindsight"], TASKS["fetch_reach"]
+    assert [name for name in TASKS if without.fits(TASKS[name])] == ["reach", "fetch_reach", "fetch_push"]
+    assert attributes_of(task, OURS["sac"])["hindsight_share"] == 0.8
+    asked: list[list[str]] = []
+
+    def run_json(command: list[str], secs: float) -> dict[str, list[float]]:
+        asked.append(command)
+        return {"env_steps": [], "eval_returns": []}
+
+    monkeypatch.setattr(algorithms, "run_json", run_json)
+    for name in ("fetch_reach", "pendulum"):
+        algorithms.train(TASKS[name], PEERS["SB3 SAC"], 0, "python")
+    assert ["--goals" in command for command in asked] == [True, False]
+    assert '{"gamma": 0.95, "tau": 0.05}' in asked[0]
 
 
 def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyPatch) -> None:

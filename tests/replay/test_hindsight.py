@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring
+from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring, leaf
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay import sampling
@@ -124,14 +124,28 @@ def test_n_steps_by_hand(tmp_path: Path, step: int, goal: int, reward: float, di
         np.testing.assert_allclose(found[name][which], expected, err_msg=name)
 
 
+def test_what_is_behind_a_segment_is_nobody_s_goal(tmp_path: Path) -> None:
+    class Distance:
+        def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
+            assert np.isfinite(achieved).all()
+            return -np.abs(achieved - desired)[:, 0]
+
+    ring = goal_ring(tmp_path)
+    Writer(ring).whole(0, 0, 2)
+    leaf(ring, "achieved_goal")[ring.total_rows :] = np.nan
+    found = columns(drawn(ring, n_step=3, strategy="final", goals=GoalFunctions([Distance()])))
+    assert set(zip(found["step"], found["reward"], strict=True)) == {(0, -1.0), (1, 0.0)}
+
+
 def test_terminations(tmp_path: Path) -> None:
     """The last step of these episodes terminated, at a goal (-1) that `compute_terminated` says was not reached."""
     ring = interleaved(tmp_path, terminates=True)
-    found = columns(drawn(ring))
-    is_last, reached = found["step"] == 8, found["goal"] <= found["step"] + 1 + REACH
+    found = columns(drawn(ring, strategy="episode"))
+    is_last, reached = found["step"] == 8, np.abs(found["goal"] - found["step"] - 1) <= REACH
+    assert (is_last & ~reached).any()
     np.testing.assert_array_equal(found["discount"], np.where(reached | is_last, 0.0, 1.0))
     # Without the function they stay as they were recorded.
-    recorded = columns(drawn(ring, goals=GoalFunctions([WithoutTerminations()])))
+    recorded = columns(drawn(ring, strategy="episode", goals=GoalFunctions([WithoutTerminations()])))
     np.testing.assert_array_equal(recorded["discount"], np.where(is_last, 0.0, 1.0))
 
 

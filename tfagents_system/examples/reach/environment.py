@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Reach(gymnasium.Env):
-    """A goal environment as those of Gymnasium-Robotics are, NumPy alone.
+    """A goal environment as those of Gymnasium-Robotics are, NumPy alone; `Reach-v0` for gymnasium.make.
 
     The point is in [-1, 1]^n, and an action moves it by up to 0.1 along each axis. It begins at a random place, and the
     goal is a random place, too. An episode has no end of its own.
@@ -49,3 +49,6 @@ class Reach(gymnasium.Env):
 
     def _observe(self) -> dict[str, np.ndarray]:
         return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}
+
+
+gymnasium.register("Reach-v0", Reach, max_episode_steps=50)
