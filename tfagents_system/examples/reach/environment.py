@@ -51,4 +51,4 @@ class Reach(gymnasium.Env):
         return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}
 
 
-gymnasium.register("Reach-v0", Reach, max_episode_steps=50)
+gymnasium.register("Reach-v0", f"{__name__}:Reach", max_episode_steps=50)
