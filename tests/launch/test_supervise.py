@@ -616,6 +616,13 @@ def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_
     assert f"the run goes on without {without}" in capfd.readouterr().out
 
 
+def test_a_tracker_that_refuses_its_input_at_the_start_does_not_end_the_run(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    roles = {"tracker": "echo 'error: sac track is at work'; exit 2", "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, wandb="offline", max_restarts=2).run() == 0
+
+
 def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
     run_dir: Path, stop: StopFlag, fast: None
 ) -> None:

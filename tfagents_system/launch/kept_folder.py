@@ -14,7 +14,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 
 _MOST_SHOWN = 8
 _COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
-_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
+_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
 
 
 class KeptFolder:

@@ -11,7 +11,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine import memory, watchdog
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRAINER, is_worker
+from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRACKER, TRAINER, is_worker
 
 if TYPE_CHECKING:
     from tfagents_system.launch.supervisor import Supervisor
@@ -38,7 +38,7 @@ class RoleRestarts:
             self._supervisor.finish(EXIT_DONE)
         elif self._supervisor.is_ending:
             pass  # The run is over, or a signal to the whole job reached the role before us.
-        elif code == EXIT_BAD_INPUT and (role.name not in DISPENSABLE or not role.restarts):
+        elif code == EXIT_BAD_INPUT and role.name != TRACKER and (role.name != GATEWAY or not role.restarts):
             self._supervisor.fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
         elif code == EXIT_HOPELESS:
             self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())

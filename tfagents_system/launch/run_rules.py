@@ -15,7 +15,7 @@ from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
+from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRACKER, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
@@ -32,7 +32,8 @@ class RunRules:
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
         supervisor = self._supervisor
-        if code == EXIT_RESUMABLE and supervisor.variables.trainer_server is not None and not supervisor.is_ending:
+        is_far = supervisor.variables.trainer_server is not None and role.name not in DISPENSABLE
+        if code == EXIT_RESUMABLE and is_far and not supervisor.is_ending:
             supervisor.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
             return
         self._failures.take(role, code)

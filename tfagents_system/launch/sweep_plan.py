@@ -91,6 +91,7 @@ class SweepPlan:
         Raises:
           UserError: What it would be is refused, with all findings.
         """
+        self._findings = {}  # What an earlier attempt found may be over.
         self._add(number, settings)
         self.raise_findings()
         return self.tasks[-1]

@@ -178,7 +178,7 @@ class Trials:
         if task.state == DONE:
             self._report(task)
             value = value_of(curve_of(task.paths))
-        if number in self._pruned and task.state == STOPPED:
+        if number in self._pruned and value is None:
             self._study.tell(trial, state=TrialState.PRUNED)
             self._say(f"{task} is pruned: others had more at the same point")
         elif value is None:

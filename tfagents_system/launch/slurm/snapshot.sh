@@ -57,7 +57,7 @@ login_python() { # -> its path; fails if there is none
 # As a run copies it (run_files/params_folder.py). Prints the files, and copies them if there is a target.
 params_folder() { # FOLDER [TARGET]
   local secret secrets=()
-  for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
+  for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_WANDB_KEY_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
     if [[ -n $secret ]]; then secrets+=(--skip "$(absolute "$secret")"); fi
   done
   "$tfagents_python" -S -E "$tfagents_root/tfagents_system/run_files/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
