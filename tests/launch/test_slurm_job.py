@@ -288,9 +288,9 @@ def test_who_was_cancelled(state: str, reason: str, told: str, cancelled: str) -
     ],
 )
 def test_what_an_exit_code_means(code: int, is_late: bool, goes_on: str, to_blame: str) -> None:
-    stub = f"is_at_time_limit() {{ {'true' if is_late else 'false'}; }}; "
-    assert asked("outcome.sh", stub + "goes_on", code=str(code), exp_dir="/none") == goes_on
-    assert asked("outcome.sh", stub + "is_to_blame", code=str(code), exp_dir="/none") == to_blame
+    with_limit = f"is_at_time_limit() {{ {'true' if is_late else 'false'}; }}; "
+    assert asked("outcome.sh", with_limit + "goes_on", code=str(code), exp_dir="/none") == goes_on
+    assert asked("outcome.sh", with_limit + "is_to_blame", code=str(code), exp_dir="/none") == to_blame
 
 
 def test_a_start_that_always_ends_at_the_time_limit_ends_the_job_however_early_the_warning(job: Job) -> None:

@@ -24,7 +24,7 @@ class TrainParams(Base):
         {constructor}
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        raise NotImplementedError
+        raise AssertionError("no environment is built here")
 """
 ALL = {
     "env_steps_per_iter": ENV_STEPS_PER_ITER,
