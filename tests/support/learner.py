@@ -171,7 +171,7 @@ class _Led:
         raise AssertionError("nobody asks what explored")
 
     def q_values(self, env: int) -> Any:
-        raise NotImplementedError
+        raise AssertionError("nobody records values")
 
     def action(self, time_step: ts.TimeStep) -> Any:
         chosen = self._actor.action(time_step)  # Its memory sees each step.
