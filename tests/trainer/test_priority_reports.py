@@ -190,3 +190,14 @@ def test_malformed_errors_are_refused(spoil, tmp_path):
     assert (found.session, found.updates, found.end) == (3, 10, 12)
     with pytest.raises(MalformedMessageError):
         TdErrors.from_wire(spoil(good.to_wire()))
+
+
+def test_of_updates_from_prior_data_alone_only_the_number_is_told() -> None:
+    put: list[TdErrors] = []
+    reports = PriorityReports(put.append, TrainerState(), lambda: 3, keeps=True)
+    reports.tell(np.full((3, 8), -1), np.ones((3, 8), np.float32))
+    reports.tell(np.array([[-1, 5]] * 3), np.ones((3, 2), np.float32))
+    assert [(found.rows.shape, found.errors.shape, found.end) for found in put] == [
+        ((3, 0), (3, 0), 3),
+        ((3, 2), (3, 2), 3),
+    ]

@@ -139,8 +139,8 @@ class TransitionForm(SampleForm):
         return transitions
 
     def _relabel(self, settings: sampling.DrawSettings) -> Callable[..., Relabelled] | None:
-        if self.hindsight is None:
-            return None
+        if self.hindsight is None or not self.hindsight.count(settings.batch_size):
+            return None  # Of few samples, such as those of prior data, none may get another goal.
         assert settings.goals is not None, "hindsight needs the environment's functions of goals"
         return functools.partial(Relabelled, hindsight=self.hindsight, functions=settings.goals)
 

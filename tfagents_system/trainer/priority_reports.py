@@ -47,6 +47,8 @@ class PriorityReports:
 
     def tell(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Reports the TD errors `[K, B]` of the newest K updates, and the rows that they are of."""
+        if (rows < 0).all():  # Of prior data alone: only the number of updates counts.
+            rows, errors = rows[:, :0], errors[:, :0]
         found = TdErrors(self._session, self._train_step() - len(rows), rows, errors)
         if self._keeps:
             start = self._state.iteration_start

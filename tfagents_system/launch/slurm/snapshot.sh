@@ -108,7 +108,7 @@ variables_script() { # TARGET
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
       SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
-      SAC_ENV_PYTHON | SAC_PACKED_ENV) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
+      SAC_ENV_PYTHON | SAC_PACKED_ENV | SAC_WANDB_KEY_FILE) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_FROM | SAC_AGENT_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR | SAC_CREDENTIALS_DIR | SAC_PASSWORD_FILE) echo "$name=$(quoted "$(absolute "${!name}")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
