@@ -83,6 +83,16 @@ def no_run_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def environment_as_before() -> Iterator[None]:
+    """Programs that a test runs in this process, such as `sac`, set variables for what they become."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def warnings_told() -> Iterator[None]:
     """Programs that a test runs in this process, such as run.py, make it quieter; later tests look for warnings."""
     before = logging.get_verbosity()
