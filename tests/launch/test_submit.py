@@ -129,6 +129,17 @@ def test_an_option_that_nobody_has_is_refused(user: User, option: str, near: str
     assert user.calls == [f"--time=5 {option} {user.snapshot}/job.sbatch"]
 
 
+def test_an_address_of_mlflow_is_frozen_as_an_absolute_one_and_not_with_a_key(user: User) -> None:
+    for uri in ("http://s3cret@host:5000", "mysql://me:s3cret@host/db", "s3cret@host"):
+        user.write_vars(f"SAC_MLFLOW_URI={uri}\n")
+        (finding,) = refused(user.submit("--no_check"))
+        assert "MLFLOW_TRACKING_TOKEN" in finding and "s3cret" not in finding
+    assert not list(user.folder.glob("run*")), "nothing is frozen"
+    user.write_vars("SAC_MLFLOW_URI=sqlite:///runs/a.db\n")
+    assert user.submit("--no_check").returncode == 0
+    assert user.resolved()["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder.resolve()}/runs/a.db"
+
+
 def test_what_sbatch_knows_in_short_passes(user: User) -> None:
     assert user.submit("--part=long", "--mail-user", "me", "--exclusive", "-C", "fast").returncode == 0
     assert user.calls[0].startswith("--part=long --mail-user me --exclusive -C fast ")

@@ -633,6 +633,17 @@ def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
     assert order.read_text().split() == ["trainer", "tracker"]
 
 
+def test_a_tracker_that_hangs_takes_no_time_from_those_that_save(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_rules, "_TRACKER_SECS", 0.3)
+    once_up(run_dir, stop.set)
+    roles = {"tracker": STUBBORN, "trainer": beating(run_dir, "updating") + SAVES}
+    start = time.monotonic()
+    assert make_supervisor(run_dir, stop, roles, wandb="offline", save_deadline_secs=60.0).run() == 75
+    assert time.monotonic() - start < 30.0 and "saved" in log(run_dir, "replay")
+
+
 def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """Metrics reach Weights & Biases and MLflow once each, with the real packages and no network."""
 
+import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -8,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 
 from tests.support.tracked_runs import history
 from tfagents_system.checks.checklist import Check
-from tfagents_system.errors import UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
@@ -24,6 +26,7 @@ from tfagents_system.report.tracking.settings import TrackingSettings, group_of,
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.tracker import Feed, Tracker, alone
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
 
 TRAIN, EVAL = "train_return", "eval_return"
 
@@ -55,6 +58,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.rows: list[Mapping[str, float]] = []
+        self.files: list[tuple[str, str]] = []
         self.begun, self.is_broken = 0, False
 
     def begin(self, resolved: Mapping[str, Any]) -> Sent:
@@ -70,7 +74,8 @@ class Recorder:
         self._fail()
 
     def add_files(self, kind: str, files: Sequence[Path]) -> None:
-        raise AssertionError
+        self._fail()
+        self.files += [(kind, file.name) for file in files]
 
     def finish(self, is_done: bool) -> None:
         self._fail()
@@ -134,6 +139,41 @@ def test_tasks_of_a_sweep_are_a_group() -> None:
     assert group_of(TrackingSettings(), "swing") is None
 
 
+def test_files_are_sent_before_the_first_row_and_a_failure_is_told(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(tracking, "ToMlflow", lambda *args: recorder)
+    keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 0)
+    assert tracking.main([str(paths.exp_dir), "--files"]) == EXIT_DONE
+    assert recorder.files == [("settings", "resolved.json")] and recorder.begun == 1
+    write_metrics(paths, [row(100)])
+    monkeypatch.setattr(recorder, "add_files", lambda kind, files: recorder.begin(1 / 0))  # type: ignore[arg-type]
+    assert tracking.main([str(paths.exp_dir), "--files"]) == EXIT_FAILED
+    assert capsys.readouterr().out.splitlines()[-1] == "recorder: ZeroDivisionError: division by zero"
+
+
+def test_an_agent_that_was_not_tracked_is_sent_by_hand_under_a_name_of_its_own(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, named = Recorder(), list[str]()
+    monkeypatch.setattr(tracking, "ToMlflow", lambda settings, run_id, name: named.append(run_id) or recorder)
+    first = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 0)
+    monkeypatch.setattr(tracking, "agents_before", lambda paths: 1)  # `--reset_training`, without SAC_MLFLOW_URI.
+    for _ in range(2):
+        assert tracking.main([str(paths.exp_dir)]) == EXIT_DONE
+    assert len(set(named)) == 1 and named[0] not in first.ids.values()
+
+
+def test_a_file_system_without_locks_is_told_in_words(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"tracking.lock can't be locked, its file system has no locks .*SAC_EXP_DIR"):
+        alone(paths).__enter__()
+
+
 # Weights & Biases, in files.
 
 
@@ -165,13 +205,30 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
     ]
 
 
-# MLflow, in a folder and at addresses where nobody answers.
+# MLflow, at a server with SQLite and at addresses where nobody answers.
 
 
-def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths) -> None:
+@pytest.fixture
+def mlflow_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of MLflow's own server, in a thread of this process: its program takes five seconds to start."""
+    from mlflow.server import ARTIFACT_ROOT_ENV_VAR, BACKEND_STORE_URI_ENV_VAR, app
+    from werkzeug.serving import make_server
+
+    monkeypatch.setenv(BACKEND_STORE_URI_ENV_VAR, f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv(ARTIFACT_ROOT_ENV_VAR, str(tmp_path / "artifacts"))
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join(10.0)
+    server.server_close()
+
+
+def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths, mlflow_server: str) -> None:
     from mlflow import MlflowClient
 
-    uri = f"file://{paths.exp_dir}/mlflow"
+    uri = mlflow_server
     tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=uri, mlflow_experiment="swings"), 0)
     write_metrics(paths, [row(100 * k) for k in range(1, 400)])  # More values than one request takes.
     first = Tracker(paths, tracked, print)
@@ -180,6 +237,8 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths) ->
     write_metrics(paths, [row(100), row(39_850), row(39_950), row(39_950, EVAL)])
     second = Tracker(paths, tracked, print)
     second.look()
+    second.add_files()
+    assert second.feeds[0].problem == ""
     second.close()
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("swings")
@@ -190,6 +249,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths) ->
     assert [metric.step for metric in client.get_metric_history(run.info.run_id, EVAL)] == [39_950]
     assert run.data.params == {"params.discount": "0.99", "params.layers": "[256, 256]", "run.seed": "3"}
     assert run.info.status == "KILLED" and run.info.run_name == "swing_task_3"
+    assert [file.path for file in client.list_artifacts(run.info.run_id, "settings")] == ["settings/resolved.json"]
 
 
 @pytest.mark.parametrize("answers", ["refuses", "hangs", "hangs up"])
@@ -257,12 +317,59 @@ def test_a_key_comes_from_a_file_a_variable_or_netrc(tmp_path: Path) -> None:
     assert findings({"wandb": "offline"}) == []
 
 
-@pytest.mark.parametrize("uri", ["host:5000", "http://", "ftp://host", "mlruns", "http://[::1"])
+@pytest.mark.parametrize(
+    "uri",
+    ["host:5000", "http://", "ftp://host", "mlruns", "http://[::1", "sqlite://", "sqlite:///:memory:", "file://h/a"],
+)
 def test_an_address_of_mlflow_must_be_one(uri: str) -> None:
     (told,) = findings({"mlflow_uri": uri})
-    assert "http://host:5000" in told
+    assert "http://host:5000" in told or "sqlite:///FILE" in told
 
 
-@pytest.mark.parametrize("uri", ["http://host:5000", "https://host/mlflow", "sqlite:///a.db", "file:///tmp/a"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://host:5000",
+        "https://host/mlflow",
+        "sqlite:////a.db",
+        "file:///tmp/a@b",
+        "postgresql+psycopg2://me@host/db",
+    ],
+)
 def test_addresses_of_mlflow(uri: str) -> None:
     assert findings({"mlflow_uri": uri}) == []
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://s3cret@host:5000",
+        "https://:s3cret@host",
+        "s3cret@host:5000",
+        "ftp://s3cret@host",
+        "mysql://me:s3cret@host/db",
+        "postgresql://host/db?user=me&password=s3cret",
+        "http://host:5000/?api_token=s3cret",
+        "http://s3cret\u2100@host",
+    ],
+)
+def test_a_key_in_an_address_of_mlflow_is_refused_and_not_shown(uri: str) -> None:
+    (told,) = findings({"mlflow_uri": uri})
+    assert "s3cret" not in told and "SAC_MLFLOW_URI must" in told
+
+
+@pytest.mark.parametrize(
+    ("uri", "absolute"),
+    [
+        ("sqlite:///a.db", "sqlite:////swings/a.db"),
+        ("sqlite:///../b/a.db?timeout=9", "sqlite:////b/a.db?timeout=9"),
+        ("file:runs", "file:///swings/runs"),
+        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("file:///tmp/a", "file:///tmp/a"),
+        ("http://host:5000", "http://host:5000"),
+    ],
+)
+def test_a_relative_address_of_mlflow_is_beside_the_vars_file(uri: str, absolute: str) -> None:
+    values, _ = read_variables({"SAC_MLFLOW_URI": uri}, vars_file=Path("/swings/vars.sh"), root=Path("/elsewhere"))
+    assert values["mlflow_uri"] == absolute

@@ -20,6 +20,7 @@ from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TR
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
+_TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
 
 
 class RunRules:
@@ -87,7 +88,7 @@ class RunRules:
         return EXIT_FAILED
 
     def end_roles(self) -> None:
-        """Ends the trainer and the workers, then the replay server, all of them within the deadline."""
+        """Ends the trainer and the workers, then the replay server and the tracker, all of them within the deadline."""
         supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
         began = time.monotonic()
         trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
@@ -98,8 +99,10 @@ class RunRules:
         if gateway := supervisor.roles.get(GATEWAY):
             deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
         supervisor.end(deadlines)
-        last = [supervisor.roles[name] for name in (REPLAY, TRACKER) if name in supervisor.roles]
-        supervisor.end(dict.fromkeys(last, deadline_secs - (time.monotonic() - began)))
+        left_secs = deadline_secs - (time.monotonic() - began)
+        # What the tracker has not sent by then is in metrics.csv.
+        last = {REPLAY: left_secs, TRACKER: min(_TRACKER_SECS, left_secs)}
+        supervisor.end({supervisor.roles[name]: secs for name, secs in last.items() if name in supervisor.roles})
 
     def results(self) -> list[str]:
         variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)

@@ -131,8 +131,15 @@ class RunStatus:
             return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"
-            return [*_time_lines(status), *lost, *_result_lines("last", status), saved]
-        return [*lost, *_result_lines("last", status), f"{name} failed: {self.message} (logs in {logs})"]
+            return [*_time_lines(status), *lost, *_result_lines("last", status), *self._report_line(), saved]
+        failed = f"{name} failed: {self.message} (logs in {logs})"
+        return [*lost, *_result_lines("last", status), *self._report_line(), failed]
+
+    def _report_line(self) -> list[str]:
+        """How to have the report that a finished run has written."""
+        if not self._paths.metrics_csv.exists():
+            return []
+        return [f"a report so far: python -m tfagents_system.report.page.write {self._paths.exp_dir}"]
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:

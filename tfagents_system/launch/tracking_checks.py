@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import netrc
+import re
 import stat
 import urllib.parse
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.report.tracking.settings import TrackingSettings
 
 _SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
+_DATABASES = ("mysql", "postgresql")
+_KEY_IN_QUERY = re.compile(r"(^|[&;])[^=]*(pass|pwd|token|secret|key)[^=]*=", re.IGNORECASE)
 _WANDB_HOST = "api.wandb.ai"
 
 
@@ -75,17 +78,24 @@ def _has_key(settings: TrackingSettings, environ: Mapping[str, str]) -> bool:
 
 
 def _check_uri(uri: str, check: Check) -> None:
+    """An address with a key in it is not shown: it would be in status files and logs."""
     try:
         parts = urllib.parse.urlsplit(uri)
-        password, scheme = parts.password, parts.scheme.partition("+")[0]
-    except ValueError as error:
-        check.errors.append(f"SAC_MLFLOW_URI must be an address such as http://host:5000: {error}")
+        scheme, host = parts.scheme.partition("+")[0], parts.hostname
+    except ValueError:
+        check.errors.append("SAC_MLFLOW_URI must be an address such as http://host:5000: what follows // is no host")
         return
-    if password is not None:  # It would be in status files and logs; it is not told here either.
+    is_database = scheme in _DATABASES
+    # A database's user name is none: its password is.
+    has_key = parts.password is not None if is_database else "@" in parts.netloc or "@" in uri.partition("/")[0]
+    if has_key or _KEY_IN_QUERY.search(parts.query):
         check.errors.append(
-            "SAC_MLFLOW_URI must not hold a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            "SAC_MLFLOW_URI must not hold a user, password or token, logs would show it: set MLFLOW_TRACKING_USERNAME "
+            "and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a database its own file (~/.pgpass, ~/.my.cnf)"
         )
-    elif scheme not in _SCHEMES or (scheme in ("http", "https") and not parts.hostname):
+    elif scheme not in _SCHEMES or (scheme in ("http", "https") and not host):
         check.errors.append(
-            f"SAC_MLFLOW_URI={uri} must be an address such as http://host:5000, sqlite:///FILE or file:///FOLDER"
+            f"SAC_MLFLOW_URI={uri} must be an address such as http://host:5000, sqlite:///FILE or file:FOLDER"
         )
+    elif scheme in ("file", "sqlite") and (host or parts.path.strip("/") in ("", ":memory:")):
+        check.errors.append(f"SAC_MLFLOW_URI={uri} must name a file or folder, as in sqlite:///FILE or file:FOLDER")

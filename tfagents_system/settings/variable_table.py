@@ -189,7 +189,8 @@ class VariableFields:
     wandb_key_file: Annotated[Path | None, Variable("file", default="WANDB_API_KEY, or ~/.netrc")] = None
     """file with the key of Weights & Biases, yours alone to read"""
     mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
-    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:///FOLDER`"""
+    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the vars file; without a
+    password or token"""
     mlflow_experiment: Annotated[str, Variable("text")] = "tfagents_system"
     """experiment of MLflow"""
     track_artifacts: Annotated[bool, Variable("flag")] = False

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ def _path(text: str) -> str:
         return str(Path(text).expanduser())
     except RuntimeError:
         raise ValueError("a path; there is no user of that name after ~") from None
+
+
+def absolute_uri(uri: str, folder: Path) -> str:
+    """An address of MLflow, where `sqlite:///FILE` and `file:FOLDER` have an absolute path.
+
+    Args:
+      folder: That of relative paths.
+    """
+    scheme, _, rest = uri.partition(":")
+    if scheme == "file" and rest[:1] not in ("", "/"):
+        return f"file://{urllib.parse.quote(str(folder.absolute()))}/{os.path.normpath(rest)}"
+    if scheme.startswith("sqlite") and rest[:3] == "///" and rest[3:4] not in ("", "/", ":", "?"):
+        return f"{scheme}:///{os.path.normpath(folder.absolute() / rest[3:])}"
+    return uri
 
 
 def _integer(text: str, low: int, high: int, rule: str) -> int:

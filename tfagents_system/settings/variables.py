@@ -18,7 +18,7 @@ from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
-from tfagents_system.settings.variable_values import MOST, shown_value, value_of
+from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_value, value_of
 
 # The run directory, for joined workers that can see it; not a variable for users.
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
@@ -203,6 +203,10 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
     values.update({name: root / values[name] for name in ("credentials_dir", "password_file") if name in values})
+    if "mlflow_uri" in values:
+        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], beside)
+    if "mlflow_uri" in values:
+        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], beside)
     if "replay_dir" in values:
         replay_dir = root / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.

@@ -70,6 +70,9 @@ check_request() {
   [[ ${SAC_SAVE_DEADLINE_SECS:-60} =~ ^[0-9]+([.][0-9]*)?$ ]] \
     || finding "SAC_SAVE_DEADLINE_SECS=$SAC_SAVE_DEADLINE_SECS must be a number of seconds above 0, such as 60"
   [[ ${SAC_SEED:-0} =~ ^[0-9]{1,9}$ ]] || is_late "$SAC_SEED" || finding "SAC_SEED=$SAC_SEED must be a whole number from 0 to 999999999"
+  # It would be in the snapshot, whether or not the check is made.
+  [[ ! ${SAC_MLFLOW_URI:-} =~ ^(https?:)?(//)?[^/]*@|://[^/]*:[^/]*@ ]] \
+    || finding "SAC_MLFLOW_URI must not hold a user, password or token: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
   [[ -n ${SAC_EXP_NAME:-} ]] || finding "SAC_EXP_NAME is missing (name of the run): add SAC_EXP_NAME=my_run to $tfagents_vars"
   [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
   local setting

@@ -111,6 +111,7 @@ variables_script() { # TARGET
       SAC_ENV_PYTHON | SAC_PACKED_ENV | SAC_WANDB_KEY_FILE) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_FROM | SAC_AGENT_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR | SAC_CREDENTIALS_DIR | SAC_PASSWORD_FILE) echo "$name=$(quoted "$(absolute "${!name}")")" ;;
+      SAC_MLFLOW_URI) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "$(mlflow_address "${!name}")")"; fi ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
   done
@@ -135,6 +136,15 @@ sources() { # TEXT
   done
   local IFS=,
   echo "${found[*]-}"
+}
+
+# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them: relative to the vars file.
+mlflow_address() { # URI
+  case $1 in
+    file:[!/]*) echo "file://$(absolute "${1#file:}" "$tfagents_vars_folder")" ;;
+    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}" "$tfagents_vars_folder")" ;;
+    *) echo "$1" ;;
+  esac
 }
 
 # Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import fcntl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.machine.file_locks import lock
 from tfagents_system.report.tracking.destination import Destination
 from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
-from tfagents_system.report.tracking.settings import Tracked, read_tracked
+from tfagents_system.report.tracking.settings import Tracked, keep_tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.to_wandb import ToWandb
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
@@ -53,8 +53,7 @@ class Feed:
         if time.monotonic() < self._next_at:
             return
         try:
-            if not self._has_begun:
-                self._sent, self._has_begun = self.destination.begin(self.resolved), True
+            self._begin()
             for row in self._sent.new(rows):
                 self.destination.send(to_send(row))
                 self._sent.add(row)
@@ -65,6 +64,19 @@ class Feed:
         if self.problem:
             self.say(f"{self.destination.name} is reached again")
         self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
+
+    def add_files(self, files: Mapping[str, Sequence[Path]]) -> None:
+        """Sends files by kind; also before the first row."""
+        try:
+            self._begin()
+            for kind, each in files.items():
+                self.destination.add_files(kind, each)
+        except Exception as error:
+            self._failed(error)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._sent, self._has_begun = self.destination.begin(self.resolved), True
 
     def waiting(self, rows: Sequence[Mapping[str, float | None]]) -> int:
         """Rows that it does not have."""
@@ -127,10 +139,9 @@ class Tracker:
             "policy": [policy],
             "videos": sorted(self._paths.videos.glob("*.mp4")),
         }
+        there = {kind: found for kind, files in kinds.items() if (found := [file for file in files if file.exists()])}
         for feed in self.feeds:
-            for kind, files in kinds.items():
-                if there := [file for file in files if file.exists()]:
-                    feed.destination.add_files(kind, there)
+            feed.add_files(there)
 
     def close(self) -> None:
         """Ends the run at its destinations: for ever if its trainer is done."""
@@ -144,16 +155,14 @@ def alone(paths: RunPaths) -> Iterator[None]:
     """Holds the lock of those who send the metrics of a run.
 
     Raises:
-      UserError: Somebody else does.
+      UserError: Somebody else does, or the file system has no locks.
     """
     with paths.tracking_lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(file, waits=False):
             raise UserError(
                 f"the run in {paths.exp_dir} is under way and sends its metrics itself: its logs/tracker.log says how "
                 "that goes"
-            ) from None
+            )
         yield
 
 
@@ -174,15 +183,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "SAC_MLFLOW_URI=http://..."
         )
     with alone(paths):
-        return _send_all(paths, tracked, flags.files)
+        # An agent whose own starts sent nothing gets its name there now.
+        return _send_all(paths, keep_tracked(paths, tracked.settings, agents_before(paths)), flags.files)
 
 
 def _send_all(paths: RunPaths, tracked: Tracked, with_files: bool) -> int:
-    tracker = Tracker(paths, tracked, print)
+    tracker = Tracker(paths, tracked, lambda line: None)  # The last line says it.
     tracker.look()
-    failed = [feed for feed in tracker.feeds if feed.problem]
-    if with_files and not failed:
+    if with_files and not any(feed.problem for feed in tracker.feeds):
         tracker.add_files()
+    failed = [feed for feed in tracker.feeds if feed.problem]
     tracker.close()
     print("; ".join(f"{feed.destination.name}: {feed.problem or feed.destination.where()}" for feed in tracker.feeds))
     return EXIT_FAILED if failed else EXIT_DONE
