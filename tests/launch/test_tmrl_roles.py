@@ -23,7 +23,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import tmrl_roles
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.launch.tmrl_roles import server_start, trained_here, trainer_start, wait_for, worker_start
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT
+from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
@@ -60,6 +60,18 @@ def settings_of(start: tmrl_roles.Start) -> dict[str, Any]:
     words = list(start.arguments)
     given = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     return {text.split("=", 1)[0]: json.loads(text.split("=", 1)[1]) for text in given}
+
+
+def test_kinds_of_workers_that_wait_for_the_server_together_have_files_of_their_own(data: TmrlData) -> None:
+    config = loaded(data, **SIMULATED)
+    server_start(data, config)
+    policy = data.root / "weights" / "car"
+    policy.mkdir(parents=True)
+    starts = [worker_start(data, config, kind) for kind in (COLLECT, EXPERT, TEST)]
+    assert [Path(start.arguments[0]).name for start in starts] == ["car.sh", "car+expert.sh", "car+test.sh"]
+    experts = [variables_of(start).get("SAC_EXPERT_POLICY") for start in starts]
+    assert experts == [None, str(policy), None]
+    assert len({variables_of(start)["SAC_CONFIG"] for start in starts}) == 3
 
 
 def test_the_server_has_neither_trainer_nor_workers(data: TmrlData) -> None:

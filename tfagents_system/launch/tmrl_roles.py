@@ -6,7 +6,8 @@ Each has a run directory of its own in ~/TmrlData, so that each may be on anothe
     trainer/NAME    the trainer (SAC_TRAINER_SERVER): checkpoints, policies, metrics
     worker/NAME     workers of this machine, which join
 
-Beside it are NAME.json and NAME.sh, the files of the toolkit's own kind that config.json becomes.
+Beside it are NAME.json and NAME.sh, the files of the toolkit's own kind that config.json becomes; those of --expert and
+--test, which may run beside a worker, are NAME+expert.* and NAME+test.*.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from tfagents_system.errors import UserError
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.machine.worker_slots import EXPERT
+from tfagents_system.machine.worker_slots import COLLECT, EXPERT
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.tmrl_translation import server_of
@@ -106,7 +107,8 @@ def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
     _require_reward(data, loaded)
     server = _server(loaded, "WORKER")
     expert = _expert_policy(data, loaded) if kind == EXPERT else None
-    vars_file = _write_files(data, loaded, WORKER, {"SAC_EXPERT_POLICY": str(expert)} if expert else {})
+    policy = {"SAC_EXPERT_POLICY": str(expert)} if expert else {}
+    vars_file = _write_files(data, loaded, WORKER, policy, suffix="" if kind == COLLECT else f"+{kind}")
     options = ["--server", server, "--credentials", str(_credentials_folder(loaded)), "--workers", "1", "--role", kind]
     if data.password_file.exists():
         options += ["--password_file", str(data.password_file)]
@@ -207,11 +209,15 @@ def _expert_policy(data: TmrlData, loaded: Loaded) -> Path | None:
     )
 
 
-def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str, str]) -> str:
-    """Writes the JSON and the vars file of one part; returns the path of the latter."""
+def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str, str], suffix: str = "") -> str:
+    """Writes the JSON and the vars file of one part; returns the path of the latter.
+
+    Args:
+      suffix: Of their names. It is for starts beside each other in one part, and none that a RUN_NAME can have.
+    """
     folder, name = data.root / part, _name(loaded)
     folder.mkdir(parents=True, exist_ok=True)
-    config = folder / f"{name}.json"
+    config = folder / f"{name}{suffix}.json"
     write_atomically(config, json.dumps(loaded.translation.env_config, indent=2).encode() + b"\n")
     own = {
         "SAC_EXP_NAME": name,
@@ -228,7 +234,7 @@ def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str,
         *(f"{variable}={shlex.quote(text)}" for variable, text in own.items()),
         *(f': "${{{variable}:={text}}}"' for variable, text in _DEFAULTS.items()),
     ]
-    vars_file = folder / f"{name}.sh"
+    vars_file = folder / f"{name}{suffix}.sh"
     write_atomically(vars_file, "\n".join([*lines, ""]).encode())
     return str(vars_file)
 
