@@ -156,8 +156,13 @@ def test_files_are_sent_before_the_first_row_and_a_failure_is_told(
 def test_an_agent_that_was_not_tracked_is_sent_by_hand_under_a_name_of_its_own(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder, named = Recorder(), list[str]()
-    monkeypatch.setattr(tracking, "ToMlflow", lambda settings, run_id, name: named.append(run_id) or recorder)
+    named: list[str] = []
+
+    def destination(settings: TrackingSettings, run_id: str, name: str) -> Recorder:
+        named.append(run_id)
+        return Recorder()
+
+    monkeypatch.setattr(tracking, "ToMlflow", destination)
     first = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 0)
     monkeypatch.setattr(tracking, "agents_before", lambda paths: 1)  # `--reset_training`, without SAC_MLFLOW_URI.
     for _ in range(2):
