@@ -3,8 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -12,11 +14,11 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.support.waiting import until
-from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE, UserError
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import study as studies
 from tfagents_system.launch import study_results
 from tfagents_system.launch.study import _keep_space, _open, _space
-from tfagents_system.launch.sweep_tasks import FAILED, STOPPED, Place, Task, TaskRunner
+from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
 from tfagents_system.launch.trials import Trials, curve_of, progress_of, settings_of, value_of
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -29,7 +31,7 @@ SPACE: Space = {"n_step": Range(1, 5), "discount": [0.9, 0.99]}
 RUN = """
 import json, os, signal, sys, time
 folder, value, secs = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(os.environ.get("CODE", "75"))))
 os.makedirs(folder, exist_ok=True)
 open(folder + "/starts", "a").write("x")
 json.dump({"params": {"num_iter": 10}}, open(folder + "/resolved.json", "w"))
@@ -68,6 +70,7 @@ class Search:
         self.folder, self.secs, self.said = folder, secs, list[str]()
         self.runner: TaskRunner | None = None
         self.values: dict[int, float] = {}
+        self.busy_until: dict[int, float] = {}  # Trials whose run directory is in use.
         self.stop = StopFlag()
         self.trials = Trials(
             study,
@@ -82,6 +85,8 @@ class Search:
         self._places = [Place()] * parallel
 
     def add(self, number: int, settings: Mapping[str, Any]) -> Task:
+        if time.monotonic() < self.busy_until.get(number, 0.0):
+            raise UserError("SAC_EXP_DIR is in use by process 1: stop that run first")
         paths = RunPaths(self.folder.with_name(f"swing_task_{number}"))
         value = self.values.get(number, float(settings["n_step"]))
         command = [sys.executable, "-c", RUN, str(paths.exp_dir), str(value), str(self.secs)]
@@ -89,9 +94,16 @@ class Search:
 
     def run(self) -> int:
         self.trials.look()
-        self.runner = TaskRunner(self.trials.tasks, self._places, self.stop, lambda tasks: self.trials.look())
+        self.runner = TaskRunner(
+            self.trials.tasks,
+            self._places,
+            self.stop,
+            lambda tasks: self.trials.look(self.stop.is_set()),
+            lambda: self.trials.is_waiting,
+        )
         code = self.runner.run()
-        self.trials.look()
+        if self.stop.is_set():
+            self.trials.look(is_stopped=True)
         return code
 
 
@@ -139,11 +151,105 @@ def test_a_stopped_search_leaves_its_trials_to_the_next(optuna_study: optuna.Stu
     until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
     search.stop.set()
     assert runner.run() == EXIT_RESUMABLE
-    search.trials.look()
+    search.trials.look(is_stopped=True)
     assert [task.state for task in search.trials.tasks] == [STOPPED], "no new trial takes its place"
+    assert len(optuna_study.get_trials()) == 1
     search = Search(optuna_study, folder, wanted=2)
     assert search.run() == EXIT_DONE
     assert starts(folder) == {"swing_task_0": 2, "swing_task_1": 1}
+
+
+def test_a_run_that_did_not_save_when_all_were_stopped_has_not_failed(
+    optuna_study: optuna.Study, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODE", "1")  # As after a second Ctrl-C.
+    search = Search(optuna_study, folder, wanted=2, secs=5.0)
+    search.trials.look()
+    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: None)
+    runner._start_waiting()
+    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
+    search.stop.set()
+    runner.run()
+    search.trials.look(is_stopped=True)
+    assert [task.state for task in search.trials.tasks] == [FAILED]
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING]
+    assert search.trials.left == {0} and search.said == []
+    assert Search(optuna_study, folder, wanted=1).run() == EXIT_DONE
+    assert optuna_study.get_trials()[0].state == TrialState.COMPLETE
+
+
+def test_a_run_that_is_stopped_alone_is_left_to_the_next_start_and_the_others_go_on(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    search = Search(optuna_study, folder, wanted=2, secs=5.0)
+    search.trials.look()
+    search.secs = 0.0
+    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: search.trials.look())
+    runner._start_waiting()
+    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
+    runner.end(search.trials.tasks[0])
+    assert runner.run() == EXIT_RESUMABLE
+    assert search.trials.left == {0}
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING, TrialState.COMPLETE]
+
+
+def test_a_trial_whose_run_still_saves_holds_up_nobody(optuna_study: optuna.Study, folder: Path) -> None:
+    killed = Search(optuna_study, folder, wanted=2)
+    killed.trials.look()
+    for file in killed.trials._locks.values():
+        file.close()
+    search = Search(optuna_study, folder, wanted=3, parallel=2)
+    search.busy_until[0] = time.monotonic() + 1.2
+    began = time.monotonic()
+    search.trials.look()
+    assert time.monotonic() - began < 1.0 and [task.number for task in search.trials.tasks] == [1]
+    assert search.run() == EXIT_DONE
+    assert [task.number for task in search.trials.tasks] == [1, 2, 0], "others took the other place meanwhile"
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
+
+
+def test_settings_that_are_refused_ask_for_no_further_trial(optuna_study: optuna.Study, folder: Path) -> None:
+    search = Search(optuna_study, folder, wanted=5)
+    search.busy_until = dict.fromkeys(range(5), float("inf"))
+    search.run()
+    assert search.trials.refusal is not None and "in use by" in search.trials.refusal.findings[0]
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING] and search.trials.left == {0}
+
+
+def test_a_trial_that_was_killed_before_it_had_all_settings_gets_them(optuna_study: optuna.Study, folder: Path) -> None:
+    optuna_study._storage.create_new_trial(optuna_study._study_id)
+    search = Search(optuna_study, folder, wanted=1)
+    assert search.run() == EXIT_DONE
+    assert set(search.trials.tasks[0].settings) == set(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("done", EXIT_DONE), ("one is left", EXIT_RESUMABLE), ("refused", EXIT_BAD_INPUT)]
+)
+def test_how_a_study_ends(
+    optuna_study: optuna.Study, folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: str, code: int
+) -> None:
+    plan = SimpleNamespace(add=Search(optuna_study, folder, wanted=2).add, places=[Place()])
+    args = SimpleNamespace(pruner="none", parallel=1, trials=2)
+    if outcome == "refused":
+        monkeypatch.setattr(plan, "add", lambda number, settings: plan.refuse())
+        plan.refuse = lambda: (_ for _ in ()).throw(UserError("refused"))
+    if outcome == "one is left":
+        monkeypatch.setattr(Trials, "look", _leaving(Trials.look))
+    with pytest.raises(SystemExit) as ended:
+        exit_with(lambda: studies._search(args, plan, SPACE, folder))  # type: ignore[arg-type]
+    assert ended.value.code == code
+
+
+def _leaving(look: Callable[..., None]) -> Callable[..., None]:
+    """As if the first run had been stopped alone."""
+
+    def stopped(trials: Trials, is_stopped: bool = False) -> None:
+        for task in trials.tasks[:1]:
+            task.state = STOPPED if task.state == DONE else task.state
+        look(trials, is_stopped)
+
+    return stopped
 
 
 def test_a_hopeless_run_is_ended_and_its_trial_pruned(folder: Path) -> None:

@@ -313,6 +313,17 @@ def test_fewer_gpus_than_runs_are_refused(
     assert not started
 
 
+def test_runs_at_once_of_tasks_that_come_later_have_gpus(vars_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2,GPU-3")
+    for parallel in (3, 4):
+        plan = sweep_plan.SweepPlan(vars_file, {0: {}, 1: {}}, ["SAC_TRAIN_GPUS=1"], parallel, is_open=True)
+        if parallel == 3:
+            plan.raise_findings()
+            assert [place.gpu for place in plan.places] == ["GPU-1", "GPU-2", "GPU-3"]
+    with pytest.raises(UserError, match="4 runs at once need a GPU each, 3 may be used here"):
+        plan.raise_findings()
+
+
 def test_the_check_of_params_sees_no_gpu(vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     seen = "import os, pathlib; pathlib.Path('seen').write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     vars_file = args.vars_file.absolute()
     space = _space(args.space)
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
-    plan = SweepPlan(vars_file, checked, args.assignments, args.parallel)
+    args.parallel = min(args.parallel, args.trials)
+    plan = SweepPlan(vars_file, checked, args.assignments, args.parallel, is_open=True)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
     _keep_space(folder, space)
@@ -73,12 +74,15 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
             view.show(tasks)
 
         trials.look()
-        runner = TaskRunner(trials.tasks, plan.places, stop, look)
+        runner = TaskRunner(trials.tasks, plan.places, stop, look, lambda: trials.is_waiting)
         code = runner.run()
-        trials.look()
+        if stop.is_set():
+            trials.look(is_stopped=True)
     for line in study_results.write(study, space, folder):
         print(line, flush=True)
-    if code == EXIT_RESUMABLE and stop.is_set():
+    if trials.refusal is not None:
+        raise trials.refusal
+    if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):
         return EXIT_RESUMABLE
     return EXIT_DONE if study_results.finished(study) else EXIT_FAILED
 

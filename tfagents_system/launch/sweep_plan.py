@@ -47,6 +47,7 @@ class SweepPlan:
       settings: Those of each task, by its number.
       assignments: `NAME=VALUE` that all tasks have.
       parallel: Simultaneous runs.
+      is_open: Tasks are added later, and all simultaneous runs need a place.
 
     Attributes:
       tasks: In the order of `settings`.
@@ -54,13 +55,19 @@ class SweepPlan:
     """
 
     def __init__(
-        self, vars_file: Path, settings: Mapping[int, Mapping[str, Any]], assignments: Sequence[str], parallel: int
+        self,
+        vars_file: Path,
+        settings: Mapping[int, Mapping[str, Any]],
+        assignments: Sequence[str],
+        parallel: int,
+        is_open: bool = False,
     ) -> None:
         self.tasks: list[Task] = []
         self.places: list[Place] = []
         self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
         self._vars_file = vars_file
         self._assignments = assignments
+        self._is_open = is_open
         self._values: list[dict[str, Any]] = []
         self._environs = {number: self._add(number, own) for number, own in settings.items()}
         everyone = list(settings)
@@ -93,8 +100,9 @@ class SweepPlan:
         """
         self._findings = {}  # What an earlier attempt found may be over.
         self._add(number, settings)
+        task = self.tasks[-1] if not self._findings else self.tasks.pop()
         self.raise_findings()
-        return self.tasks[-1]
+        return task
 
     def _note(self, numbers: Iterable[int], findings: Iterable[str]) -> None:
         for finding in dict.fromkeys(findings):
@@ -170,7 +178,7 @@ class SweepPlan:
         wanting = [self._environs[task.number] for task, values in waiting if values.get("train_gpus", False)]
         if not wanting:
             return [], []
-        usable, at_once = usable_gpus(wanting[0]), min(parallel, len(waiting))
+        usable, at_once = usable_gpus(wanting[0]), parallel if self._is_open else min(parallel, len(waiting))
         if len(usable) >= at_once:
             return usable[:at_once], []
         return [], [

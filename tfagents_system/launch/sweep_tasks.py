@@ -76,15 +76,22 @@ class TaskRunner:
       places: One for each simultaneous run.
       stop: Set when the sweep is told to stop; each further signal is passed on to the runs as well.
       show: Called with the tasks, at each change and every second.
+      expects_more: Whether `show` may still add some, though all have ended.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], places: Sequence[Place], stop: StopFlag, show: Callable[[Sequence[Task]], None]
+        self,
+        tasks: Sequence[Task],
+        places: Sequence[Place],
+        stop: StopFlag,
+        show: Callable[[Sequence[Task]], None],
+        expects_more: Callable[[], bool] = lambda: False,
     ) -> None:
         self._tasks = tasks
         self._free = list(reversed(places))
         self._stop = stop
         self._show = show
+        self._expects_more = expects_more
         self._running: dict[int, _Running] = {}
         self._handed_on = 0
         self._kill_at = float("inf")
@@ -102,7 +109,7 @@ class TaskRunner:
                 if changed or time.monotonic() - shown_at >= _SHOW_SECS:
                     shown_at = time.monotonic()
                     self._show(self._tasks)
-                if not self._running and (self._stop.is_set() or not self._waiting()):
+                if not self._running and (self._stop.is_set() or not (self._waiting() or self._expects_more())):
                     return self._exit_code()
                 if self._stop.is_set():  # Its wait() would return at once.
                     time.sleep(_STEP_SECS)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +14,7 @@ from optuna.trial import Trial, TrialState
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, Task
+from tfagents_system.machine.file_locks import lock
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
@@ -88,9 +89,12 @@ class Trials:
       parallel: At once, here.
       end: Stops the run of a task.
       say: Tells a line.
+      only: This trial alone is run here, as by a task of a job array.
 
     Attributes:
       tasks: Those begun or continued here.
+      left: Numbers of trials that are not over and go on with another start.
+      refusal: Why no further trial can begin.
     """
 
     def __init__(
@@ -104,59 +108,89 @@ class Trials:
         parallel: int,
         end: Callable[[Task], None],
         say: Callable[[str], None],
+        only: int | None = None,
     ) -> None:
         self.tasks: list[Task] = []
+        self.left: set[int] = set()
+        self.refusal: UserError | None = None
         self._study, self._space, self._folder, self._add = study, space, folder, add
-        self._wanted, self._parallel, self._end, self._say = wanted, parallel, end, say
+        self._wanted, self._parallel, self._end, self._say, self._only = wanted, parallel, end, say, only
         self._trials: dict[int, Trial] = {}
+        self._to_add: dict[int, float] = {}  # Claimed trials without a task yet: until when that is tried.
         self._locks: dict[int, TextIO] = {}
         self._pruned: set[int] = set()
         self._distributions = distributions_of(space)
 
-    def look(self) -> None:
-        """Reports what runs have reached, tells the ends of those that are over, and adds tasks for free places."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a trial that was claimed waits until the last process of its run has saved."""
+        return bool(self._to_add)
+
+    def look(self, is_stopped: bool = False) -> None:
+        """Reports what runs have reached, tells the ends of those that are over, and adds tasks for free places.
+
+        Args:
+          is_stopped: All runs are being stopped: no trial begins, and those that did not save have not failed.
+        """
         for task in [task for task in self.tasks if task.number in self._trials]:
+            is_pruned = task.number in self._pruned
             if task.state == RUNNING:
                 self._report(task)
-                if task.number not in self._pruned and self._trials[task.number].should_prune():
+                if not is_pruned and self._trials[task.number].should_prune():
                     self._pruned.add(task.number)
                     self._end(task)
-            elif task.state in (DONE, FAILED) or (task.state == STOPPED and task.number in self._pruned):
+            elif not is_pruned and (task.state == STOPPED or (is_stopped and task.state == FAILED)):
+                self._leave(task.number)
+            elif task.state in (DONE, FAILED, STOPPED):
                 self._tell(task)
-            elif task.state == STOPPED:
-                self._release(task.number)  # The whole study is stopped: it goes on with this one.
-        if not any(task.state == STOPPED and task.number not in self._pruned for task in self.tasks):
+        if not is_stopped:
             self._fill()
 
     def _fill(self) -> None:
-        with self._lock("study"):
-            while len(self._trials) < self._parallel and (trial := self._next()) is not None:
-                self.tasks.append(self._task_of(trial))
+        if self.refusal is None:
+            with self._locked("study"):
+                while len(self._trials) < self._parallel and self._claim_next():
+                    pass
+        for number, deadline in list(self._to_add.items()):
+            self._try_to_add(number, deadline)
 
-    def _next(self) -> Trial | None:
-        """A trial that nobody continues, else a new one; None if there are enough."""
+    def _claim_next(self) -> bool:
+        """Takes a trial that nobody continues, else a new one; False if there are enough."""
         known = self._study.get_trials(deepcopy=False)
-        for frozen in known:
-            if frozen.state == TrialState.RUNNING and frozen.number not in self._trials and self._claim(frozen.number):
-                self._trials[frozen.number] = Trial(self._study, frozen._trial_id)
-                return self._trials[frozen.number]
-        if len(known) >= self._wanted:
-            return None
-        trial = self._study.ask(self._distributions)
-        self._claim(trial.number)
-        self._trials[trial.number] = trial
+        numbers = range(max(self._wanted, len(known))) if self._only is None else [self._only]
+        for number in numbers:
+            state = known[number].state if number < len(known) else TrialState.WAITING
+            is_to_run = state == TrialState.RUNNING or (state == TrialState.WAITING and number < self._wanted)
+            if is_to_run and number not in self._trials and number not in self.left and self._claim(number):
+                self._trials[number] = self._begun(number)
+                # A run whose starter was killed saves first.
+                self._to_add[number] = time.monotonic() + (_FREE_SECS if state == TrialState.RUNNING else 0.0)
+                return True
+        return False
+
+    def _begun(self, number: int) -> Trial:
+        """The trial of this number, with all its settings: it may be new, or its process was killed before."""
+        while len(self._study.get_trials(deepcopy=False)) <= number:
+            self._study.enqueue_trial({})
+        frozen = self._study.get_trials(deepcopy=False)[number]
+        if frozen.state == TrialState.WAITING:
+            self._study._storage.set_trial_state_values(frozen._trial_id, state=TrialState.RUNNING)
+        trial = Trial(self._study, frozen._trial_id)
+        for name, distribution in self._distributions.items():
+            if name not in frozen.params:
+                trial._suggest(name, distribution)
         return trial
 
-    def _task_of(self, trial: Trial) -> Task:
-        settings = settings_of(self._space, trial.params)
-        deadline = time.monotonic() + _FREE_SECS
-        while True:
-            try:
-                return self._add(trial.number, settings)
-            except UserError:  # A run whose starter was killed saves first.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(1.0)
+    def _try_to_add(self, number: int, deadline: float) -> None:
+        settings = settings_of(self._space, self._trials[number].params)
+        try:
+            self.tasks.append(self._add(number, settings))
+        except UserError as error:
+            if time.monotonic() <= deadline:
+                return
+            self.refusal = error
+            self._leave(number)
+        del self._to_add[number]
 
     def _report(self, task: Task) -> None:
         """Tells the return at each milestone that the run has passed."""
@@ -189,11 +223,14 @@ class Trials:
             self._study.tell(trial, value)
         self._release(number)
 
+    def _leave(self, number: int) -> None:
+        """It goes on with another start."""
+        self.left.add(number)
+        self._release(number)
+
     def _claim(self, number: int) -> bool:
         file = (self._folder / f"trial_{number}.lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(file, waits=False):
             file.close()
             return False
         self._locks[number] = file
@@ -203,7 +240,8 @@ class Trials:
         del self._trials[number]
         self._locks.pop(number).close()
 
-    def _lock(self, name: str) -> TextIO:
-        file = (self._folder / f"{name}.lock").open("w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return file
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self._folder / f"{name}.lock").open("w") as file:
+            lock(file)
+            yield
