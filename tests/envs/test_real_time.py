@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from pytest import approx
 
 from tests.support.devices_for_tests import DummyDevice
-from tfagents_system.envs import step_times
+from tfagents_system.envs import rtgym_steps, step_times
 from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
+from tfagents_system.envs.devices import device_of
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -387,3 +390,50 @@ def test_rtgyms_own_environment_works_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert steps[-1].is_last() and rtgym.ep_max_length == 3
     env.device.wait()
     assert device.log[-1][0] == "wait"
+
+
+@pytest.mark.filterwarnings("ignore:Time-step timed out")
+def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it counts is what RealTimeEnvironment counts, with the same device and the same caller."""
+    told = []
+    for kind in ("ours", "rtgym"):
+        clock = VirtualClock()
+        device = DummyDevice(clock, send_secs=0.001, capture_secs=0.003, terminate_at=len(LATENESS))
+        if kind == "ours":
+            env: Any = RealTimeEnvironment(device, 0.05, clock=clock)
+            finish = lambda: clock.sleep_until(env.time_step_start + 0.053)  # noqa: E731, B023
+        else:
+            env = rtgym_env(monkeypatch, clock, device)
+            monkeypatch.setattr(rtgym_steps, "time", SimpleNamespace(perf_counter=clock.now))
+            finish = lambda: env._join_thread()  # noqa: E731, B023
+        found = device_of(gym_layers(env))
+        assert found is not None
+        for is_evaluation in (False, True, False):
+            found.set_evaluation(is_evaluation)
+            clock.advance(0.3)  # The action of reset() is never late.
+            env.reset()
+            for late_secs in LATENESS:
+                finish()
+                clock.advance(late_secs)
+                env.step(action(0.1))
+        options = [value for name, _, value in device.log if name == "reset"]
+        assert options == [None, {"evaluation": True}, None]
+        metrics = found.take_metrics()
+        told.append((metrics["late_steps"], round(metrics["step_ms_p99"], 3)))
+    assert told[0] == told[1] and told[0][0] == 3 * 2
+    assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
+
+
+def test_rtgyms_other_environment_is_followed_too() -> None:
+    from rtgym.envs import real_time_env
+
+    config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": DummyDevice, "time_step_duration": 0.02}
+    env: Any = real_time_env.RealTimeEnvTS({**config, "start_obs_capture": 0.02, "act_in_obs": False})
+    device = device_of(gym_layers(env))
+    assert device is not None
+    env.reset()
+    for _ in range(4):
+        time.sleep(0.005)
+        env.step(action(0.1))
+    metrics = device.take_metrics()
+    assert metrics["late_steps"] <= 4 and metrics["step_ms_p99"] > 10.0 and metrics["inference_ms_p99"] >= 5.0

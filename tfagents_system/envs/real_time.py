@@ -29,7 +29,7 @@ from tfagents_system.envs.step_times import (
     STEP,
     TIME_STEP,
     StepTimes,
-    percentile,
+    metrics_of,
 )
 from tfagents_system.errors import UserError
 
@@ -180,18 +180,9 @@ class RealTimeEnvironment(gymnasium.Env):
         return self._as_space(observation), reward, terminated, truncated, info
 
     def take_metrics(self) -> dict[str, float]:
-        """Of the steps since the last call: `late_steps`, and the 99th percentiles of what takes time.
-
-        `step_ms_p99` is of the time from one action sent to the next, `inference_ms_p99` of the policy's and all else
-        that the caller does; milliseconds.
-        """
-        times = self.times.take()
+        """Of the steps since the last call: `late_steps`, `step_ms_p99` and `inference_ms_p99`; see `metrics_of`."""
         late, self._told_late = self.late_steps - self._told_late, self.late_steps
-        return {
-            "late_steps": float(late),
-            "step_ms_p99": 1e3 * percentile(times[TIME_STEP], 0.99),
-            "inference_ms_p99": 1e3 * percentile(times[INFERENCE], 0.99),
-        }
+        return metrics_of(self.times.take(), late)
 
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 TIME_STEP, STEP, JOIN, INFERENCE, SEND_CONTROL, RETRIEVE_OBS = PARTS = (
     "time_step",
@@ -50,6 +50,19 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
         return 0.0, 0.0
     mean = sum(values) / len(values)
     return mean, sum(abs(value - mean) for value in values) / len(values)
+
+
+def metrics_of(times: Mapping[str, Sequence[float]], late_steps: int) -> dict[str, float]:
+    """Metrics of an environment in real time: how many steps were late, and 99th percentiles in milliseconds.
+
+    `step_ms_p99` is of the time from one action sent to the next, `inference_ms_p99` of the policy's and all else that
+    the caller does.
+    """
+    return {
+        "late_steps": float(late_steps),
+        "step_ms_p99": 1e3 * percentile(times[TIME_STEP], 0.99),
+        "inference_ms_p99": 1e3 * percentile(times[INFERENCE], 0.99),
+    }
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -1,0 +1,64 @@
+"""What RealTimeEnvironment tells of its steps and is told of its episodes, for an environment of rtgym.
+
+rtgym (0.16) has no hooks for that, so methods of the one instance are replaced by ones that call them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tfagents_system.envs.info_keys import EVALUATION
+from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, metrics_of
+
+
+def follow(env: Any) -> None:
+    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, unless it has some of its own."""
+    if not hasattr(env, "take_metrics") and hasattr(env, "_update_timestamps"):
+        _RtgymSteps(env)
+
+
+class _RtgymSteps:
+    """Follows the time steps of one environment, by rtgym's own rule of which are late."""
+
+    def __init__(self, env: Any) -> None:
+        self._env, self._times = env, StepTimes()
+        self._late_steps = self._told_late = 0
+        self._end: float | None = None  # Of the running time step.
+        self._sent_at: float | None = None
+        self._returned_at = 0.0
+        self._is_first = False  # The next action is the one of reset(), which may be late.
+        self._reset, self._step, self._begin_time_step = env.reset, env.step, env._update_timestamps
+        env.reset, env.step, env._update_timestamps = self.reset, self.step, self.begin_time_step
+        env.is_evaluation, env.take_metrics = False, self.take_metrics
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._env.is_evaluation:
+            options = {**(options or {}), EVALUATION: True}
+        self._is_first = True
+        found = self._reset(seed=seed, options=options)
+        self._returned_at = time.perf_counter()
+        return found
+
+    def step(self, action: Any) -> Any:
+        self._times.add[INFERENCE](time.perf_counter() - self._returned_at)
+        found = self._step(action)
+        self._returned_at = time.perf_counter()
+        return found
+
+    def begin_time_step(self) -> None:
+        """Called by rtgym when an action was sent, in its own thread."""
+        now, env = time.perf_counter(), self._env
+        is_in_time = self._end is not None and now < self._end + env.time_step_timeout
+        if not self._is_first and (is_in_time or not env.is_waiting):
+            self._late_steps += not is_in_time
+            if self._sent_at is not None:
+                self._times.add[TIME_STEP](now - self._sent_at)
+        begin = self._end if self._end is not None and is_in_time else now
+        self._end, self._sent_at, self._is_first = begin + env.time_step_duration, now, False
+        self._begin_time_step()
+
+    def take_metrics(self) -> dict[str, float]:
+        """See RealTimeEnvironment."""
+        late, self._told_late = self._late_steps - self._told_late, self._late_steps
+        return metrics_of(self._times.take(), late)
