@@ -829,7 +829,7 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
 ) -> None:
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
-    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=0.5).run() == 1
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0).run() == 1
     out = capfd.readouterr().out
     assert "killing trainer after" in out and "goes on from the last checkpoint" in out
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
