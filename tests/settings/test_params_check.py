@@ -63,7 +63,7 @@ def test_every_attribute_has_a_rule() -> None:
 
 
 def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
-    page = (ROOT / "docs/parameters.md").read_text()
+    page = (ROOT / "docs/reference/parameters.md").read_text()
     assert page == parameters_page.documentation()
     rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `")}
     assert list(rows) == list(described_by(TrainParamsBase)) and all(

@@ -429,7 +429,7 @@ def test_config_is_a_literal_and_nothing_else(text: str, words: str) -> None:
 
 def test_the_page_has_the_table() -> None:
     """`python -m tfagents_system.settings.tmrl_translation` prints it."""
-    assert "\n".join(tmrl_translation.table()) + "\n" in (ROOT / "docs/tmrl.md").read_text()
+    assert "\n".join(tmrl_translation.table()) + "\n" in (ROOT / "docs/how_to/tmrl.md").read_text()
 
 
 def test_keys_are_named_once() -> None:

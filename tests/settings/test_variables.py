@@ -227,7 +227,7 @@ def test_the_run_name_stays_below_logs(environ: dict[str, str], tmp_path: Path) 
 
 
 def test_the_documentation_is_the_table() -> None:
-    assert (ROOT / "docs/variables.md").read_text() == documentation()
+    assert (ROOT / "docs/reference/variables.md").read_text() == documentation()
 
 
 def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:

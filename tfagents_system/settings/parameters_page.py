@@ -1,4 +1,4 @@
-"""`python -m tfagents_system.settings.parameters_page` prints docs/parameters.md, from hyperparameters.py."""
+"""`python -m tfagents_system.settings.parameters_page` prints docs/reference/parameters.md, from hyperparameters.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLE = "| attribute | default | must be | unit | meaning |\n| --- | --- | --- 
 
 
 def documentation() -> str:
-    """docs/parameters.md."""
+    """docs/reference/parameters.md."""
     docs = attribute_docs(Hyperparameters)
     # A comment below an empty line heads a group; here by the name of the group's first attribute.
     groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(Hyperparameters))

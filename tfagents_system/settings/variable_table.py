@@ -1,4 +1,4 @@
-"""The environment variables that describe a run, one field each. docs/variables.md is made from them, too."""
+"""The environment variables that describe a run, one field each. docs/reference/variables.md is made from them, too."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class VariableFields:
     """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""
     packed_env: Annotated[Path | None, Variable("file", is_early=True)] = None
     """archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used"""
-    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/clusters.md)", is_early=True)] = None
+    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = None
     """memory in GiB that `submit.sh` asks for"""
     keep_folder: Annotated[bool, Variable("flag")] = True
     """1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and reads is
@@ -227,7 +227,7 @@ VARIABLES = tuple(_variables())
 
 
 def documentation() -> str:
-    """docs/variables.md."""
+    """docs/reference/variables.md."""
     lines = [
         "# Variables of a run",
         "",
