@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tfagents_system.machine.worker_slots import COLLECT
-from tfagents_system.settings.attribute_docs import attribute_docs
+from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class VariableFields:
     seed: Annotated[int, Variable("seed")] = 0
     """seed that decides every other seed of the run; each task of a job array without a grid adds its number"""
     grid: Annotated[Path | None, Variable("file", default="no grid")] = None
-    """JSON file with the settings of each task of a job array (see clusters.md)"""
+    """JSON file with the settings of each task of a job array (see docs/how_to/sweep.md)"""
     share_cpus: Annotated[bool, Variable("flag")] = False
     """1: roles share CPUs where there are too few; 0: such a start is refused"""
     save_deadline_secs: Annotated[float, Variable("seconds")] = 60.0
@@ -177,7 +177,7 @@ class VariableFields:
         str | None, Variable("wandb mode", default="nothing is sent to Weights & Biases", example="offline")
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
-    ([tracking](tracking.md))"""
+    (docs/how_to/track.md)"""
     wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
     """project of Weights & Biases"""
     wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None
@@ -245,5 +245,5 @@ def documentation() -> str:
         "| variable | meaning | default |",
         "| --- | --- | --- |",
     ]
-    lines += [f"| `{v.name}` | {v.meaning} | {v.default or 'must be given'} |" for v in VARIABLES]
+    lines += [f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |" for v in VARIABLES]
     return "\n".join(lines) + "\n"
