@@ -28,7 +28,9 @@ def test_the_map_of_the_package_names_every_room_with_its_size() -> None:
         lines = sum(len(file.read_text().splitlines()) for file in room.rglob("*.py"))
         (row,) = (row for row in text.splitlines() if row.startswith(f"| `{room.name}/` |"))
         told = int(row.split("|")[-2].replace(",", ""))
-        assert abs(told - lines) <= 150, f"{room.name}/ has {lines} lines: correct its row in docs/explanations/architecture.md"
+        assert abs(told - lines) <= 150, (
+            f"{room.name}/ has {lines} lines: correct its row in docs/explanations/architecture.md"
+        )
 
 
 def test_no_test_imports_another_test() -> None:

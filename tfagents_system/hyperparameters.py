@@ -64,7 +64,8 @@ class Hyperparameters:
     """
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
-    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
+    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's
+    paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
@@ -268,8 +269,8 @@ class Hyperparameters:
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
     max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
-    """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take them. Beyond
-    that the oldest are dropped. Other workers wait for the server."""
+    """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take
+    them. Beyond that the oldest are dropped. Other workers wait for the server."""
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None

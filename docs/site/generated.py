@@ -54,8 +54,9 @@ def _help(name: str, one: command.Command) -> str:
     """What `sac NAME --help` prints after the summary."""
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
         if one.script:
-            script = ["bash", str(command.__file__).replace("command.py", f"launch/{one.script}"), "--help"]
-            return f"  {one.example}\n\n{subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout}"
+            script = ["bash", str(Path(command.__file__).with_name("launch") / one.script), "--help"]
+            told = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
+            return f"  {one.example}\n\n{told}"
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
             command.main([name, "--help"])

@@ -31,9 +31,9 @@ FURTHER: Mapping[str, str] = {
     "train/episode_length": "steps of training episodes: mean",
     "eval/episode_length": "steps of the evaluation's episodes: mean",
     "train/policy_lag": "most iterations by which the policy of a training episode was behind",
-    "policy_age_updates": "with `asynchronous`: updates since the policy was published that took the last steps of a report",
-    "eval_left_out": "with `asynchronous` or SAC_EVAL_WORKERS: evaluations since the row before that were due, but skipped "
-    "because an evaluation took too long",
+    "policy_age_updates": "with `asynchronous`: how many updates old a policy is when the steps that it took arrive",
+    "eval_left_out": "with `asynchronous` or SAC_EVAL_WORKERS: evaluations since the row before that were due, but "
+    "skipped because one took too long",
     "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
     "grad_norm": "with discrete actions: norm of the gradients before clipping",
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
@@ -43,7 +43,7 @@ FURTHER: Mapping[str, str] = {
     "reset": "agents before this one (`--reset_training`)",
     "train/<name>": "mean over training episodes of your environment's `info[\"log/<name>\"]`; an observer's result",
     "eval/<name>": "the same of the evaluation's episodes",
-    "train/late_steps": "in real time (docs/tutorials/real_robot.md): steps whose action came too late, summed over workers",
+    "train/late_steps": "in real time (docs/tutorials/real_robot.md): steps whose action was late, summed over workers",
     "train/step_ms_p99": "in real time: 99th percentile of the milliseconds from one action to the next",
     "train/inference_ms_p99": "in real time: 99th percentile of the milliseconds between two steps",
     "train/dropped_steps": "in real time: steps that were dropped because the replay server did not take them",

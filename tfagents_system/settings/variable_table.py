@@ -152,7 +152,9 @@ class VariableFields:
     """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""
     packed_env: Annotated[Path | None, Variable("file", is_early=True)] = None
     """archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used"""
-    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = None
+    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = (
+        None
+    )
     """memory in GiB that `submit.sh` asks for"""
     keep_folder: Annotated[bool, Variable("flag")] = True
     """1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and reads is
