@@ -45,13 +45,14 @@ def _files() -> str:
 def _commands() -> str:
     texts = []
     for name, one in command.COMMANDS.items():
-        text = _help(name, one).strip("\n")
+        text = help_of(name).strip("\n")
         texts.append(f"## sac {name}\n\n{one.summary[0].upper()}{one.summary[1:]}.\n\n```text\n{text}\n```\n")
     return "\n".join(texts)
 
 
-def _help(name: str, one: command.Command) -> str:
+def help_of(name: str) -> str:
     """What `sac NAME --help` prints after the summary."""
+    one = command.COMMANDS[name]
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
         if one.script:
             script = ["bash", str(Path(command.__file__).with_name("launch") / one.script), "--help"]
