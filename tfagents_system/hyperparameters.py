@@ -64,8 +64,7 @@ class Hyperparameters:
     """
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
-    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's
-    paper."""
+    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in its paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step"] = 0.99

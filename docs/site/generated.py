@@ -21,7 +21,7 @@ from tfagents_system.settings import other_libraries, parameters_page, tmrl_tran
 from tfagents_system.settings.attribute_docs import linked
 
 DOCS = Path(__file__).resolve().parents[1]
-_WIDTH = "110"  # Of help texts, in characters.
+_WIDTH = "88"  # Of help texts, in characters.
 
 
 def _table(head: str, rows: Iterable[tuple[str, ...]]) -> str:

@@ -91,6 +91,7 @@ def faults_of(line: Line) -> Iterator[str]:
         if option == "--set" and not is_name(value.partition("=")[0]):
             yield f"--set {value}: no such attribute or variable"
     program, *rest = line.words
+    told: str | None
     if program == "sac":
         if rest[0] not in command.COMMANDS:
             yield f"sac {rest[0]} is no command"
