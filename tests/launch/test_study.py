@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,10 @@ from optuna.trial import TrialState
 from tests.support.waiting import until
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import study as studies
-from tfagents_system.launch import study_results
-from tfagents_system.launch.study import _keep_space, _open, _space
+from tfagents_system.launch import study_results, study_task
+from tfagents_system.launch.study import _keep_space, _space, open_study
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
-from tfagents_system.launch.trials import Trials, curve_of, progress_of, settings_of, value_of
+from tfagents_system.launch.trials import Trials, curve_of, numbers_to_run, progress_of, settings_of, value_of
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.params_check import check_params
@@ -60,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def optuna_study(folder: Path) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return _open(folder, "none", 1)
+    return open_study(folder, "none", 1)
 
 
 class Search:
@@ -70,7 +69,7 @@ class Search:
         self.folder, self.secs, self.said = folder, secs, list[str]()
         self.runner: TaskRunner | None = None
         self.values: dict[int, float] = {}
-        self.busy_until: dict[int, float] = {}  # Trials whose run directory is in use.
+        self.is_busy: Callable[[int], bool] = lambda number: False  # Whether a trial's run directory is in use.
         self.stop = StopFlag()
         self.trials = Trials(
             study,
@@ -85,7 +84,7 @@ class Search:
         self._places = [Place()] * parallel
 
     def add(self, number: int, settings: Mapping[str, Any]) -> Task:
-        if time.monotonic() < self.busy_until.get(number, 0.0):
+        if self.is_busy(number):
             raise UserError("SAC_EXP_DIR is in use by process 1: stop that run first")
         paths = RunPaths(self.folder.with_name(f"swing_task_{number}"))
         value = self.values.get(number, float(settings["n_step"]))
@@ -199,10 +198,9 @@ def test_a_trial_whose_run_still_saves_holds_up_nobody(optuna_study: optuna.Stud
     for file in killed.trials._locks.values():
         file.close()
     search = Search(optuna_study, folder, wanted=3, parallel=2)
-    search.busy_until[0] = time.monotonic() + 1.2
-    began = time.monotonic()
+    search.is_busy = lambda number: number == 0 and len(search.trials.tasks) < 2
     search.trials.look()
-    assert time.monotonic() - began < 1.0 and [task.number for task in search.trials.tasks] == [1]
+    assert [task.number for task in search.trials.tasks] == [1]
     assert search.run() == EXIT_DONE
     assert [task.number for task in search.trials.tasks] == [1, 2, 0], "others took the other place meanwhile"
     assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
@@ -210,7 +208,7 @@ def test_a_trial_whose_run_still_saves_holds_up_nobody(optuna_study: optuna.Stud
 
 def test_settings_that_are_refused_ask_for_no_further_trial(optuna_study: optuna.Study, folder: Path) -> None:
     search = Search(optuna_study, folder, wanted=5)
-    search.busy_until = dict.fromkeys(range(5), float("inf"))
+    search.is_busy = lambda number: True
     search.run()
     assert search.trials.refusal is not None and "in use by" in search.trials.refusal.findings[0]
     assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING] and search.trials.left == {0}
@@ -254,7 +252,7 @@ def _leaving(look: Callable[..., None]) -> Callable[..., None]:
 
 def test_a_hopeless_run_is_ended_and_its_trial_pruned(folder: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = _open(folder, "median", 1)
+    study = open_study(folder, "median", 1)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=0)
     search = Search(study, folder, wanted=3)
     search.trials._wanted = 2
@@ -293,7 +291,111 @@ def test_what_was_found_is_a_table_a_plot_and_a_line(optuna_study: optuna.Study,
     assert (folder / "study.png").stat().st_size > 10_000
     table = (folder / "trials.csv").read_text().splitlines()
     assert table[0] == "trial,state,value,n_step,discount" and len(table) == 10
-    assert study_results.write(_open(folder.parent, "none", 1), SPACE, folder)[0].startswith("0 trials have a value")
+    assert study_results.write(open_study(folder.parent, "none", 1), SPACE, folder)[0].startswith(
+        "0 trials have a value"
+    )
+
+
+# In a job array.
+
+
+@pytest.fixture
+def array(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the task of a number, of three, as its job does; the run is RUN, or other code."""
+    (folder / "space.json").write_text(as_json(SPACE))
+    (folder / "plan.json").write_text('{"trials": 3, "pruner": "none"}')
+
+    def run(number: int, code: str = RUN) -> int:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(number))
+        monkeypatch.setenv("SAC_EXP_DIR", str(folder.with_name("swing")))
+        exp_dir = str(folder.with_name(f"swing_task_{number}"))
+        return study_task.main([str(folder), sys.executable, "-c", code, exp_dir, str(float(number)), "0"])
+
+    return run
+
+
+def test_a_task_of_an_array_runs_the_trial_of_its_number_once(
+    array: Callable[..., int], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert array(2) == EXIT_DONE
+    study = open_study(folder, "none", 1)
+    assert [(trial.state, trial.value) for trial in study.get_trials()] == [
+        (TrialState.WAITING, None),
+        (TrialState.WAITING, None),
+        (TrialState.COMPLETE, 2.0),
+    ]
+    assert "1 trials have a value" in capsys.readouterr().out and (folder / "trials.csv").exists()
+    assert numbers_to_run(study, folder, 4) == [0, 1, 3]
+    assert array(2) == EXIT_DONE and starts(folder) == {"swing_task_2": 1}
+    assert Search(study, folder, wanted=3).run() == EXIT_DONE, "here the others"
+    assert starts(folder) == {f"swing_task_{k}": 1 for k in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "state"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", 137, TrialState.RUNNING),  # job.sh requeues it.
+        ("raise SystemExit(75)", EXIT_RESUMABLE, TrialState.RUNNING),
+        ("raise SystemExit(1)", 1, TrialState.FAIL),
+    ],
+)
+def test_a_trial_is_over_only_where_its_job_is_not_requeued(
+    array: Callable[..., int], folder: Path, code: str, exit_code: int, state: TrialState
+) -> None:
+    assert array(0, code) == exit_code
+    study = open_study(folder, "none", 1)
+    assert study.get_trials()[0].state == state
+    settings = study.get_trials()[0].params
+    assert array(0) == EXIT_DONE
+    assert study.get_trials()[0].params == settings and len(study.get_trials()) == 1
+
+
+def test_a_trial_that_another_process_runs_is_left_to_it(
+    array: Callable[..., int], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_task, "_HELD_SECS", 0.3)
+    other = Search(open_study(folder, "none", 1), folder, wanted=3)
+    other.trials.look()
+    assert array(0) == EXIT_RESUMABLE and starts(folder) == {}
+    assert numbers_to_run(other.trials._study, folder, 3) == [1, 2]
+
+
+def test_what_is_left_is_submitted_as_an_array(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    def call(command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    monkeypatch.setattr(studies.subprocess, "call", call)
+    args = studies._parse(
+        [
+            "vars.sh",
+            "--space",
+            "sac",
+            "--trials=3",
+            "--parallel=2",
+            "--slurm",
+            "--set",
+            "discount=0.9",
+            "--time",
+            "5:00",
+        ]
+    )
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE
+    (command,) = commands
+    assert command[0].endswith("/submit.sh") and command[1:] == [
+        "vars.sh", "--array=0,1,2%2", f"--study={folder}", "--set", "discount=0.9", "--time", "5:00",
+    ]  # fmt: skip
+    assert studies.read_plan(folder) == studies.StudyPlan(3, "median")
+    Search(open_study(folder, "none", 1), folder, wanted=3).run()
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE and len(commands) == 1
+    assert "3 trials have a value" in capsys.readouterr().out
+    for wrong in (["--time", "5:00"], ["--slurm", "--array=0-3"], ["--slurm", "-a0-3"]):
+        with pytest.raises(SystemExit):
+            studies._parse(["vars.sh", "--space", "sac", *wrong])
 
 
 # What may be tried.

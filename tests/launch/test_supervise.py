@@ -633,15 +633,20 @@ def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
     assert order.read_text().split() == ["trainer", "tracker"]
 
 
-def test_a_tracker_that_hangs_takes_no_time_from_those_that_save(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says_how_to_have_a_report(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_rules, "_TRACKER_SECS", 0.3)
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "metrics.csv").touch()
     once_up(run_dir, stop.set)
     roles = {"tracker": STUBBORN, "trainer": beating(run_dir, "updating") + SAVES}
     start = time.monotonic()
     assert make_supervisor(run_dir, stop, roles, wandb="offline", save_deadline_secs=60.0).run() == 75
     assert time.monotonic() - start < 30.0 and "saved" in log(run_dir, "replay")
+    out = capfd.readouterr().out
+    assert re.search(r"killing tracker after \d s\n", out), "nothing of it is unsaved"
+    assert f"a report so far: python -m tfagents_system.report.page.write {run_dir}\n" in out
 
 
 def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
@@ -824,7 +829,7 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
 ) -> None:
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
-    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=0.5).run() == 1
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0).run() == 1
     out = capfd.readouterr().out
     assert "killing trainer after" in out and "goes on from the last checkpoint" in out
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.

@@ -52,6 +52,27 @@ if behaviour != "starting":
 print("at work", flush=True)
 time.sleep(60)
 """
+# In place of launch/prepare.py, for a trial of a study: its first attempt saves when it is told to, its second is done.
+FAKE_START = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+exp_dir = Path(os.environ["SAC_EXP_DIR"] + "_task_" + os.environ["SLURM_ARRAY_TASK_ID"])
+exp_dir.mkdir(exist_ok=True)
+with (exp_dir / "starts").open("a") as file:
+    file.write(" ".join(sys.argv[sys.argv.index("SAC_GRID=") :]) + "\\n")
+def stop(number, frame):
+    folder = exp_dir / "checkpoints/checkpoint_0000000010"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    os._exit(75)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, stop)
+if len((exp_dir / "starts").read_text().splitlines()) < 2:
+    time.sleep(60)
+(exp_dir / "resolved.json").write_text(json.dumps({"params": {"num_iter": 1}}))
+(exp_dir / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\\n1,1,1,7\\n")
+"""
 # In place of join_script.sh.
 FAKE_JOIN = """#!/bin/bash
 echo "joins on $SLURMD_NODENAME"
@@ -79,7 +100,11 @@ class Job:
         (self.id,) = done.stdout.split()
         (self.snapshot,) = folder.glob("run*/snapshot/*")
         run = FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour)
-        (self.snapshot / "package/tfagents_system/launch/run_script.sh").write_text(run)
+        launch = self.snapshot / "package/tfagents_system/launch"
+        if behaviour == "trial":
+            (launch / "prepare.py").write_text(FAKE_START)
+        else:
+            (launch / "run_script.sh").write_text(run)
         (self.snapshot / "package/tfagents_system/launch/join_script.sh").write_text(FAKE_JOIN)
         assert cluster.run("scontrol", "release", self.id).returncode == 0
 
@@ -206,6 +231,29 @@ def a_task_of_an_array_is_requeued_alone(cluster: SlurmCluster, tmp_path: Path) 
     job.wait_for("it was cancelled", 3)
 
 
+def trials_of_a_study_go_on_with_their_settings(cluster: SlurmCluster, tmp_path: Path) -> None:
+    study = tmp_path / "run_study"
+    study.mkdir()
+    (study / "space.json").write_text('{"discount": {"low": 0.9, "high": 0.99}}')
+    (study / "plan.json").write_text('{"trials": 2, "pruner": "none"}')
+    job = Job(cluster, tmp_path, "trial", "--array=0-1", f"--study={study}", variables="SAC_SEED=4")
+
+    def starts(task: int) -> list[str]:
+        file = Path(f"{job.exp_dir}_task_{task}/starts")
+        return file.read_text().splitlines() if file.exists() else []
+
+    cluster.wait_until(lambda: all(len(starts(task)) == 1 for task in range(2)), 90.0, f"starts in\n{job.output}")
+    job.signal("--signal=USR1", part="_0")
+    job.signal("--signal=KILL", part="_1.0")
+    cluster.wait_until(lambda: job.output.count(": finished") == 2, 90.0, f"the end of both in\n{job.output}")
+    for task in range(2):
+        first, second = starts(task)
+        assert first == second and first.startswith("SAC_GRID= --set SAC_SEED=4 --set discount=0.9")
+    assert starts(0) != starts(1) and job.output.count("and requeued") == 2
+    table = (study / "trials.csv").read_text().splitlines()
+    assert [line.split(",")[:3] for line in table[1:]] == [["0", "complete", "7.0"], ["1", "complete", "7.0"]]
+
+
 def a_gpu_of_the_first_node_alone(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves", "--nodes=2", variables="SAC_TRAIN_GPUS=1")
     for attempt in (1, 2):  # Both components are requeued.
@@ -248,6 +296,7 @@ SCENARIOS = (
     preemption_during_the_start_is_not_counted,
     failures_are_not_requeued,
     a_task_of_an_array_is_requeued_alone,
+    trials_of_a_study_go_on_with_their_settings,
     a_gpu_of_the_first_node_alone,
     a_site_without_requeue_gets_a_new_job,
 )

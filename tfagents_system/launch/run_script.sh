@@ -36,7 +36,7 @@ readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 [[ -d $tfagents_launch ]] || fail "tfagents_system is not in $tfagents_root: submit from the repository"
 
 tfagents_arguments=("$@")
-tfagents_options=() tfagents_files=() tfagents_check=
+tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
 while (($#)); do
   case $1 in
     -h | --help) usage && exit 0 ;;
@@ -50,6 +50,7 @@ while (($#)); do
       if [[ ${2:-} == networks ]]; then tfagents_options[-1]+="=$2" && shift; fi
       ;;
     --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
+    --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) usage >&2 && exit 2 ;;
     *) tfagents_files+=("$1") ;;
@@ -81,5 +82,9 @@ tfagents_python=$(toolkit_python "$tfagents_root")
 export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
 # A sweep says which GPU is this run's.
 export TFAGENTS_CUDA_VISIBLE_DEVICES=${TFAGENTS_CUDA_VISIBLE_DEVICES-${CUDA_VISIBLE_DEVICES-all}} CUDA_VISIBLE_DEVICES=-1
+tfagents_start=("$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}")
+if [[ $tfagents_study && -z $tfagents_check ]]; then
+  tfagents_start=("$tfagents_python" -P -m tfagents_system.launch.study_task "$tfagents_study" "${tfagents_start[@]}")
+fi
 # One process from here to the end, so that a signal to it reaches whoever is at work.
-exec "$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}"
+exec "${tfagents_start[@]}"

@@ -1,22 +1,31 @@
 """Searches for good settings: trials chosen by Optuna, each a run like all others, hopeless ones ended early.
 
     python -m tfagents_system.launch.study VARS.sh --space sac|FILE [--trials 40] [--parallel 2] [--set NAME=VALUE]...
+                                           [--slurm [SBATCH_OPTION]...]
 
 The study lies in <name>_study beside its runs <name>_task_<trial>. The same command goes on with what is unfinished,
-also after everything was killed. Several of them, on one machine or many, share a study. Exit codes: 0 all trials are
-over, 1 none of them has succeeded, 2 bad input: nothing was started, 75 stopped and saved.
+also after everything was killed. Several of them, on one machine or many, share a study. With --slurm the trials are
+tasks of a job array, which submit.sh submits. Exit codes: 0 all trials are over, or are submitted, 1 none of them has
+succeeded, 2 bad input: nothing was started, 75 stopped and saved.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -41,21 +50,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     space = _space(args.space)
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
     args.parallel = min(args.parallel, args.trials)
-    plan = SweepPlan(vars_file, checked, args.assignments, args.parallel, is_open=True)
+    plan = SweepPlan(vars_file, checked, args.assignments, 0 if args.slurm else args.parallel, is_open=True)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
     _keep_space(folder, space)
-    return _search(args, plan, space, folder)
+    return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyPlan:
+    """What the tasks of a job array read in plan.json.
+
+    Attributes:
+      trials: Of the study, failed ones included.
+      pruner: One of PRUNERS.
+    """
+
+    trials: int
+    pruner: str
+
+
+def read_plan(folder: Path) -> StudyPlan:
+    """Raises:
+    UserError: The study was not submitted.
+    """
+    try:
+        return StudyPlan(**json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UserError(f"{folder} has no plan.json: submit its study with sac tune-params --slurm") from None
+
+
+def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
+    """Submits the trials that are not over and that nobody runs, each as the task of its number."""
+    from tfagents_system.launch import study_results
+    from tfagents_system.launch.trials import numbers_to_run
+
+    study = open_study(folder, args.pruner, args.parallel)
+    numbers = numbers_to_run(study, folder, args.trials)
+    if not numbers:
+        print(*study_results.write(study, space, folder), sep="\n", flush=True)
+        return EXIT_DONE
+    plan = StudyPlan(args.trials, args.pruner)
+    write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
+    settings = [word for text in args.assignments for word in ("--set", text)]
+    array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
+    command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
+    if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
+        os.environ.setdefault("SAC_PYTHON", sys.executable)
+    if code := subprocess.call([str(word) for word in command]):
+        return code
+    print(f"{len(numbers)} trials are submitted; the same command shows what was found, and submits what is left")
+    return EXIT_DONE
 
 
 def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Path) -> int:
-    import optuna
 
     from tfagents_system.launch import study_results
     from tfagents_system.launch.trials import Trials
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = _open(folder, args.pruner, args.parallel)
+    study = open_study(folder, args.pruner, args.parallel)
     stop = StopFlag.of_supervisor()
     with SweepView() as view:
         runner: TaskRunner | None = None
@@ -119,7 +172,9 @@ def _keep_space(folder: Path, space: Space) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.launch.study"), description="Search for good settings with Optuna."
+        prog=called_as("python -m tfagents_system.launch.study"),
+        description="Search for good settings with Optuna.",
+        allow_abbrev=False,
     )
     parser.add_argument("vars_file", type=Path, metavar="VARS.sh")
     parser.add_argument(
@@ -131,19 +186,29 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--pruner", choices=PRUNERS, default="median", help="who ends hopeless runs early (default: median)"
     )
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
-    args = parser.parse_args(arguments)
+    parser.add_argument(
+        "--slurm", action="store_true", help="trials are tasks of a job array; other options are those of submit.sh"
+    )
+    args, further = parser.parse_known_args(arguments)
+    args.further = further
+    if further and not args.slurm:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    own = [word for word in further if re.match(r"-a|--(array|add_workers|to|study|reset_training|dry_run)(=|$)", word)]
+    if own:
+        parser.error(f"{' '.join(own)}: --slurm submits an array of trials: leave it out")
     for name in ("trials", "parallel"):
         if not 1 <= getattr(args, name) <= 10_000:
             parser.error(f"--{name} must be from 1 to 10000, found {getattr(args, name)}")
     return args
 
 
-def _open(folder: Path, pruner: str, parallel: int) -> optuna.Study:
+def open_study(folder: Path, pruner: str, parallel: int) -> optuna.Study:
     """The study in the folder; a journal file suits network file systems, too."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=25),
         "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=10, max_resource=100),

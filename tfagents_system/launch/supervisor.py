@@ -26,7 +26,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.run_files.run_paths import GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
+from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _STEP_SECS = 0.2
@@ -262,7 +262,8 @@ class Supervisor:
             waited_secs = time.monotonic() - start
             late = [role for role in running if waited_secs > deadlines_secs[role] or self.stop.count > 1]
             if late:
-                self.say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s, unsaved")
+                lost = "" if all(role.name in DISPENSABLE for role in late) else ", unsaved"
+                self.say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s{lost}")
             kill_roles(late)
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()

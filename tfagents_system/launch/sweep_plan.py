@@ -46,7 +46,7 @@ class SweepPlan:
       vars_file: Describes every task's run.
       settings: Those of each task, by its number.
       assignments: `NAME=VALUE` that all tasks have.
-      parallel: Simultaneous runs.
+      parallel: Simultaneous runs; 0: they are elsewhere.
       is_open: Tasks are added later, and all simultaneous runs need a place.
 
     Attributes:
@@ -77,7 +77,8 @@ class SweepPlan:
                 self._note([number], findings)
         except UserError as error:
             self._note(everyone, error.findings)
-        self._note(everyone, self._place(parallel))
+        if parallel:
+            self._note(everyone, self._place(parallel))
 
     def raise_findings(self) -> None:
         """Raises:

@@ -34,6 +34,7 @@ class Task:
       save_secs: How long it may take to save when it is stopped.
       state: WAITING, RUNNING, DONE, STOPPED or FAILED.
       started_at: Unix seconds of its start; what was written before is not its own.
+      exit_code: Of the run that has ended; below 0: the number of the signal that killed it.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Task:
     state: str = WAITING
     reason: str = ""
     started_at: float = math.inf
+    exit_code: int | None = None
 
     @property
     def log(self) -> Path:
@@ -145,7 +147,7 @@ class TaskRunner:
         ended = [running for running in self._running.values() if running.process.poll() is not None]
         for running in ended:
             task, code = running.task, running.process.returncode
-            task.state = self._state_after(code)
+            task.state, task.exit_code = self._state_after(code), code
             task.reason = running.reason() if task.state == FAILED else ""
             self._free.append(running.place)
             del self._running[task.number]

@@ -75,6 +75,30 @@ def value_of(curve: Sequence[tuple[float, float]]) -> float | None:
     return sum(last) / len(last) if last else None
 
 
+def numbers_to_run(study: optuna.Study, folder: Path, wanted: int) -> list[int]:
+    """Trials that are not over, new ones among them, and that no process runs now."""
+    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    numbers = [n for n in range(max(wanted, len(states))) if _is_to_run(states, n, wanted)]
+    return [number for number in numbers if not _is_held(folder, number)]
+
+
+def _is_to_run(states: Sequence[TrialState], number: int, wanted: int) -> bool:
+    state = states[number] if number < len(states) else TrialState.WAITING
+    return state == TrialState.RUNNING or (state == TrialState.WAITING and number < wanted)
+
+
+def _is_held(folder: Path, number: int) -> bool:
+    path = _lock_of(folder, number)
+    if not path.exists():
+        return False
+    with path.open("w") as file:
+        return not lock(file, waits=False)
+
+
+def _lock_of(folder: Path, number: int) -> Path:
+    return folder / f"trial_{number}.lock"
+
+
 class Trials:
     """Keeps as many trials under way as there are places, until there are enough.
 
@@ -126,6 +150,11 @@ class Trials:
         """Whether a trial that was claimed waits until the last process of its run has saved."""
         return bool(self._to_add)
 
+    def is_over(self, number: int) -> bool:
+        """Whether a trial has a value, was pruned or has failed."""
+        known = self._study.get_trials(deepcopy=False)
+        return number < len(known) and known[number].state.is_finished()
+
     def look(self, is_stopped: bool = False) -> None:
         """Reports what runs have reached, tells the ends of those that are over, and adds tasks for free places.
 
@@ -156,15 +185,15 @@ class Trials:
 
     def _claim_next(self) -> bool:
         """Takes a trial that nobody continues, else a new one; False if there are enough."""
-        known = self._study.get_trials(deepcopy=False)
-        numbers = range(max(self._wanted, len(known))) if self._only is None else [self._only]
+        states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
+        numbers = range(max(self._wanted, len(states))) if self._only is None else [self._only]
         for number in numbers:
-            state = known[number].state if number < len(known) else TrialState.WAITING
-            is_to_run = state == TrialState.RUNNING or (state == TrialState.WAITING and number < self._wanted)
-            if is_to_run and number not in self._trials and number not in self.left and self._claim(number):
+            is_mine = number in self._trials or number in self.left
+            if not is_mine and _is_to_run(states, number, self._wanted) and self._claim(number):
                 self._trials[number] = self._begun(number)
                 # A run whose starter was killed saves first.
-                self._to_add[number] = time.monotonic() + (_FREE_SECS if state == TrialState.RUNNING else 0.0)
+                is_new = number >= len(states) or states[number] == TrialState.WAITING
+                self._to_add[number] = time.monotonic() + (0.0 if is_new else _FREE_SECS)
                 return True
         return False
 
@@ -229,7 +258,7 @@ class Trials:
         self._release(number)
 
     def _claim(self, number: int) -> bool:
-        file = (self._folder / f"trial_{number}.lock").open("w")
+        file = _lock_of(self._folder, number).open("w")
         if not lock(file, waits=False):
             file.close()
             return False

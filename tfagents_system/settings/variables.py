@@ -205,8 +205,6 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
     values.update({name: root / values[name] for name in ("credentials_dir", "password_file") if name in values})
     if "mlflow_uri" in values:
         values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], beside)
-    if "mlflow_uri" in values:
-        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], beside)
     if "replay_dir" in values:
         replay_dir = root / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.

@@ -6,7 +6,7 @@ tfagents_settings=() # --set, --keep, --reset_training and so on, for run_script
 tfagents_options=() # For sbatch, as they were given.
 tfagents_lasting=() # Those of them that also hold when the job is submitted again.
 tfagents_unknown=() # Long options that sbatch does not have.
-readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits reset_training catch_up fresh help"
+readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits reset_training catch_up study fresh help"
 # sbatch's, up to SLURM 25.05. What a site has added (SPANK) is given after `--`.
 readonly SBATCH_OPTIONS="account acctg-freq batch bb bbf begin chdir cluster cluster-constraint clusters comment
   consolidate-segments constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
@@ -34,7 +34,7 @@ read_options() {
         tfagents_settings+=("$1")
         if [[ ${2:-} == networks ]]; then tfagents_settings[-1]+="=$2" && shift; fi
         ;;
-      --set=* | --keep | --take_edits | --reset_training=* | --catch_up) tfagents_settings+=("$1") ;;
+      --set=* | --keep | --take_edits | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
       --fresh)
         fail "--fresh would start over each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"
