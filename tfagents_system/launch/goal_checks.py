@@ -111,11 +111,11 @@ def _compare_ends(functions: GoalFunctions, steps: Sequence[ts.TimeStep]) -> Non
     """
     achieved, desired, before = _goals(steps)
     ended = np.array([step.discount == 0 for step in steps[1:]])
-    found = [functions.terminated(achieved, goals) for goals in (desired, before)]
-    goes_on = ~ended & np.logical_and(*found)
+    found = np.array([functions.terminated(achieved, goals) for goals in (desired, before)], bool)
+    goes_on = ~ended & found.all(axis=0)
     recorded = np.array([step.reward for step in steps[1:]], np.float32)
     was_reached = _are_close(functions.rewards(achieved, achieved), recorded)
-    is_missed = ended & was_reached & ~np.logical_or(*found)
+    is_missed = ended & was_reached & ~found.any(axis=0)
     for differs, what, says in (
         (goes_on, "did not end the episode", True),
         (is_missed, "ended the episode with the reward of a goal that is reached", False),
