@@ -225,16 +225,12 @@ class Trainer:
             self._publisher.check()
             self._log.beat("waiting", waiting_for=f"experience of iteration {iteration}")
             self._reports.take()
+            self._repeat_if_restarted()
             self._save_if_due()
 
         self._publisher.check()
         with self._shares.spend("waiting"):
-            return self._minibatches.next(iteration, first, while_waiting, self._repeat)
-
-    def _repeat(self) -> None:
-        """What the replay server may have lost."""
-        self._learner.repeat_priorities()
-        self._repeat_if_restarted()
+            return self._minibatches.next(iteration, first, while_waiting, self._learner.repeat_priorities)
 
     def _repeat_if_restarted(self) -> None:
         self._publisher.repeat_if_restarted(self._evaluations.arrays)
