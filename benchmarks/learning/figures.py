@@ -33,6 +33,7 @@ class Style:
 STYLES: Mapping[str, Style] = {
     "sac": Style("#0072B2", (), "o"),
     "sac, 50 steps": Style("#56B4E9", (), "s"),
+    "sac, 50 steps, learning rates 1e-3": Style("#CC79A7", (), "D"),
     "tqc": Style("#CC79A7", (), "s"),
     "crossq": Style("#D55E00", (), "^"),
     "crossq x2": Style("#D55E00", (), "^"),
@@ -44,7 +45,10 @@ STYLES: Mapping[str, Style] = {
 }
 FIGURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pendulum": ("Pendulum-v1", ("sac", "tqc", "crossq", "redq x5", "droq x5", "SBX SAC", "SB3 SAC")),
-    "half_cheetah": ("HalfCheetah-v5", ("sac", "sac, 50 steps", "crossq x2", "droq x10", "SBX SAC")),
+    "half_cheetah": (
+        "HalfCheetah-v5",
+        ("sac", "sac, 50 steps", "sac, 50 steps, learning rates 1e-3", "crossq x2", "droq x10", "SBX SAC"),
+    ),
     "hopper": ("Hopper-v5", ("sac", "sac, 50 steps", "SBX SAC")),
     "double_pendulum": ("InvertedDoublePendulum-v5", ("sac", "SBX SAC")),
     "pendulum_pixels": ("Pendulum-v1 from pixels", ("sac",)),

@@ -88,10 +88,12 @@ class GoalFunctions:
         if self._terminated is None:
             return None
         found = self._call(TERMINATED, self._terminated, achieved, desired)
-        if found.shape not in ((), (len(achieved),)):
+        if found.shape not in ((), (len(achieved),)) or not np.isin(found, (0, 1)).all():
+            is_wrong_shape = found.shape not in ((), (len(achieved),))
+            what = f"shape {found.shape}" if is_wrong_shape else "None, or other numbers than 0 and 1"
             raise UserError(
                 f"{TERMINATED} of the environment must return a truth value for each of {len(achieved)} goals, found "
-                f"shape {found.shape}: compute it for arrays of goals, along their last axis"
+                f"{what}: compute it for arrays of goals, along their last axis"
             )
         return np.broadcast_to(found.astype(bool), (len(achieved),))
 
