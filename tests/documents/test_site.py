@@ -73,7 +73,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 
 def test_figures_are_small() -> None:
-    figures = [path for path in ROOT.glob("docs/images/*") if path.stat().st_size > 120_000]
+    figures = [path for path in ROOT.glob("docs/images/*") if path.stat().st_size > 100_000]
     assert not figures
 
 
