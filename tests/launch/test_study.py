@@ -91,7 +91,7 @@ class Search:
         command = [sys.executable, "-c", RUN, str(paths.exp_dir), str(value), str(self.secs)]
         return Task(number, settings, command, dict(os.environ), paths)
 
-    def begun(self, look: Callable[[], object]) -> TaskRunner:
+    def begun(self, look: Callable[[], None]) -> TaskRunner:
         """A runner whose first run has started; `look` is called where it shows its tasks."""
         self.trials.look()
         self.runner = TaskRunner(self.trials.tasks, self._places, self.stop, lambda tasks: look())
