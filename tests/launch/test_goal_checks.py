@@ -100,6 +100,18 @@ class Functions:
             seen, reward, _, *others = super().step(action)
             return seen, reward, False, *others
 
+    class MovesItsGoal(OnlyInTheStep):
+        """The observation that ends an episode has the next goal in it."""
+
+        compute_terminated = Line.compute_terminated
+
+        def step(self, action: Any) -> Any:
+            seen, reward, is_over, *others = super().step(action)
+            if is_over:
+                self.goal = 40.0
+                seen = self._observation()
+            return seen, reward, is_over, *others
+
     class Falls(OnlyInTheStep):
         """It ends for another reason than its goal."""
 
@@ -182,6 +194,7 @@ def test_it_is_refused(env: type[Any], attributes: dict[str, Any], told: str) ->
     [
         (Line, "compute_terminated says where they end"),
         (Functions.NeverEnds, "compute_terminated says where they end"),
+        (Functions.MovesItsGoal, "compute_terminated says where they end"),
         (Functions.Falls, "compute_terminated says where they end"),
     ],
 )
