@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Finds or makes the Python environment with the pinned packages.
+# Finds or makes the Python environment with the required packages.
 set -euo pipefail
 
 usage() {
@@ -39,20 +39,20 @@ lock_venv() {
 make_venv() {
   if [[ -n ${SLURM_JOB_ID:-} ]] && ((print_python)); then # Jobs would race, and nodes often reach no package index.
     holds_packages "$venv/bin/python" && return
-    fail "$venv does not hold the pinned packages, and jobs install nothing: run ./setup.sh on the login node first," \
+    fail "$venv does not hold the required packages, and jobs install nothing: run ./setup.sh on the login node first," \
       "or name a Python that holds them (SAC_PYTHON)"
   fi
   if ! { mkdir -p "$(dirname "$venv")" && exec 9>>"$venv.lock"; } 2>/dev/null; then
     holds_packages "$venv/bin/python" && return
     fail "$venv can't be made, $(dirname "$venv") can't be written: set SAC_VENV to a folder of your own, or activate an" \
-      "environment that holds the pinned packages"
+      "environment that holds the required packages"
   fi
   lock_venv
   is_complete && return
   if [[ -L $venv || (-e $venv && ! -e $ours) ]]; then # A link may lead to the one of another checkout.
     dev=(--dev)
     holds_packages "$venv/bin/python" && return
-    fail "$venv was not made by setup.sh here and does not hold the pinned packages: move it away, or activate another"
+    fail "$venv was not made by setup.sh here and does not hold the required packages: move it away, or activate another"
   fi
   if [[ -e $ours && ! -e $complete ]]; then
     say "an earlier installation was interrupted: starting over" && rm -rf "$venv"

@@ -13,7 +13,7 @@ from tests.support.login_node import User, refused
 
 # The image's Python: tells what it was started with, and its environment.
 PYTHON = r"""#!/usr/bin/env bash
-case "$*" in *pinned_packages*) [[ -z ${LACKS:-} ]] && exit; echo "$LACKS"; exit 1 ;; -c*) echo 3.11; exit ;; esac
+case "$*" in *required_packages*) [[ -z ${LACKS:-} ]] && exit; echo "$LACKS"; exit 1 ;; -c*) echo 3.11; exit ;; esac
 echo "python $0"
 echo "arguments $*"
 env -0 | tr '\n\0' ' \n' | sed 's/^/env /'
@@ -162,7 +162,7 @@ def test_the_python_that_is_named_is_one_of_the_image(user: User, container: Con
     user.write_vars(f"SAC_EXEC_PREFIX='{lacking}'\nSAC_PYTHON=special\n")
     Path(f"{container.once}.log").unlink()
     (finding,) = refused(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7"))
-    assert "SAC_PYTHON=special does not hold the pinned packages: numpy==1.26.4" in finding
+    assert "SAC_PYTHON=special does not hold the required packages: numpy==1.26.4" in finding
 
 
 def test_a_packed_environment_is_used_inside_as_well(user: User, container: Container, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import threading
 import venv
 from pathlib import Path
 
+import packaging
 import pytest
 
 from tests.support.shell import ROOT, run
@@ -98,7 +99,7 @@ def test_missing_variables_are_told_with_the_file_and_nothing_else(tmp_path: Pat
 
 @pytest.fixture
 def activated() -> dict[str, str]:
-    """This very Python, activated: it holds the pinned packages."""
+    """This very Python, activated: it holds the required packages."""
     return {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
 
 
@@ -125,7 +126,11 @@ class Repository:
     def __init__(self, root: Path) -> None:
         self.root = root / "repository"
         (self.root / "tfagents_system/launch").mkdir(parents=True)
-        for name in ("setup.sh", "tfagents_system/launch/environment.sh", "tfagents_system/launch/pinned_packages.py"):
+        for name in (
+            "setup.sh",
+            "tfagents_system/launch/environment.sh",
+            "tfagents_system/launch/required_packages.py",
+        ):
             shutil.copy2(ROOT / name, self.root / name)
         self.pin(["pinned-thing==1.0"])
         (self.root / "requirements.lock").write_text("# nothing\n")
@@ -162,6 +167,7 @@ def environment(folder: Path) -> Path:
     venv.create(folder, with_pip=False)
     (folder / PINNED).mkdir()
     (folder / PINNED / "METADATA").write_text("Name: pinned-thing\nVersion: 1.0\n")
+    (folder / PINNED).with_name("packaging").symlink_to(Path(packaging.__file__).parent)
     return folder
 
 
@@ -219,8 +225,8 @@ def test_an_active_environment_is_used_or_left_as_it_is(repository: Repository, 
     repository.pin(["no-such-package==1.0"])
     before = sorted(active.rglob("*"))
     done = repository.setup(VIRTUAL_ENV=str(active))
-    assert f"{active} is active but does not hold the pinned packages" in done.stderr
-    assert done.returncode == 2 and "does not hold the pinned packages after installing" in done.stderr
+    assert f"{active} is active but does not hold the required packages" in done.stderr
+    assert done.returncode == 2 and "does not hold the required packages after installing" in done.stderr
     assert sorted(active.rglob("*")) == before
 
 
@@ -303,7 +309,9 @@ def test_a_python_that_is_named_is_used_or_refused_with_what_it_lacks(repository
     repository.pin(["pinned-thing==1.0", "no-such-package==2.0", "pip==0.1"])
     done = repository.setup(SAC_PYTHON=python)
     assert done.returncode == 2 and done.stdout == ""
-    assert "does not hold the pinned packages: no-such-package==2.0 (found none), pip==0.1 (found none)." in done.stderr
+    assert (
+        "does not hold the required packages: no-such-package==2.0 (found none), pip==0.1 (found none)." in done.stderr
+    )
     for wrong in (f"{named}/bin/nowhere", "no_such_python", "named/bin/python"):
         done = repository.setup(SAC_PYTHON=wrong)
         assert done.returncode == 2 and f"SAC_PYTHON={wrong} is no program here" in done.stderr

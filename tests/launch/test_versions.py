@@ -1,15 +1,20 @@
-"""environment.yml, pyproject.toml and requirements.lock name the same versions."""
+"""The lock lies in the ranges of pyproject.toml and can be installed whole; environment.yml has its versions."""
 
+import importlib.metadata
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from tfagents_system.launch.pinned_packages import missing, pinned
+from tfagents_system.launch import required_packages
+from tfagents_system.launch.required_packages import missing, required
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def versions_in(name: str) -> dict[str, str]:
@@ -17,16 +22,58 @@ def versions_in(name: str) -> dict[str, str]:
     return {package.lower(): version for package, version in lines}
 
 
-def test_the_three_files_agree() -> None:
-    direct = {package.lower(): version for package, version in pinned(dev=True).items()}
-    lock = versions_in("requirements.lock")
-    assert len(direct) >= 20 and {package: lock.get(package) for package in direct} == direct
-    assert versions_in("environment.yml") == direct
+LOCK = versions_in("requirements.lock")
+
+
+def not_met(requirements: list[Requirement]) -> list[str]:
+    """Those that the lock does not meet."""
+    return [
+        f"{each} (locked: {version})"
+        for each in requirements
+        if (version := LOCK.get(canonicalize_name(each.name))) is None or version not in each.specifier
+    ]
+
+
+def test_the_lock_lies_in_the_ranges_and_environment_yml_names_its_versions() -> None:
+    direct = [Requirement(line) for line in required(dev=True)]
+    assert len(direct) >= 20 and not_met(direct) == []
+    assert versions_in("environment.yml") == {each.name.lower(): LOCK[each.name.lower()] for each in direct}
+
+
+def test_every_range_ends_or_says_why_not() -> None:
+    extras = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+    open_ended = {"packaging"}  # Numbered by year; what is used of it has been stable since 2014.
+    for each in map(Requirement, [*PROJECT["dependencies"], *extras]):
+        kinds = {specifier.operator for specifier in each.specifier}
+        assert kinds in ({">=", "<"}, {"=="}) or each.name in open_ended, each
+
+
+def test_extras() -> None:
+    assert PROJECT["optional-dependencies"].keys() >= {
+        "dev", "docs", "envpool", "experience", "gpu", "minari", "mlflow", "onnx", "tuning", "wandb",
+    }  # fmt: skip
+    (cuda,) = map(Requirement, PROJECT["optional-dependencies"]["gpu"])
+    assert cuda.extras == {"and-cuda"} and LOCK["tensorflow"] in cuda.specifier
 
 
 def test_the_lock_is_exact_and_names_no_place() -> None:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     assert all(re.fullmatch(r"[a-z0-9._-]+==[A-Za-z0-9.+!_]+", line) for line in lines)
+
+
+def test_what_is_locked_can_be_installed_with_its_dependencies() -> None:
+    """What `uv pip install --dry-run -r requirements.lock` asks the index, asked of what is installed here."""
+    looked_at, conflicts = 0, {}
+    for package, version in LOCK.items():
+        found = importlib.metadata.version(package)
+        if found != version:  # Within the ranges, but another one: its requirements are others.
+            continue
+        needs = [Requirement(line) for line in importlib.metadata.requires(package) or ()]
+        needed = [each for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
+        looked_at += len(needed)
+        if lacking := not_met(needed):
+            conflicts[f"{package}=={version}"] = lacking
+    assert conflicts == {} and looked_at >= 20
 
 
 @pytest.mark.parametrize(
@@ -38,8 +85,7 @@ def test_the_lock_is_exact_and_names_no_place() -> None:
 )
 def test_what_has_no_wheels_for_macos_is_left_out_there(machine: str, left_out: set[str]) -> None:
     """As `uv pip compile --python-platform` found: all others have some."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [Requirement(line) for line in project["dependencies"]]
+    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     mac = {"sys_platform": "darwin", "platform_machine": machine}
     assert {each.name for each in requirements if each.marker and not each.marker.evaluate(mac)} == left_out
     assert all(each.marker is None or each.marker.evaluate({"sys_platform": "linux"}) for each in requirements)
@@ -47,3 +93,22 @@ def test_what_has_no_wheels_for_macos_is_left_out_there(machine: str, left_out: 
 
 def test_this_environment_holds_them() -> None:
     assert missing(dev=True) == []
+
+
+def require(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(required_packages, "required", lambda dev: list(lines))
+
+
+def test_a_version_outside_of_its_range_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = importlib.metadata.version("numpy")
+    elsewhere, here = "no-such>=1; sys_platform == 'win32'", "no-such>=1,<2; sys_platform == 'linux'"
+    require(monkeypatch, "numpy>=1.26,<2", f"numpy=={numpy}", "numpy>=2,<3", "numpy<1.26", elsewhere, here)
+    assert missing(dev=False) == [
+        f"numpy>=2,<3 (found {numpy})", f"numpy<1.26 (found {numpy})", "no-such>=1,<2 (found none)",
+    ]  # fmt: skip
+
+
+def test_a_python_without_packaging_is_told_what_it_lacks_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    require(monkeypatch, "numpy>=2,<3", "no-such>=1,<2")
+    assert missing(dev=False) == ["no-such>=1,<2 (found none)"]

@@ -22,7 +22,7 @@ echo "Submitted batch job 12"
 
 
 FAKE_PYTHON = """#!/usr/bin/env bash
-case "$*" in *pinned_packages*) exit 0 ;; esac
+case "$*" in *required_packages*) exit 0 ;; esac
 echo "trains with $0 and seed $SAC_SEED"
 """
 

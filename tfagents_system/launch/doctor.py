@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
-from tfagents_system.launch import pinned_packages
+from tfagents_system.launch import required_packages
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine import gpus
 from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
@@ -48,18 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _python() -> Iterator[Line]:
     yield OK if sys.version_info[:2] == (3, 11) else LACKS, "Python", f"{platform.python_version()} ({sys.executable})"
-    wrong = pinned_packages.missing(dev=False)
+    wrong = required_packages.missing(dev=False)
     if wrong:
         yield LACKS, "packages", f"{', '.join(wrong)}: run ./setup.sh, or pip install the toolkit again"
     else:
-        yield (
-            OK,
-            "packages",
-            f"TensorFlow {importlib.metadata.version('tensorflow')}, TF-Agents, Reverb and all others as pinned",
-        )
+        tensorflow = importlib.metadata.version("tensorflow")
+        yield OK, "packages", f"TensorFlow {tensorflow}, TF-Agents, Reverb and all others within the tested ranges"
     for extra, modules in (
         ("onnx", ("onnxruntime", "tf2onnx")),
+        ("minari", ("minari",)),
         ("experience", ("minari", "pyarrow")),
+        ("wandb", ("wandb",)),
+        ("mlflow", ("mlflow",)),
+        ("tuning", ("optuna",)),
         ("envpool", ("envpool",)),
     ):
         lacking = [name for name in modules if importlib.util.find_spec(name) is None]

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Finds a Python that holds the pinned packages, or installs them into $venv. Sourced by setup.sh, which sets the variables
+# Finds a Python that holds the required packages, or installs them into $venv. Sourced by setup.sh, which sets the variables
 # and has `say` and `fail`.
 
 missing_packages() { # PYTHON: prints them; the exit code is 0 if there are none
-  [[ -x $1 ]] && "$1" -P "$root/tfagents_system/launch/pinned_packages.py" "${dev[@]}" 2>/dev/null
+  [[ -x $1 ]] && "$1" -P "$root/tfagents_system/launch/required_packages.py" "${dev[@]}" 2>/dev/null
 }
 holds_packages() { missing_packages "$1" >/dev/null; } # PYTHON
 
@@ -14,7 +14,7 @@ given_python() { # SAC_PYTHON, as a path
   if ! missing=$(missing_packages "$path"); then
     version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
     [[ $version == 3.11 ]] || fail "SAC_PYTHON=$SAC_PYTHON is no Python 3.11${version:+ but $version}: give the path of one"
-    fail "SAC_PYTHON=$SAC_PYTHON does not hold the pinned packages: ${missing//$'\n'/, }. Install them there" \
+    fail "SAC_PYTHON=$SAC_PYTHON does not hold the required packages: ${missing//$'\n'/, }. Install them there" \
       "($path -m pip install --no-deps -r $lock), or unset SAC_PYTHON"
   fi
   echo "$path"
@@ -25,7 +25,7 @@ active_python() { # PREFIX...: the Python of the first environment that holds th
   for prefix; do
     [[ -n $prefix && $prefix != "$venv" ]] || continue
     holds_packages "$prefix/bin/python" && echo "$prefix/bin/python" && return
-    say "$prefix is active but does not hold the pinned packages: it is left as it is"
+    say "$prefix is active but does not hold the required packages: it is left as it is"
   done
   return 1
 }
@@ -52,7 +52,7 @@ base_python() {
 install_packages() {
   local base uv
   base=$(base_python)
-  say "installing the pinned packages into $venv; this takes a few minutes, once"
+  say "installing requirements.lock into $venv; this takes a few minutes, once"
   mkdir -p "$venv"
   touch "$ours"
   rm -f "$complete"
@@ -67,7 +67,7 @@ install_packages() {
   if [[ -n $uv ]]; then pip=("$uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode); fi
   "${pip[@]}" --no-deps --requirement "$lock" >&2
   dev=(--dev)
-  holds_packages "$venv/bin/python" || fail "$venv does not hold the pinned packages after installing them"
+  holds_packages "$venv/bin/python" || fail "$venv does not hold the required packages after installing them"
   write_sac
   echo "$lock_hash" >"$complete.new"
   mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
-from tfagents_system.launch import pinned_packages, resources
+from tfagents_system.launch import required_packages, resources
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.machine import peers
@@ -106,6 +106,8 @@ def check_gpu(environ: Mapping[str, str], check: Check) -> None:
 
 
 def check_packages(check: Check) -> None:
-    """Reports versions that are not the pinned ones: nobody has tested them."""
-    check.notes += [f"{package}: this version was not tested" for package in pinned_packages.missing(dev=False)]
-    check.facts.append(f"Python {sys.version.split()[0]}, {len(pinned_packages.pinned(dev=False))} pinned packages")
+    """Reports versions outside of the ranges in pyproject.toml: nobody has tested them."""
+    check.notes += [f"{package}: this version was not tested" for package in required_packages.missing(dev=False)]
+    check.facts.append(
+        f"Python {sys.version.split()[0]}, {len(required_packages.required(dev=False))} required packages"
+    )

@@ -146,7 +146,7 @@ class VariableFields:
             is_early=True,
         ),
     ] = None
-    """Python 3.11 with the pinned packages that all programs of the run use: absolute path, or name on PATH; in a
+    """Python 3.11 with the required packages that all programs of the run use: absolute path, or name on PATH; in a
     container it is one of the image"""
     venv: Annotated[str | None, Variable("path", default="`.venv` in the repository", is_early=True)] = None
     """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""

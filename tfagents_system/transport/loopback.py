@@ -44,7 +44,7 @@ _ACCEPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c
 _ON_OBJECT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _WHY = "Reverb asks nobody for credentials, so whoever reaches its port can run programs as you"
 _REMEDY = (
-    "install the pinned packages (./setup.sh) on 64-bit Linux, or start the run in a network namespace of its own "
+    "install the required packages (./setup.sh) on 64-bit Linux, or start the run in a network namespace of its own "
     "(unshare --map-root-user --net, then `ip link set lo up`)"
 )
 

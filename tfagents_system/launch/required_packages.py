@@ -1,0 +1,61 @@
+"""Whether this Python holds the packages that pyproject.toml asks for, in versions within its ranges.
+
+    python tfagents_system/launch/required_packages.py [--dev]
+
+Exit code 0 if it does; else 1, with what is missing. Needs only Python 3.11 itself.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_NOT_IN_LOCK = ("envpool", "gpu")  # Extras that `.venv` does not have.
+
+
+def required(dev: bool, pyproject: Path = _PYPROJECT) -> list[str]:
+    """Requirements such as `numpy>=1.26,<2`; `dev` includes the extras that requirements.lock has."""
+    if not pyproject.exists():  # Installed with pip.
+        return [line for line in importlib.metadata.requires("tfagents_system") or () if "extra ==" not in line]
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].items() if dev else ()
+    return [*project["dependencies"], *(line for name, extra in extras if name not in _NOT_IN_LOCK for line in extra)]
+
+
+def missing(dev: bool) -> list[str]:
+    """`numpy>=1.26,<2 (found 2.0.0)` for each package that is absent or of a version outside of its range."""
+    findings = []
+    for line in required(dev):
+        wanted = line.partition(";")[0].strip()
+        requirement = _parsed(line)
+        if requirement and requirement.marker and not requirement.marker.evaluate():
+            continue
+        try:
+            found = importlib.metadata.version(re.split(r"[^\w.-]", wanted)[0])
+        except importlib.metadata.PackageNotFoundError:
+            found = "none"
+        if found == "none" or (requirement and not requirement.specifier.contains(found, prereleases=True)):
+            findings.append(f"{wanted} (found {found})")
+    return findings
+
+
+def _parsed(line: str) -> Requirement | None:
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:  # It is required itself, so it is missing; of the others only the names are looked at.
+        return None
+    return Requirement(line)
+
+
+if __name__ == "__main__":
+    lacking = missing(dev="--dev" in sys.argv[1:])
+    print("\n".join(lacking))
+    sys.exit(1 if lacking else 0)
