@@ -42,7 +42,7 @@ def packages_of_run_tests() -> set[str]:
     return {pair.partition(":")[2] for pair in pairs.split()} | set(re.findall(r"packages\+=\((\w+)\)", text))
 
 
-def test_the_images_have_the_packages_of_debian_that_are_packages_of_run_tests() -> None:
+def test_the_images_have_the_debian_packages_of_run_tests() -> None:
     drawing_and_pinning = {"libegl1", "libgl1", "libosmesa6", "util-linux"}
     assert drawing_and_pinning <= packages_of_run_tests() and drawing_and_pinning <= installed("train")
     assert packages_of_run_tests() <= installed("tests")
