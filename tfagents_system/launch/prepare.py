@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import io
 import os
 import signal
@@ -42,6 +41,7 @@ from tfagents_system.launch.run_settings import (
     SUBMITTED_AGAIN,
     TAKE,
     RunSettings,
+    add_edit_options,
     resolve,
 )
 from tfagents_system.machine.files import write_atomically
@@ -209,11 +209,7 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
-    edited = parser.add_mutually_exclusive_group()
-    add_choice = functools.partial(edited.add_argument, action="store_const", dest="edits")
-    add_choice("--fresh", const=FRESH, help="start over; the existing run is moved aside")
-    add_choice("--keep", const=KEEP, help="continue with the run's own copies of files edited since")
-    add_choice("--take_edits", const=TAKE, help="continue with the files as they are now")
+    add_edit_options(parser)
     parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
     parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
@@ -225,12 +221,14 @@ def main() -> int:
     if args.check:
         os.environ[SHOW_TRACES] = "1"
     is_again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(os.environ.pop(SUBMITTED_AGAIN, ""))
-    if is_again and (args.edits in (TAKE, FRESH) or args.reset_training):
-        print(
-            "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
-            "first start"
-        )
-        args.edits, args.reset_training, args.catch_up = None, None, False
+    if is_again:
+        if args.edits in (TAKE, FRESH) or args.reset_training:
+            print(
+                "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
+                "first start"
+            )
+        # Nobody is there to answer: an edit must not end the run.
+        args.edits, args.reset_training, args.catch_up = KEEP, None, False
     if args.edits is not None:
         os.environ[EDITS] = args.edits
     _tell_of_reset(parser, args)
