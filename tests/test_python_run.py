@@ -156,12 +156,12 @@ def test_importing_the_package_imports_no_run(tmp_path: Path) -> None:
 
 
 def run_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Executes docs/from_python.ipynb in this folder, with a shorter run; returns its names."""
+    """Executes docs/tutorials/from_python.ipynb in this folder, with a shorter run; returns its names."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("SAC_VIDEO", "0")
     monkeypatch.setenv("SAC_PYTHON", sys.executable)
     space: dict[str, Any] = {"__name__": "__main__"}
-    for number, cell in enumerate(json.loads((ROOT / "docs/from_python.ipynb").read_text())["cells"]):
+    for number, cell in enumerate(json.loads((ROOT / "docs/tutorials/from_python.ipynb").read_text())["cells"]):
         if cell["cell_type"] == "code":
             assert cell["outputs"] == [], "without results, which would be of one machine"
             text = "".join(cell["source"]).replace("6_000", "800").replace("workers=2)", f"workers=2, {SMALL})")

@@ -2,7 +2,7 @@
 
 One entry defines everything about an attribute: its type with the rule for its values, its unit, the values of other
 attributes with which it has an effect (`When`, `Unless`; otherwise always), and the values that replace None
-(`ByAlgorithm`). docs/parameters.md shows the same as tables.
+(`ByAlgorithm`). docs/reference/parameters.md shows the same as tables.
 
 This module needs nothing but Python 3.9.
 """
@@ -64,7 +64,7 @@ class Hyperparameters:
     """
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
-    """See docs/algorithms.md. Attributes of None with values `ByAlgorithm` are as in the algorithm's paper."""
+    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in its paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
@@ -217,7 +217,7 @@ class Hyperparameters:
     # Optimizers.
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
-    docs/algorithms.md has the settings; {} is Adam."""
+    docs/reference/optimizers.md has the settings; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor; {} is Adam."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
@@ -268,8 +268,8 @@ class Hyperparameters:
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
     max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
-    """In real time (docs/real_time.md): segments that a worker keeps while the replay server does not take them. Beyond
-    that the oldest are dropped. Other workers wait for the server."""
+    """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take
+    them. Beyond that the oldest are dropped. Other workers wait for the server."""
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None

@@ -4,7 +4,7 @@
     python -m tfagents_system.racing check_environment --params my_params.py --config my.json --out check
     python -m tfagents_system.racing benchmark --params my_params.py --config my.json
 
-The environment's info must have `position`; docs/racing.md says more.
+The environment's info must have `position`; docs/how_to/racing.md says more.
 """
 
 from __future__ import annotations

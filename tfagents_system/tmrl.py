@@ -4,7 +4,7 @@
     python -m tfagents_system.tmrl --server        # and --trainer and --worker, on the same machine or others
     python -m tfagents_system.tmrl --check-environment --config='{"ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}'
 
-docs/tmrl.md has all commands, and what each key of config.json becomes here.
+docs/how_to/tmrl.md has all commands, and what each key of config.json becomes here.
 """
 
 from __future__ import annotations

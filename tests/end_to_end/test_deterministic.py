@@ -108,10 +108,7 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     tmp_path, iteration, variables, killed
 ):
     whole = user_run(tmp_path / "whole", iteration, variables)
-    code, output = whole.finish()
-    assert code == 0, f"{output}\n{whole.logs()}"
-    expected = weights_of(whole)
-    assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
+    beside = whole.start()  # Both runs wait much of their time.
 
     run = user_run(tmp_path / "user", iteration, variables)
     process = run.start()
@@ -132,6 +129,11 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
         for worker in ("worker_0", "worker_1"):
             # Of its stop and its kills, one may have fallen on the end of an episode.
             assert "episodes go on where iteration" in run.log(worker), "it was in the middle of them"
+
+    code, output = finish(beside)
+    assert code == 0, f"{output}\n{whole.logs()}"
+    expected = weights_of(whole)
+    assert "on purpose" in whole.log("worker_0") + whole.log("worker_1"), "environments were built again"
     found = weights_of(run)
     assert found.keys() == expected.keys()
     for name, values in expected.items():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import tree
 from pytest import approx
 
 from tfagents_system.envs import loading
@@ -80,3 +81,46 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
             env.device.set_evaluation(is_evaluation)
             told.append(float(env.reset().observation["observation"][1]))
         assert told == [1.0, 0.0], "resets tell of evaluations"
+
+
+RTGYM = """
+
+class ForRtgym(Device):
+    def get_obs_rew_terminated_info(self):
+        observation, *others = super().get_obs_rew_terminated_info()
+        return [observation], *others
+
+    def reset(self, seed=None, options=None):
+        observation, info = super().reset(seed, options)
+        return [observation], info
+
+    def get_observation_space(self):
+        return gymnasium.spaces.Tuple([super().get_observation_space()])
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        from rtgym.envs import real_time_env
+
+        config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": ForRtgym, "time_step_duration": 0.02}
+        return real_time_env.RealTimeEnv({**config, "start_obs_capture": 0.02, "act_in_obs": False})
+"""
+
+
+def test_one_of_rtgym_measures_its_steps_there_and_is_told_of_evaluations(tmp_path: Path) -> None:
+    path = tmp_path / "rtgym_params.py"
+    path.write_text(PARAMS.partition("class TrainParams")[0] + RTGYM)
+    params = load_params(path, {"horizon": 5})
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(params, 0, 0, process=settings) as env:
+        assert env.device is not None
+        told = []
+        for is_evaluation in (True, False):
+            env.device.set_evaluation(is_evaluation)
+            (observation,) = tree.flatten(env.reset().observation)
+            told.append(float(observation[1]))
+            for _ in range(4):
+                env.step(np.ones(2, np.float32))
+        assert told == [1.0, 0.0]
+        metrics = env.device.take_metrics()
+        assert metrics["step_ms_p99"] > 10.0 and metrics["late_steps"] <= 8

@@ -3,7 +3,7 @@
     python -m tests.faults --minutes 10 [--kills 50] [--kinds worker,replay,two] [--seed 7]
 
 The run's environments number their steps, so that at its end every step is accounted for. Exit code 0: every promise
-of docs/reliability.md was kept.
+of docs/explanations/reliability.md was kept.
 """
 
 from __future__ import annotations

@@ -91,6 +91,14 @@ class Search:
         command = [sys.executable, "-c", RUN, str(paths.exp_dir), str(value), str(self.secs)]
         return Task(number, settings, command, dict(os.environ), paths)
 
+    def begun(self, look: Callable[[], None]) -> TaskRunner:
+        """A runner whose first run has started; `look` is called where it shows its tasks."""
+        self.trials.look()
+        self.runner = TaskRunner(self.trials.tasks, self._places, self.stop, lambda tasks: look())
+        self.runner._start_waiting()
+        until(lambda: starts(self.folder) == {"swing_task_0": 1}, 30.0, "a run")
+        return self.runner
+
     def run(self) -> int:
         self.trials.look()
         self.runner = TaskRunner(
@@ -144,10 +152,7 @@ def test_a_trial_goes_on_whose_search_was_killed_and_no_other_takes_one_that_is_
 
 def test_a_stopped_search_leaves_its_trials_to_the_next(optuna_study: optuna.Study, folder: Path) -> None:
     search = Search(optuna_study, folder, wanted=2, secs=5.0)
-    search.trials.look()
-    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: None)
-    runner._start_waiting()
-    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
+    runner = search.begun(lambda: None)
     search.stop.set()
     assert runner.run() == EXIT_RESUMABLE
     search.trials.look(is_stopped=True)
@@ -163,10 +168,7 @@ def test_a_run_that_did_not_save_when_all_were_stopped_has_not_failed(
 ) -> None:
     monkeypatch.setenv("CODE", "1")  # As after a second Ctrl-C.
     search = Search(optuna_study, folder, wanted=2, secs=5.0)
-    search.trials.look()
-    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: None)
-    runner._start_waiting()
-    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
+    runner = search.begun(lambda: None)
     search.stop.set()
     runner.run()
     search.trials.look(is_stopped=True)
@@ -181,11 +183,8 @@ def test_a_run_that_is_stopped_alone_is_left_to_the_next_start_and_the_others_go
     optuna_study: optuna.Study, folder: Path
 ) -> None:
     search = Search(optuna_study, folder, wanted=2, secs=5.0)
-    search.trials.look()
+    runner = search.begun(search.trials.look)
     search.secs = 0.0
-    runner = search.runner = TaskRunner(search.trials.tasks, [Place()], search.stop, lambda tasks: search.trials.look())
-    runner._start_waiting()
-    until(lambda: starts(folder) == {"swing_task_0": 1}, 30.0, "a run")
     runner.end(search.trials.tasks[0])
     assert runner.run() == EXIT_RESUMABLE
     assert search.trials.left == {0}

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_code_of_the_user_guide_plays_an_episode_and_is_silent(folder: Path) -> None:
-    guide = (ROOT / "docs/user_guide.md").read_text()
+    guide = (ROOT / "docs/how_to/play.md").read_text()
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "policy_loader" in block]
     environ = {name: text for name, text in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(

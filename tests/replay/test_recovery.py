@@ -68,6 +68,29 @@ def test_priorities_go_back_to_the_checkpoint_with_the_rows(tmp_path, machine_wa
     assert len(new) == len(at_checkpoint) and not any(new[64:])
 
 
+def test_no_space_for_priorities_is_said_and_they_stay_away_where_the_rows_can_not_go_back(
+    tmp_path, machine_was_off, monkeypatch
+):
+    run = RunFolders(tmp_path / "run", priority_exponent=0.6)
+    append_more(run.ring, 13)
+    run.priorities.measure(np.arange(30, 70), np.ones(40, np.float32))
+    run.checkpoint(10)
+    append_more(run.ring, 2)
+    machine_was_off()
+
+    def fail(source, target):
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery.shutil, "copyfile", fail)
+        with pytest.raises(UserError, match=r"the priorities of checkpoint_\d+ need [\d,]+ bytes .* \(No space left"):
+            RunFolders(tmp_path / "run", priority_exponent=0.6)
+    append_more(Ring(run.ring.files), 60)  # More than the slack.
+    (tmp_path / "run/replay/origin.json").unlink(missing_ok=True)
+    again = RunFolders(tmp_path / "run", priority_exponent=0.6)
+    assert again.ring.total_rows > run.ring.total_rows and not any(again.priorities.snapshot()[64:])
+
+
 def test_what_no_checkpoint_has_is_given_up_after_a_power_cut(tmp_path, machine_was_off):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)

@@ -118,10 +118,6 @@ def test_only_plain_values_that_nothing_reads_are_noted(tmp_path: Path) -> None:
     assert own_attributes.findings(params) == [] and params_check.advice(params) == []
 
 
-def test_the_document_is_made_from_the_table() -> None:
-    assert (ROOT / "docs/other_libraries.md").read_text() == other_libraries.documentation()
-
-
 def test_no_name_is_in_the_table_twice_or_ours() -> None:
     names = [name for setting in other_libraries.SETTINGS for name in setting.names]
     assert len(names) == len(set(names))

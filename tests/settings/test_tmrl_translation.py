@@ -12,7 +12,7 @@ import pytest
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings import tmrl_keys, tmrl_translation
+from tfagents_system.settings import tmrl_keys
 from tfagents_system.settings.tmrl_keys import KEYS, default_config, merged, parse_override, read_keys
 from tfagents_system.settings.tmrl_rows import ROWS, Translation
 from tfagents_system.settings.tmrl_translation import server_of, translate
@@ -425,11 +425,6 @@ def test_config_is_merged_at_any_depth() -> None:
 def test_config_is_a_literal_and_nothing_else(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse_override(text)
-
-
-def test_the_page_has_the_table() -> None:
-    """`python -m tfagents_system.settings.tmrl_translation` prints it."""
-    assert "\n".join(tmrl_translation.table()) + "\n" in (ROOT / "docs/tmrl.md").read_text()
 
 
 def test_keys_are_named_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings import variable_values
-from tfagents_system.settings.variable_table import VARIABLES, documentation
+from tfagents_system.settings.variable_table import VARIABLES
 from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables
 from tfagents_system.worker.worker_settings import WorkerSettings
 
@@ -224,10 +224,6 @@ def test_the_run_name_stays_below_logs(environ: dict[str, str], tmp_path: Path) 
     for name in ("../elsewhere", "/etc"):
         with pytest.raises(UserError, match="SAC_EXP_NAME"):
             read({**environ, "SAC_EXP_NAME": name}, tmp_path)
-
-
-def test_the_documentation_is_the_table() -> None:
-    assert (ROOT / "docs/variables.md").read_text() == documentation()
 
 
 def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:

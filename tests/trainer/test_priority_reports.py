@@ -62,14 +62,20 @@ class _Run:
         form = TransitionForm(2, is_prioritized=True)
         self.settings = DrawSettings(B, form, BLOCK, seed=5, prioritized=Prioritized(self.priorities, 0.6))
         reader: object = self.queue
-        self.updates = PriorityUpdates(reader, self.ring, self.priorities, in_order=True)  # type: ignore[arg-type]
+        self.updates = PriorityUpdates(reader, self.ring, self.priorities, self.read, in_order=True)  # type: ignore[arg-type]
         self.reports = PriorityReports(self.queue.put, self.state, lambda: self.train_step, keeps=True)
         if checkpoint.exists():
             self.reports.restore(checkpoint)
         self.reports.begin(session)
 
-    def train(self, until: int, takes: Sequence[bool] = (True,)) -> list[np.ndarray]:
-        """Updates up to this one; returns the rows of each block. `takes`: when the server looks into the queue."""
+    def train(self, until: int, takes: Sequence[bool] = (True,), *, repeats: bool = False) -> list[np.ndarray]:
+        """Updates up to this one; returns the rows of each block.
+
+        Args:
+          until: Updates done then.
+          takes: When the server looks into the queue.
+          repeats: The trainer sends again what may be lost.
+        """
         rows, turns = list[np.ndarray](), 0
         while self.train_step < until:
             if self.ring.worker(0).iteration_done < self.state.iteration:
@@ -81,6 +87,9 @@ class _Run:
                 if takes[turns % len(takes)]:
                     assert self.updates.take() == 0
                 turns += 1
+                assert turns < 1000, "the draws wait without end"
+                if repeats and turns % 5 == 0:
+                    self.reports.repeat()
                 if self.updates.precede(request):
                     break
             row, weight = make_block(self.ring, self.settings, request, 0, BLOCK).arrays[:-3:-1]
@@ -92,6 +101,18 @@ class _Run:
                 self.state.iteration += 1
                 self.state.iteration_start = self.train_step
         return rows
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name / PRIORITIES).read_bytes()
+
+    def go_back(self, session: int) -> None:
+        """The trainer alone goes back to the checkpoint, as it does after a divergence."""
+        checkpoint = self.folder / "checkpoint"
+        self.session = session
+        self.state.iteration, self.state.iteration_start, self.train_step = np.load(checkpoint / "step.npy").tolist()
+        self.reports.restore(checkpoint)
+        self.reports.go_back()
+        self.reports.begin(session)
 
     def save(self) -> None:
         checkpoint = self.folder / "checkpoint"
@@ -117,6 +138,75 @@ def test_draws_depend_neither_on_timing_nor_on_kills(tmp_path: Path, saved: int)
     assert len({tuple(rows.ravel()) for rows in whole[::2]}) == len(whole[::2])
 
 
+@pytest.mark.parametrize("saved", [6, 10])
+def test_priorities_go_back_with_a_trainer_that_has_diverged(tmp_path: Path, saved: int) -> None:
+    run = _Run(tmp_path, 1)
+    run.train(saved)
+    assert run.updates.take() == 0
+    run.save()
+    known, at_checkpoint = run.ring.total_rows, run.priorities._column.copy()
+    run.train(30)
+    assert run.updates.take() == 0
+    assert run.updates.precede(tables.Request(1, 5, 0, UPDATES, 30))
+    changed = run.priorities._column.copy()
+    assert run.ring.total_rows > known and not np.array_equal(changed, at_checkpoint)
+    run.go_back(2)
+    assert run.updates.take() == 0
+    newer = np.arange(known, run.ring.total_rows) % run.ring.num_rows
+    at_checkpoint[newer] = 0
+    np.testing.assert_array_equal(run.priorities._column, at_checkpoint)
+    run.reports.repeat()
+    run.priorities._column[0] = 7.0
+    assert run.updates.take() == 0 and run.priorities._column[0] == 7.0, "it goes back once"
+    run.train(saved + 8)
+
+
+def test_a_replay_server_that_starts_later_does_not_go_back_again(tmp_path: Path) -> None:
+    put: list[TdErrors] = []
+    reports = PriorityReports(put.append, TrainerState(), lambda: 1, keeps=False)
+    reports.restore(tmp_path / "checkpoint_0000000001_2")
+    reports.go_back()
+    reports.begin(2)
+    reports.repeat()
+    reports.tell(np.array([[4]]), np.array([[1.0]], np.float32))
+    reports.repeat()
+    names = ["checkpoint_0000000001_2"] * 2 + ["", ""]
+    assert [found.back_to for found in put] == names and [found.opens for found in put] == [True, True, False, True]
+    assert TdErrors.from_wire(put[0].to_wire()).back_to == names[0]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 4, 6])
+def test_errors_that_are_lost_or_refused_are_sent_again_and_draws_are_the_same(tmp_path: Path, lost: int) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "lossy").mkdir()
+    whole = _Run(tmp_path / "whole", 1).train(36)
+    run, count = _Run.__new__(_Run), [0]
+    put = _Queue.put
+
+    def lose(queue: _Queue, found: TdErrors) -> None:
+        count[0] += 1
+        put(queue, found)
+        if count[0] == lost + 1:
+            queue.items.pop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Queue, "put", lose)
+        run.__init__(tmp_path / "lossy", 1)  # type: ignore[misc]
+        np.testing.assert_array_equal(
+            np.concatenate(run.train(36, takes=(True, False), repeats=True)), np.concatenate(whole)
+        )
+    assert count[0] > lost + 1
+
+
+def test_it_is_said_which_errors_are_missing(tmp_path: Path) -> None:
+    run = _Run(tmp_path, 1)
+    request = tables.Request(1, 1, 0, UPDATES, 6)
+    assert "first message" in run.updates.missing(request)
+    run.train(4)
+    run.updates.take()
+    assert run.updates.missing(request) == "the priorities of the updates 5 to 6"
+
+
 def test_errors_of_an_iteration_count_from_the_next_one_on_in_a_deterministic_run(tmp_path: Path) -> None:
     run = _Run(tmp_path, 1)
     run.train(4)
@@ -136,7 +226,7 @@ def test_otherwise_they_count_at_once_and_those_of_an_earlier_trainer_not_at_all
     ring.append(numbered_segment())
     queue, priorities = _Queue(), Priorities(ring, 1.0)
     reader: object = queue
-    updates = PriorityUpdates(reader, ring, priorities, in_order=False)  # type: ignore[arg-type]
+    updates = PriorityUpdates(reader, ring, priorities, lambda name: None, in_order=False)  # type: ignore[arg-type]
     reports = PriorityReports(queue.put, TrainerState(), lambda: 1, keeps=False)
     reports.begin(2)
     reports.tell(np.array([[0, 3, NO_ROW]]), np.array([[1.0, 2.0, 9.0]], np.float32))
@@ -162,10 +252,10 @@ def test_errors_are_kept_for_two_iterations(tmp_path: Path) -> None:
     again.restore(tmp_path)
     again.begin(9)
     assert [(found.session, found.updates, found.end) for found in put] == [
+        (9, 10, 10),
         (9, 10, 20),
         (9, 20, 30),
         (9, 30, 40),
-        (9, 30, 30),
     ]
 
 
@@ -174,6 +264,8 @@ def test_errors_are_kept_for_two_iterations(tmp_path: Path) -> None:
     [
         lambda arrays: arrays[:2],
         lambda arrays: [*arrays, arrays[1]],
+        lambda arrays: [*arrays, np.frombuffer(b"checkpoint_0000000001", np.uint8)],
+        lambda arrays: [arrays[0], arrays[1][:0], arrays[2][:0], np.frombuffer(b"../x", np.uint8)],
         lambda arrays: [arrays[0].astype(np.int32), *arrays[1:]],
         lambda arrays: [-arrays[0], *arrays[1:]],
         lambda arrays: [arrays[0], arrays[1].astype(np.int32), arrays[2]],

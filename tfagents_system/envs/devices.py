@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tree
 
+from tfagents_system.envs import rtgym_steps
 from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of, set_evaluation_of
 from tfagents_system.envs.step_times import StepTimes
 from tfagents_system.errors import UserError
@@ -89,8 +90,13 @@ class Device:
 def device_of(layers: Iterable[Any]) -> Device | None:
     """The device of an environment, None where its steps wait for the policy.
 
+    One of rtgym measures its steps from then on, and can be told of evaluations.
+
     Args:
       layers: The environment and those it wraps.
     """
     layer = device_layer(layers)
-    return None if layer is None else Device(layer)
+    if layer is None:
+        return None
+    rtgym_steps.follow(layer)
+    return Device(layer)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, wire
+from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, rtgym_steps, wire
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS
 from tfagents_system.errors import UserError
@@ -122,6 +122,8 @@ class _Server:
         self._driver = gym_driver.GymDriver(env, None)
         self._env = env
         self._device = layers.device_layer(layers.gym_layers(env))
+        if self._device is not None:
+            rtgym_steps.follow(self._device)
         told = {
             "device": None if self._device is None else self._tell_device(),
             "action": action,

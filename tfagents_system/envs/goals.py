@@ -88,10 +88,15 @@ class GoalFunctions:
         if self._terminated is None:
             return None
         found = self._call(TERMINATED, self._terminated, achieved, desired)
+        wrong = ""
         if found.shape not in ((), (len(achieved),)):
+            wrong = f"shape {found.shape}"
+        elif not np.isin(found, (0, 1)).all():
+            wrong = "None, or other numbers than 0 and 1"
+        if wrong:
             raise UserError(
                 f"{TERMINATED} of the environment must return a truth value for each of {len(achieved)} goals, found "
-                f"shape {found.shape}: compute it for arrays of goals, along their last axis"
+                f"{wrong}: compute it for arrays of goals, along their last axis"
             )
         return np.broadcast_to(found.astype(bool), (len(achieved),))
 

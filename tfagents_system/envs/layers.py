@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tfagents_system.envs import rtgym_steps
-
 
 def gym_layers(env: Any) -> Iterator[Any]:
     """The environment and those it wraps, outermost first."""
@@ -20,17 +18,12 @@ def gym_layers(env: Any) -> Iterator[Any]:
 def device_layer(layers: Iterable[Any]) -> Any:
     """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 
-    One of rtgym measures its steps from then on, and can be told of evaluations.
-
     Of an environment in a process of its own what stands for that layer here.
     """
     for layer in layers:
         if (of_process := getattr(layer, "real_time_layer", None)) is not None:
             return of_process
-        if type(layer).__module__.partition(".")[0] == "rtgym":
-            rtgym_steps.follow(layer)
-            return layer
-        if getattr(layer, "real_time", False) is True:
+        if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym":
             return layer
     return None
 

@@ -6,7 +6,7 @@
     step(a_t)              |<- waits ---------->| returns o_t, observed under a_(t-1)
 
 An action thus acts while the next one is computed: action_history gives the policy the actions that are still to act.
-docs/real_time.md shows how to connect a device.
+docs/tutorials/real_robot.md shows how to connect a device.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, met
 
 
 def follow(env: Any) -> None:
-    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, unless it has some of its own."""
+    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, and leaves those that have some."""
     if not hasattr(env, "take_metrics") and hasattr(env, "_update_timestamps"):
         _RtgymSteps(env)
 

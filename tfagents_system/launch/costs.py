@@ -95,8 +95,8 @@ def foretell(
 ) -> Duration:
     """How long a run takes.
 
-    Collecting an iteration overlaps the updates of the one before (docs/architecture.md, An iteration); where roles
-    share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
+    Collecting an iteration overlaps the updates of the one before (docs/explanations/architecture.md, An iteration);
+    where roles share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
     one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation,
     and where it takes turns for those that take longer than their period.
 

@@ -11,7 +11,6 @@ from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.run_files.run_paths import DISPENSABLE, REPLAY, TRAINER, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
-from tfagents_system.transport import joining
 
 
 def role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
@@ -45,5 +44,5 @@ def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
     if role != TRAINER:
         return {}
     gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
-    own = {"CUDA_VISIBLE_DEVICES": gpu, joining.SERVER: variables.trainer_server}
+    own = {"CUDA_VISIBLE_DEVICES": gpu, "SAC_SERVER": variables.trainer_server}
     return {name: value for name, value in own.items() if value is not None}

@@ -120,7 +120,6 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
 
 
 def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Path) -> int:
-
     from tfagents_system.launch import study_results
     from tfagents_system.launch.trials import Trials
 

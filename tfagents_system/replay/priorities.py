@@ -39,9 +39,8 @@ class Priorities:
         self._ring = ring
         self._known_rows, self._column = _map(ring)
         self._known_rows[0] = min(int(self._known_rows[0]), ring.total_rows)
-        is_start = np.zeros(len(self._column), bool)
-        is_start[: ring.num_rows] = ring.rows.is_training_start(slice(0, ring.num_rows))
-        self._tree = SumTree(self._column, is_start, exponent)
+        self._exponent = exponent
+        self._plant()
 
     def draw(self, rng: np.random.Generator, count: int, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Draws rows with replacement at which samples start, P(i) proportional to p_i^alpha.
@@ -79,6 +78,27 @@ class Priorities:
         """Its file, as of this moment."""
         self._take_over()
         return _head(int(self._known_rows[0])) + self._column.tobytes()
+
+    def restore(self, snapshot: bytes | None) -> None:
+        """Goes back to those of a `snapshot`, as far as its rows are held; rows behind it count as new.
+
+        None, or one of a ring of another size: all rows do.
+        """
+        self._take_over()
+        ring, column = self._ring, np.zeros(len(self._column), np.float32)
+        if snapshot is not None and len(snapshot) == _HEAD_BYTES + self._column.nbytes:
+            known = int(np.frombuffer(snapshot, np.int64, 1)[0])
+            column[:] = np.frombuffer(snapshot, np.float32, offset=_HEAD_BYTES)
+            for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
+                column[part] = 0
+        self._column[:] = column
+        self._plant()
+
+    def _plant(self) -> None:
+        """Makes the tree of its column."""
+        ring, is_start = self._ring, np.zeros(len(self._column), bool)
+        is_start[: ring.num_rows] = ring.rows.is_training_start(slice(0, ring.num_rows))
+        self._tree = SumTree(self._column, is_start, self._exponent)
 
     def _take_over(self) -> None:
         """Rows that came since the last time are new."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from absl import logging
 
 from tfagents_system.replay.priorities import Priorities
@@ -9,22 +11,35 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import QueueReader
 
+_SAY_SECS = 60
+
 
 class PriorityUpdates:
     """Takes TD errors from the trainer's queue.
 
     As a rule they count at once. In order, they count from the next iteration on, and that is not drawn before all of
-    them have come: what is drawn does not depend on timing.
+    them have come: what is drawn does not depend on timing. What was lost or refused the trainer sends again, together
+    with what came after it, so only the message that comes next is taken.
 
     Args:
       reader: Of the queue `priorities`.
       ring: Whose lock is taken.
       priorities: Of its rows.
+      read: The priorities of a checkpoint by its name; None where it has none.
       in_order: See above.
     """
 
-    def __init__(self, reader: QueueReader, ring: Ring, priorities: Priorities, *, in_order: bool) -> None:
+    def __init__(
+        self,
+        reader: QueueReader,
+        ring: Ring,
+        priorities: Priorities,
+        read: Callable[[str], bytes | None],
+        *,
+        in_order: bool,
+    ) -> None:
         self._reader, self._ring, self._priorities, self._in_order = reader, ring, priorities, in_order
+        self._read = read
         self._waiting: list[tables.TdErrors] = []
         self._session, self._measured_updates = 0, 0
 
@@ -38,14 +53,13 @@ class PriorityUpdates:
                 refused += 1
                 logging.error("refused TD errors: %s", error)
                 continue
-            if found.session < self._session:
-                continue  # Of an earlier trainer, whose updates are done again.
-            if found.session > self._session:
-                self._session, self._measured_updates, self._waiting = found.session, 0, []
-            self._measured_updates = max(self._measured_updates, found.end)
-            self._waiting.append(found)
-            if not self._in_order:
-                self._apply(found.end)
+            if found.opens:
+                self._open(found)
+            elif found.session == self._session and self._is_next(found):
+                self._measured_updates = found.end
+                self._waiting.append(found)
+                if not self._in_order:
+                    self._apply(found.end)
         return refused
 
     def precede(self, request: tables.Request) -> bool:
@@ -54,9 +68,32 @@ class PriorityUpdates:
             return True
         start = request.updates - request.first
         if self._session != request.session or self._measured_updates < start:
+            what = "the draws of iteration %d wait for %s"
+            logging.log_every_n_seconds(logging.INFO, what, _SAY_SECS, request.iteration, self.missing(request))
             return False
         self._apply(start)
         return True
+
+    def missing(self, request: tables.Request) -> str:
+        """What a request is held back for, in words."""
+        if self._session != request.session:
+            return "the trainer's first message about priorities"
+        start = request.updates - request.first
+        return f"the priorities of the updates {self._measured_updates + 1} to {start}"
+
+    def _open(self, found: tables.TdErrors) -> None:
+        """A session begins, unless it has begun already, or a later one has."""
+        if found.session <= self._session:
+            return
+        self._session, self._measured_updates, self._waiting = found.session, found.updates, []
+        if found.back_to:
+            with self._ring.lock:
+                self._priorities.restore(self._read(found.back_to))
+            logging.info("priorities go back to those of %s", found.back_to)
+
+    def _is_next(self, found: tables.TdErrors) -> bool:
+        """Whether a message of this session counts: in order, if no update before it is missing or its own known."""
+        return not self._in_order or found.updates == self._measured_updates
 
     def _apply(self, updates: int) -> None:
         """Those of the first so many updates of the run."""

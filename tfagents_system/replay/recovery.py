@@ -136,12 +136,11 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
+            _restore_priorities(ring, checkpoint)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
         )
-    if checkpoint.priorities.exists():
-        shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
     held = ring.ring_steps
     dropped = ring.verify()
     if dropped:
@@ -149,6 +148,25 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
     if ring.ring_steps == 0:
         logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
         ring.clear()
+
+
+def _restore_priorities(ring: Ring, checkpoint: Checkpoint) -> None:
+    """Copies those of the checkpoint, if it has some, for a ring that has its rows.
+
+    Raises:
+      UserError: There is no space for them, or the folder can't be written.
+    """
+    if not checkpoint.priorities.exists():
+        return
+    try:
+        shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
+    except OSError as error:
+        discard(ring.folder)
+        num_bytes = checkpoint.priorities.stat().st_size
+        raise UserError(
+            f"the priorities of {checkpoint.name} need {num_bytes:,} bytes that can be written in {ring.folder} "
+            f"({error.strerror}): free space, or set SAC_REPLAY_DIR to another disk"
+        ) from None
 
 
 def _snapshot_of(checkpoint: Checkpoint | None) -> bytes | None:

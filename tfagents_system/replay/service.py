@@ -78,7 +78,8 @@ class ReplayService:
         self._priorities: PriorityUpdates | None = None
         if draw.prioritized is not None and draw.prioritized.priorities is not None:
             reader = connection.reader(tables.PRIORITIES, wake=self._wake)
-            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
+            restore = draw.prioritized.priorities, snapshots.priorities_of
+            self._priorities = PriorityUpdates(reader, ring, *restore, in_order=order is not None)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
@@ -98,7 +99,7 @@ class ReplayService:
         if not self._pending or not self._is_held_back:
             return None
         request, done = self._pending[0]
-        if self._ring.training_steps:
+        if self._lacks or self._ring.training_steps:
             return self._lacks or self._pacing.waiting_for(request)
         if self._pacing.allowed(request, done) > 0:
             return f"experience to train on{_why_untrained(self._ring)}"
@@ -235,7 +236,7 @@ class ReplayService:
         request, done = self._pending[0]
         self._lacks = None
         if self._priorities is not None and not self._priorities.precede(request):
-            self._lacks = "the priorities of the updates before"
+            self._lacks = self._priorities.missing(request)
             return None
         if request.iteration == tables.OFFLINE:
             return min(request.count - done, self._draw_settings.max_block_minibatches)

@@ -7,30 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.run_files import metric_columns
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.rows_file import RowsFile, cell, numbers_of, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
-_COLUMNS = (
-    "train_step",
-    "iteration",
-    "env_steps",
-    "wall_time_s",
-    "train_return",
-    "train_success",
-    "eval_return",
-    "eval_return_std",
-    "eval_episodes",
-    "eval_success",
-    "critic_loss",
-    "actor_loss",
-    "alpha_loss",
-    "alpha",
-    "q_mean",
-    "updates_per_s",
-    "env_steps_per_s",
-)
 _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: its step and its time.
 
 
@@ -56,7 +38,7 @@ class MetricsLog:
         self._edits = len((read_json(paths.run_json) or {}).get("edits", []))
         self._agents_before = agents_before(paths)
         names = (f"curriculum/{name}" for name in curriculum_names)
-        self._file = RowsFile(paths.metrics_csv, [*_COLUMNS, *names], "metrics")
+        self._file = RowsFile(paths.metrics_csv, [*metric_columns.ALWAYS, *names], "metrics")
         self._continue_clock(self._file.rows())
 
     def write(self, row: Mapping[str, float]) -> dict[str, float]:

@@ -22,14 +22,18 @@ def is_worker(role: str) -> bool:
     return role.startswith("worker_")
 
 
-class _Below:
-    """A path below the run directory, as an attribute of RunPaths."""
+class Below:
+    """A path below the run directory, as an attribute of RunPaths.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Attributes:
+      meaning: For docs/reference/run_directory.md.
+    """
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self.name, self.meaning = name, meaning
 
     def __get__(self, paths: RunPaths, kind: type) -> Path:
-        return paths.exp_dir / self._name
+        return paths.exp_dir / self.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,41 +46,96 @@ class RunPaths:
 
     exp_dir: Path
 
-    config = _Below("config.json")  # The run's own copy of SAC_CONFIG.
-    params = _Below("params.py")  # The run's own copy of SAC_PARAMS.
-    params_folder = _Below("params")  # That of the folder of SAC_PARAMS, where it is kept (see params_folder.py).
-    overrides = _Below("overrides.json")  # Where the run differs from these; absent if nowhere.
-    resolved = _Below("resolved.json")  # Every value that the last start had, for people and for `report compare`.
-    run_json = _Below("run.json")  # Where the run came from: sources of the copies, seed, versions.
-    specs = _Below("specs.pbtxt")  # Observation and action specs of the environment, written when the run is prepared.
-    lock = _Below("run.lock")  # Held (flock) by the supervisor of the run for as long as it lives.
-    policies = _Below("policies")  # SavedModels `collect_policy`, `greedy_policy` and `policy`.
-    policy_checkpoints = _Below("policies/checkpoints")  # policy_checkpoint_<10 digits>: after so many updates.
-    best_json = _Below("policies/best.json")  # The policy checkpoint with the highest evaluation return.
-    trainer_checkpoints = _Below("checkpoints")  # What trainer and replay server resume from (see run_checkpoints.py).
-    agent_from = _Below("agent_from")  # What its agent began with, if that is another one (see agent_start.py).
-    prior_data = _Below("prior_data")  # The ring that a start has made of it; see experience/prior_ring.py.
-    trainer_session = _Below("trainer_session.json")  # Number of the trainer's newest session, increasing.
-    replay = _Below("replay")  # The ring of experience (unless SAC_REPLAY_DIR moves it).
-    journals = _Below("journals")  # What workers of a deterministic run repeat episodes from (see episode_journal.py).
-    train_summaries = _Below("train")
-    eval_summaries = _Below("eval")
-    metrics_csv = _Below("metrics.csv")
-    tracking_json = _Below("tracking.json")  # Where metrics are sent to (see report/tracking/).
-    tracking_lock = _Below("tracking.lock")  # Held (flock) by the process that sends them.
-    episodes_csv = _Below("episodes.csv")  # Single training episodes (see episode_rows.py).
-    status_json = _Below("status.json")
-    history = _Below("history.jsonl")  # What has happened to its roles, and where their time went (see history.py).
-    heartbeats = _Below("heartbeats")
-    logs = _Below("logs")
-    credentials = _Below("credentials")  # Certificates of those who may join (unless SAC_CREDENTIALS_DIR has others).
-    gateway_json = _Below("gateway.json")  # Host and port at which other machines reach the run.
-    gateway_slots = _Below("gateway_slots.json")  # Which slot belongs to which remote worker, for a restarted gateway.
-    videos = _Below("videos")
-    episodes = _Below("episodes")  # The best ones, step by step (see recorded_episodes.py).
-    learning_curve = _Below("learning_curve.png")
-    report = _Below("report.html")
-    joined = _Below("joined")  # Folders of workers that have joined, one for each start of join_script.sh.
+    config = Below(
+        "config.json",
+        "the run's copy of SAC_CONFIG; resuming uses the copies, and a start shows how they differ from the sources",
+    )
+    params = Below("params.py", "the run's copy of SAC_PARAMS")
+    params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
+    overrides = Below(
+        "overrides.json",
+        "values from `--set` and grid files, which replace those of the copies; only if there are any",
+    )
+    resolved = Below(
+        "resolved.json",
+        "every value of the last start, wherever it comes from: attributes of TrainParams, configuration, variables",
+    )
+    run_json = Below("run.json", "the paths of the copied files, seed, versions")
+    specs = Below("specs.pbtxt", "observation and action specs of the environment")
+    lock = Below("run.lock", "held by the supervisor as long as the run lives: a second start is refused")
+    policies = Below(
+        "policies",
+        "SavedModels `collect_policy`, `greedy_policy` and `policy`, written every `checkpoint_period_itrs` "
+        "iterations and at the end",
+    )
+    policy_checkpoints = Below(
+        "policies/checkpoints",
+        "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
+        "last, the best, and the best of each earlier stage",
+    )
+    best_json = Below(
+        "policies/best.json",
+        "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
+        "of that evaluation; `earlier_stages`: the same for earlier tasks (docs/how_to/curriculum.md). Only "
+        "complete evaluations count",
+    )
+    trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
+    agent_from = Below(
+        "agent_from",
+        "what the agent began with, where SAC_AGENT_FROM said so: a copy, and `start.json`, which says of what",
+    )
+    prior_data = Below("prior_data", "the ring of `prior_data`, made once: it is only read")
+    trainer_session = Below("trainer_session.json", "a number that grows with each start of the trainer")
+    replay = Below("replay", "the ring of experience, unless SAC_REPLAY_DIR moves it")
+    journals = Below(
+        "journals",
+        "only with SAC_DETERMINISTIC=1 and `env_steps_per_iter`: from which workers repeat the episodes that "
+        "were under way",
+    )
+    train_summaries = Below("train", "TensorBoard's files of the rows of training")
+    eval_summaries = Below("eval", "TensorBoard's files of the rows of evaluations")
+    metrics_csv = Below("metrics.csv", "one row per log period or evaluation (docs/reference/metrics.md)")
+    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/track.md)")
+    tracking_lock = Below("tracking.lock", "held by the process that sends metrics")
+    episodes_csv = Below(
+        "episodes.csv",
+        "return, length and success of single training episodes; of more than 100 in a log period every "
+        "second, third, ... one",
+    )
+    status_json = Below(
+        "status.json",
+        "what every role is doing; written at most every 2 s (5 s on a network file system)",
+    )
+    history = Below(
+        "history.jsonl",
+        "what happened to the run and its roles (starts, stops, restarts, faults, resumes), and the seconds "
+        "that each kind of role spent on what: a line every 10 s, later more seldom",
+    )
+    heartbeats = Below("heartbeats", "what each role reported last, from which `status.json` is made")
+    logs = Below("logs", "`<role>.log`, the log of a role; every start appends to it")
+    credentials = Below(
+        "credentials",
+        "certificates of those who may join, unless SAC_CREDENTIALS_DIR has others (docs/explanations/security.md)",
+    )
+    gateway_json = Below("gateway.json", "host and port at which other machines reach the run")
+    gateway_slots = Below("gateway_slots.json", "which slot belongs to which remote worker, for a restarted gateway")
+    videos = Below(
+        "videos",
+        "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
+    )
+    episodes = Below("episodes", "the best episodes, step by step (docs/how_to/record_episodes.md)")
+    learning_curve = Below("learning_curve.png", "drawn at the end, and by `sac plots`")
+    report = Below(
+        "report.html",
+        "made at the end (docs/how_to/watch.md); SAC_REPORT=0 makes none. A run that is stopped or fails "
+        "makes none, and says the line that makes it",
+    )
+    joined = Below(
+        "joined",
+        "inputs, logs and heartbeats of workers that joined with `join_script.sh`, by ssh or with credentials"
+        " (docs/how_to/several_machines.md), in a folder for each machine. If a machine does not see the run "
+        "directory, they are in `logs/<SAC_EXP_NAME>` of that machine",
+    )
 
     def log(self, role: str) -> Path:
         """The log file of one role, appended to by every start of it."""

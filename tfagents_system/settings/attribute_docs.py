@@ -6,7 +6,18 @@ import ast
 import functools
 import inspect
 import itertools
+import re
 from collections.abc import Mapping
+
+
+def linked(text: str, here: str = "reference") -> str:
+    """The text for a page in a folder of docs/: `docs/how_to/track.md` becomes a link to that page."""
+
+    def link(found: re.Match[str]) -> str:
+        folder, name = found.groups()
+        return f"[{name.replace('_', ' ')}]({f'../{folder}/' if folder != here else ''}{name}.md)"
+
+    return re.sub(r"\bdocs/(\w+)/(\w+)\.md", link, text)
 
 
 @functools.cache

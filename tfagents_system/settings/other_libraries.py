@@ -1,6 +1,6 @@
 """What the settings of other libraries are called here, and how their units differ.
 
-`python -m tfagents_system.settings.other_libraries` prints docs/other_libraries.md.
+`python -m tfagents_system.settings.other_libraries` prints docs/reference/other_libraries.md.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def in_words(names: Iterable[str]) -> str:
 
 
 def documentation() -> str:
-    """docs/other_libraries.md."""
+    """docs/reference/other_libraries.md."""
     lines = [
         "# Coming from another library",
         "",

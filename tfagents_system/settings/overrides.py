@@ -236,7 +236,8 @@ def _check_variable_name(name: str, others: Collection[str]) -> None:
     if name not in _VARIABLES and name not in others:
         meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
         raise ValueError(
-            f"{name} is not a known variable: {f'{meant[0]} is meant' if meant else 'docs/variables.md has them all'}"
+            f"{name} is not a known variable: "
+            f"{f'{meant[0]} is meant' if meant else 'docs/reference/variables.md has them all'}"
         )
     if name in _EARLY_VARIABLES:
         raise ValueError(f"{name} is read before --set: put it into the vars file")

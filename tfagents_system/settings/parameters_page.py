@@ -1,4 +1,4 @@
-"""`python -m tfagents_system.settings.parameters_page` prints docs/parameters.md, from hyperparameters.py."""
+"""`python -m tfagents_system.settings.parameters_page` prints docs/reference/parameters.md, from hyperparameters.py."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from tfagents_system.checks.hyperparameters import IMAGES, Hyperparameter, When, described_by
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings.attribute_docs import attribute_docs
+from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
 _HEAD = """# Parameters
 
-The attributes of `TrainParams`, from [hyperparameters.py](../tfagents_system/hyperparameters.py). A params file or
+The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). A params file or
 `--set` gives them other values, those with \\* also in a run that has begun. A start reports those that are set
-but have no effect beside the others. A [schedule](algorithms.md#schedules) changes a number during the run.
+but have no effect beside the others. A [schedule](../how_to/schedules.md) changes a number during the run.
 """
 _TABLE = "| attribute | default | must be | unit | meaning |\n| --- | --- | --- | --- | --- |"
 
 
 def documentation() -> str:
-    """docs/parameters.md."""
+    """docs/reference/parameters.md."""
     docs = attribute_docs(Hyperparameters)
     # A comment below an empty line heads a group; here by the name of the group's first attribute.
     groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(Hyperparameters))
@@ -28,7 +28,7 @@ def documentation() -> str:
     lines = [_HEAD, _TABLE]
     for name, each in described_by(Hyperparameters).items():
         lines += [headings[name]] if name in headings else []
-        star, meaning = " \\*" if each.may_change else "", f"{docs[name]}{_conditions(each)}"
+        star, meaning = " \\*" if each.may_change else "", f"{linked(docs[name])}{_conditions(each)}"
         lines.append(f"| `{name}`{star} | {_default(each)} | {each.rule.words} | {each.unit} | {meaning} |")
     return "\n".join(lines) + "\n"
 

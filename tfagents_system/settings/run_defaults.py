@@ -11,7 +11,9 @@ from typing import Any
 from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase
 
-ENV_STEPS_PER_ITER = 200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/algorithms.md has figures).
+ENV_STEPS_PER_ITER = (
+    200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/explanations/experience.md has figures).
+)
 OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
 _PERIODS = {"log_period": 1000, "checkpoint_period": 50_000}

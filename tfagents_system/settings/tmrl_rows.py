@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
     Attributes:
       path: The key.
-      here: What it becomes, for docs/tmrl.md.
+      here: What it becomes, for docs/how_to/tmrl.md.
       put: Writes it.
       of_machine: Each machine may have its own value; all others must be the same on all machines of a run.
       with_game: It matters, too, where TMRL's own interface of the game is used.

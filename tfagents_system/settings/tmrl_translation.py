@@ -1,6 +1,6 @@
 """A config.json of TMRL in the toolkit's own words. What each key becomes is in tmrl_rows.py.
 
-`python -m tfagents_system.settings.tmrl_translation` prints the table of docs/tmrl.md.
+`python -m tfagents_system.settings.tmrl_translation` prints the table of docs/how_to/tmrl.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _in_table(value: Any) -> str:
 
 
 def table() -> Iterator[str]:
-    """The table of docs/tmrl.md, by lines."""
+    """The table of docs/how_to/tmrl.md, by lines."""
     yield "| key | must be | default | here |"
     yield "| --- | --- | --- | --- |"
     for row in ROWS:

@@ -1,4 +1,4 @@
-"""The environment variables that describe a run, one field each. docs/variables.md is made from them, too."""
+"""The environment variables that describe a run, one field each. docs/reference/variables.md is made from them, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tfagents_system.machine.worker_slots import COLLECT
-from tfagents_system.settings.attribute_docs import attribute_docs
+from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class VariableFields:
     seed: Annotated[int, Variable("seed")] = 0
     """seed that decides every other seed of the run; each task of a job array without a grid adds its number"""
     grid: Annotated[Path | None, Variable("file", default="no grid")] = None
-    """JSON file with the settings of each task of a job array (see clusters.md)"""
+    """JSON file with the settings of each task of a job array (see docs/how_to/sweep.md)"""
     share_cpus: Annotated[bool, Variable("flag")] = False
     """1: roles share CPUs where there are too few; 0: such a start is refused"""
     save_deadline_secs: Annotated[float, Variable("seconds")] = 60.0
@@ -152,7 +152,9 @@ class VariableFields:
     """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""
     packed_env: Annotated[Path | None, Variable("file", is_early=True)] = None
     """archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used"""
-    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/clusters.md)", is_early=True)] = None
+    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = (
+        None
+    )
     """memory in GiB that `submit.sh` asks for"""
     keep_folder: Annotated[bool, Variable("flag")] = True
     """1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and reads is
@@ -177,7 +179,7 @@ class VariableFields:
         str | None, Variable("wandb mode", default="nothing is sent to Weights & Biases", example="offline")
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
-    ([tracking](tracking.md))"""
+    (docs/how_to/track.md)"""
     wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
     """project of Weights & Biases"""
     wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None
@@ -227,7 +229,7 @@ VARIABLES = tuple(_variables())
 
 
 def documentation() -> str:
-    """docs/variables.md."""
+    """docs/reference/variables.md."""
     lines = [
         "# Variables of a run",
         "",
@@ -245,5 +247,5 @@ def documentation() -> str:
         "| variable | meaning | default |",
         "| --- | --- | --- |",
     ]
-    lines += [f"| `{v.name}` | {v.meaning} | {v.default or 'must be given'} |" for v in VARIABLES]
+    lines += [f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |" for v in VARIABLES]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """The environment variables that describe a run, read and checked in one place.
 
 This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.settings.variables` prints
-docs/variables.md.
+docs/reference/variables.md.
 """
 
 from __future__ import annotations

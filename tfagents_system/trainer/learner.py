@@ -113,6 +113,26 @@ class Learner:
         entropy.set_fixed_alpha(self.agent, self._role.params)
         return True
 
+    def go_back(self) -> bool:
+        """Goes to the newest checkpoint for other random numbers, as do the priorities; whether there is one."""
+        if not self.restore():
+            return False
+        self.state.recoveries += 1
+        self.seed_noise()
+        if self._priorities is not None:
+            self._priorities.go_back()
+        return True
+
+    @property
+    def draws_in_order(self) -> bool:
+        """Whether draws depend on TD errors, and must not depend on when they come."""
+        return self._priorities is not None and self._role.deterministic
+
+    def repeat_priorities(self) -> None:
+        """See PriorityReports.repeat."""
+        if self._priorities is not None:
+            self._priorities.repeat()
+
     def seed_noise(self) -> None:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
         tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))

@@ -37,6 +37,8 @@ class TrainerSaves:
       checkpoints: What it resumes from.
       export: The policies on disk.
       shares: Get the time that is spent.
+      waits: Whether training goes on only once a checkpoint is complete: the replay server's part is then of the same
+        moment, however late it is.
 
     Attributes:
       error: What could not be written the last time; None where all is well.
@@ -51,9 +53,11 @@ class TrainerSaves:
         checkpoints: TrainerCheckpoints,
         export: PolicyExport,
         shares: TimeShares,
+        *,
+        waits: bool = False,
     ) -> None:
         self._params, self._state, self._plan, self._train_step = params, state, plan, train_step
-        self._checkpoints, self._export, self._shares = checkpoints, export, shares
+        self._checkpoints, self._export, self._shares, self._waits = checkpoints, export, shares, waits
         self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
         self._deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
         self._period = Period.of(params, "checkpoint")
@@ -146,7 +150,7 @@ class TrainerSaves:
 
     def _save_checkpoint(self, further: Mapping[str, Any], wait: bool) -> None:
         self._save_at = time.monotonic() + self._checkpoint_secs
-        self._checkpoints.save(min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), further, wait=wait)
+        self._checkpoints.save(min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), further, wait=wait or self._waits)
         self.error = None
 
     def _save_policies(self) -> None:

@@ -65,13 +65,14 @@ class Trainer:
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
         self._log_period = Period.of(params, "log")
+        kept = learner.checkpoints, self._export, self._shares
         self._saves = TrainerSaves(
-            params, self._state, self._plan, lambda: learner.train_step, learner.checkpoints, self._export, self._shares
+            params, self._state, self._plan, lambda: learner.train_step, *kept, waits=learner.draws_in_order
         )
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
-        kept = self._state, self._export, self._saves, self._log.is_last
+        evaluated = self._state, self._export, self._saves, self._log.is_last
         begins_trained = counts[2] > 0 or start_of_run(role.paths) is not None
-        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *kept, begins_trained)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained)
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         period = params.publish_period_updates if params.asynchronous else None
@@ -161,10 +162,8 @@ class Trainer:
             )
         with contextlib.suppress(SaveError):
             learner.checkpoints.wait()
-        if not learner.restore():
+        if not learner.go_back():
             raise DivergedError(f"{where}, before the first checkpoint: lower the learning rates")
-        state.recoveries += 1
-        learner.seed_noise()
         self._follow(learner.train_step)
         logging.error("%s. Going back to train step %d, once, with other random numbers", where, learner.train_step)
         self._begin()
@@ -226,11 +225,12 @@ class Trainer:
             self._publisher.check()
             self._log.beat("waiting", waiting_for=f"experience of iteration {iteration}")
             self._reports.take()
+            self._repeat_if_restarted()
             self._save_if_due()
 
         self._publisher.check()
         with self._shares.spend("waiting"):
-            return self._minibatches.next(iteration, first, while_waiting, self._repeat_if_restarted)
+            return self._minibatches.next(iteration, first, while_waiting, self._learner.repeat_priorities)
 
     def _repeat_if_restarted(self) -> None:
         self._publisher.repeat_if_restarted(self._evaluations.arrays)

@@ -197,12 +197,22 @@ class TdErrors:
       updates: Updates done since the run began, before the first of them.
       rows: `[K, B]` int64: numbers of rows of the ring, negative ones of none.
       errors: `[K, B]` float32: |TD error|, finite.
+      opens: It is the first message of its session, of no update: the trainer tells of those from `updates` on, without
+        a gap.
+      back_to: In that message: the checkpoint whose priorities the rows are to have again; empty: they stay.
     """
 
     session: int
     updates: int
     rows: np.ndarray
     errors: np.ndarray
+    opens: bool = False
+    back_to: str = ""
+
+    @classmethod
+    def opening(cls, session: int, updates: int, back_to: str = "") -> TdErrors:
+        """The first message of a session."""
+        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True, back_to)
 
     @property
     def end(self) -> int:
@@ -210,7 +220,8 @@ class TdErrors:
         return self.updates + len(self.rows)
 
     def to_wire(self) -> list[np.ndarray]:
-        return [np.array([self.session, self.updates], np.int64), self.rows, self.errors]
+        name = [np.frombuffer(self.back_to.encode(), np.uint8)] if self.opens else []
+        return [np.array([self.session, self.updates], np.int64), self.rows, self.errors, *name]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
@@ -220,12 +231,17 @@ class TdErrors:
           MalformedMessageError: It is anything else.
         """
         session, updates = _only_array(arrays[:1], np.int64, 2).tolist()
-        rows, errors = arrays[1:] if len(arrays) == 3 else (np.zeros(0), np.zeros(0))
+        rows, errors = arrays[1:3] if len(arrays) in (3, 4) else (np.zeros(0), np.zeros(0))
         if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
             raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
         if session < 0 or updates < 0 or not np.all((errors >= 0) & np.isfinite(errors)):
             raise MalformedMessageError("a number below 0, or a TD error that is not finite")
-        return cls(session, updates, rows, errors)
+        if len(arrays) == 3:
+            return cls(session, updates, rows, errors)
+        name = _only_array(arrays[3:], np.uint8, None).tobytes()
+        if len(rows) or (name and not _CHECKPOINT.fullmatch(name)):
+            raise MalformedMessageError(f"updates in the first message, or not a checkpoint's name: {name[:100]!r}")
+        return cls.opening(session, updates, name.decode())
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """RacingDevice: the car as a device, in a process of its own and in wall time, with random delays both ways.
 
-The example of an interface for RealTimeEnvironment, see docs/real_time.md.
+The example of an interface for RealTimeEnvironment, see docs/tutorials/real_robot.md.
 """
 
 from __future__ import annotations

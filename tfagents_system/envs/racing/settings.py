@@ -28,7 +28,7 @@ def _is_track_name(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RacingSettings:
-    """Tracks, observations, rewards, ends of episodes, and faults for tests. docs/racing.md has a table."""
+    """Tracks, observations, rewards, ends of episodes, and faults for tests. docs/how_to/racing.md has a table."""
 
     observations: Observations = (LIDAR, MOTION, PROGRESS)
     kinds: Literal["closed", "point_to_point", "both"] = "closed"

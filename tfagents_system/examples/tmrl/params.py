@@ -1,4 +1,4 @@
-"""What TMRL's config.json trains (docs/tmrl.md): the game through TMRL's own interface, or the car of envs/racing."""
+"""What TMRL's config.json trains (docs/how_to/tmrl.md): the game by TMRL's own interface, or the car of envs/racing."""
 
 from __future__ import annotations
 

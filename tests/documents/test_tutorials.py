@@ -1,0 +1,106 @@
+"""The code of tutorials does what they say, and messages of the questions are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tests.support import shell
+from tests.support.documents import ROOT, blocks_of
+from tests.support.fakes import agent_of
+from tests.support.tiny_agents import ACTION, OBSERVATION
+from tfagents_system.checks.checklist import Checklist
+from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.settings import params_check
+from tfagents_system.settings.load_params import load_env_config, load_params_class
+from tfagents_system.settings.variables import RunVariables
+
+DOCS = ROOT / "docs"
+
+
+def write_files(page: str, folder: Path) -> list[str]:
+    """Those of a page's blocks whose first line is `# PATH`; a JSON beside them is config.json."""
+    written = []
+    for block in blocks_of(DOCS / page):
+        first = re.match(r"# ([\w/]+\.\w+)\n", block.text)
+        if first:
+            written.append(first[1])
+            (folder / first[1]).parent.mkdir(exist_ok=True)
+            (folder / first[1]).write_text(block.text)
+        elif block.language == "json":
+            (folder / written[0]).with_name("config.json").write_text(block.text)
+    return written
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test imports is forgotten after it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("my_cart", "params"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
+    assert write_files("tutorials/own_environment.md", tmp_path) == [
+        "cart/my_cart.py",
+        "cart/params.py",
+        "cart/vars.sh",
+    ]
+    cart = tmp_path / "cart"
+    told = shell.run("bash", "-c", f"set -a; source {cart}/vars.sh; env").stdout
+    environ = dict(line.split("=", 1) for line in told.splitlines() if line.startswith("SAC_"))
+    variables = RunVariables.from_environ(environ, vars_file=cart / "vars.sh", root=ROOT)
+    assert (variables.exp_name, variables.num_collect_workers) == ("cart", 2)
+    params = load_params_class(variables.params)(load_env_config(variables.config))
+    assert params.env_ctor().mass == 1.0 and not params_check.check_params(params)
+    checks = Checklist()
+    check_environment(params, 0, checks)
+    assert not checks.errors and not checks.notes
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_mean_target_is_the_mean_of_the_targets(tmp_path: Path) -> None:
+    assert write_files("tutorials/add_an_algorithm.md", tmp_path) == ["mean_target_params.py"]
+    params_class = load_params_class(tmp_path / "mean_target_params.py")
+    small = {"actor_fc_layer_params": (8,), "critic_joint_fc_layer_params": (8,)}
+    agent = agent_of(params_class, OBSERVATION, ACTION, **small)
+    update = agent.make_update(True, 0, 0)
+    assert type(update).__name__ == "MeanTarget" and len(agent._critic_networks) == 4
+    given = [tf.constant([1.0, 2.0]), tf.constant([3.0, 6.0]), tf.constant([5.0, 4.0]), tf.constant([7.0, 0.0])]
+    values = iter(given)
+    update._values = lambda *_: next(values)
+    assert update._next_values(None, None).numpy().tolist() == [4.0, 3.0]
+
+
+# Messages.
+
+
+def test_messages_of_the_questions_are_in_the_code() -> None:
+    quoted = re.findall(r"\*\*`([^`]+)`\*\*", (DOCS / "faq.md").read_text())
+    texts = list(source_texts())
+    missing = [
+        message
+        for message in quoted
+        if not any(re.search(r".*".join(map(re.escape, message.split("..."))), text) for text in texts)
+    ]
+    assert not missing and len(quoted) >= 15
+
+
+def source_texts() -> list[str]:
+    """Every text of the package's programs, with spaces for what is filled in."""
+    texts = []
+    for path in (ROOT / "tfagents_system").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else " X " for part in node.values)
+                texts.append("".join(map(str, parts)).replace("= X ", "=X").replace(" X ", "X"))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    scripts = [*(ROOT / "tfagents_system").rglob("*.sh"), ROOT / "setup.sh"]
+    return texts + [line for script in scripts for line in script.read_text().splitlines()]

@@ -1,0 +1,238 @@
+"""Experts, evaluators, the gateway and the tracker, and roles on other machines: what their ends mean for a run."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_run import CRASHES, DONE, SAVES, STUBBORN, variables_of
+from tests.support.supervised import (
+    at_work,
+    beating,
+    log,
+    make_supervisor,
+    once_up,
+    stop_when_given_up,
+    waits_for_lines,
+)
+from tfagents_system.errors import UserError
+from tfagents_system.launch import run_rules, supervise
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.worker_slots import claim_of
+from tfagents_system.report.status import read_status
+from tfagents_system.run_files.heartbeat import write_json
+
+
+def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    program = f"echo $SLURM_PROCID is ${{SAC_WORKER_ROLE}}, server ${{SAC_SERVER:-none}}; {SAVES}"
+    supervisor = make_supervisor(
+        run_dir, stop, {"worker": program, "trainer": "sleep 0.5; exit 0"}, experts=1, evaluators=1
+    )
+    assert supervisor.run() == 0
+    lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
+    assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is eval, server none"]
+    roles = supervisor.status.to_json()["roles"]
+    assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "eval"]
+    assert [role.name for role in supervisor.collectors] == ["worker_0"]
+
+
+def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does_not_keep_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails, lives = "echo life; echo no licence; sleep 0.02; exit 1", run_dir / "lives"
+    roles = {"worker_1": f"echo life >> {lives}; {fails}", "trainer": f"{waits_for_lines(lives, 5)} exit 0"}
+    assert make_supervisor(run_dir, stop, roles, experts=1).run() == 0
+    assert "in the same way" not in capfd.readouterr().out
+    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES), "trainer": "sleep 10; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, experts=1).run() == 1
+    assert "error: worker_0 has ended 3 times in the same way" in capfd.readouterr().out
+
+
+def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fails(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = make_supervisor(run_dir, stop, {"worker_1": CRASHES}, experts=1, max_restarts=1)
+    watcher = threading.Thread(target=stop_when_given_up, args=(supervisor, stop, "worker_1"))
+    watcher.start()
+    assert supervisor.run() == 75
+    watcher.join()
+    assert "worker_1 (expert): given up after 1 restarts" in capfd.readouterr().out
+    again = StopFlag(signals=())
+    roles = {"worker_0": CRASHES, "trainer": "sleep 10; exit 0"}
+    assert make_supervisor(run_dir, again, roles, experts=1, max_restarts=1).run() == 1
+    assert "error: every worker was given up" in capfd.readouterr().out
+
+
+def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> None:
+    variables, port = variables_of({"exp_dir": str(run_dir), "experts": 2}), 7
+    other, own = Claims(), Claims()
+    assert other.take(claim_of(port, 2))
+    with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
+        supervise.claim_slots_beside(variables, own, port)
+    own.release(claim_of(port, 1))
+    other.release(claim_of(port, 2))
+    supervise.claim_slots_beside(variables, own, port)
+    assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
+    for number in (1, 2):
+        own.release(claim_of(port, number))
+
+
+def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slot(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"exp_dir": str(run_dir), "experts": 1}
+    other, own = Claims(), Claims()
+    assert other.take(claim_of(7, 1))
+    free = iter((7, 8))
+    monkeypatch.setattr(own, "take_port", lambda wanted: wanted or next(free))
+    try:
+        assert supervise.claim_port(variables_of(spec), own) == 8
+        with pytest.raises(UserError, match="needs slots 1 to 1"):
+            supervise.claim_port(variables_of({**spec, "port": 7}), own)
+    finally:
+        other.release(claim_of(7, 1))
+        own.release(claim_of(8, 1))
+
+
+@pytest.mark.parametrize(
+    ("role", "variables", "without"),
+    [("gateway", {"gateway_port": 0}, "other machines"), ("tracker", {"wandb": "offline"}, "sending its metrics")],
+)
+def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_the_run(
+    run_dir: Path,
+    stop: StopFlag,
+    fast: None,
+    capfd: pytest.CaptureFixture[str],
+    role: str,
+    variables: dict[str, Any],
+    without: str,
+) -> None:
+    program = f"if [ -e {run_dir}/begun ]; then echo 'error: expired'; exit 2; fi; touch {run_dir}/begun; exit 1"
+    roles = {role: program, "trainer": "sleep 2; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=2, **variables).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None
+    assert status["roles"][role]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
+    assert f"the run goes on without {without}" in capfd.readouterr().out
+
+
+def test_a_tracker_that_refuses_its_input_at_the_start_does_not_end_the_run(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    roles = {"tracker": "echo 'error: sac track is at work'; exit 2", "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, wandb="offline", max_restarts=2).run() == 0
+
+
+def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    order = run_dir / "order"
+    program = f"trap 'echo tracker >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
+    roles = {"tracker": program, "trainer": f"sleep 0.5; echo trainer >> {order}; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, mlflow_uri="http://localhost:5000").run() == 0
+    assert order.read_text().split() == ["trainer", "tracker"]
+
+
+def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says_how_to_have_a_report(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_rules, "_TRACKER_SECS", 0.3)
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "metrics.csv").touch()
+    once_up(run_dir, stop.set)
+    roles = {"tracker": STUBBORN, "trainer": beating(run_dir, "updating") + SAVES}
+    start = time.monotonic()
+    assert make_supervisor(run_dir, stop, roles, wandb="offline", save_deadline_secs=60.0).run() == 75
+    assert time.monotonic() - start < 30.0 and "saved" in log(run_dir, "replay")
+    out = capfd.readouterr().out
+    assert re.search(r"killing tracker after \d s\n", out), "nothing of it is unsaved"
+    assert f"a report so far: python -m tfagents_system.report.page.write {run_dir}\n" in out
+
+
+def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"gateway": "echo 'error: server.key can be read by others'; exit 2"}
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0).run() == 2
+    assert "error: server.key can be read by others" in capfd.readouterr().out
+
+
+def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    order = run_dir / "order"
+    roles = {
+        role: f"trap 'sleep 0.2; echo {role} >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
+        for role in ("gateway", "replay", "worker")
+    }
+    assert make_supervisor(run_dir, stop, {**roles, "trainer": DONE}, gateway_port=0).run() == 0
+    assert sorted(order.read_text().split()[:2]) == ["gateway", "worker"] and order.read_text().split()[2] == "replay"
+
+
+def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    supervisor = make_supervisor(run_dir, stop, {}, gateway_port=0)
+    beats = {"worker_5": time.time(), "worker_6": time.time() - 60}
+    for role, told in beats.items():
+        write_json(supervisor.paths.heartbeat(role), {"state": "collecting", "time": told, "remote": True})
+    write_json(supervisor.paths.heartbeat("worker_7"), {"state": "collecting", "time": time.time()})
+    roles = supervisor.status.to_json()["roles"]
+    assert list(roles) == ["replay", "trainer", "worker_0", "gateway", "worker_5", "worker_6"]
+    assert (roles["worker_5"]["alive"], roles["worker_6"]["alive"]) == (True, False)
+
+
+def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
+
+
+def test_a_run_whose_trainer_is_elsewhere_ends_with_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beat = '{"state": "done", "remote": true, "num_iter": 3, "time": \'$(date +%s)\'}'
+    gateway = f"sleep 0.3; echo '{beat}' > {run_dir}/heartbeats/trainer.json; {SAVES}"
+    roles = {"gateway": gateway}
+    assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "done"
+    assert set(status["roles"]) == {"replay", "gateway", "trainer"} and status["roles"]["trainer"]["num_iter"] == 3
+    assert "saved" in log(run_dir, "replay"), "told to stop, it saves"
+    assert "results" not in capfd.readouterr().out, "they are where the trainer is"
+
+
+def test_a_stop_of_a_run_whose_trainer_is_elsewhere_saves(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    once_up(run_dir, stop.set, roles=("replay", "gateway"))
+    roles = {"gateway": SAVES}
+    assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 75
+    assert "saved" in log(run_dir, "replay")
+
+
+def test_a_trainer_alone_gets_the_server_and_ends_when_its_run_is_stopped(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"trainer": "echo at $SAC_SERVER; sleep 0.3; exit 75"}
+    assert make_supervisor(run_dir, stop, roles, workers=0, trainer_server="node7:8443").run() == 75
+    assert log(run_dir, "trainer").count("at node7:8443") == 1, "and is not started again"
+    assert "the run was stopped where its replay server is" in capfd.readouterr().out
+
+
+def test_a_trainer_alone_that_is_done_has_the_results(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_supervisor(run_dir, stop, {"trainer": DONE}, workers=0, trainer_server="node7:8443").run() == 0
+    assert "results" in capfd.readouterr().out
+
+
+def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
+    beat = '{"state": "collecting", "time": \'$(date +%s)\'}'
+    tells = f"sleep 0.2; echo '{beat}' > {run_dir}/heartbeats/worker_7.json; exit 0"
+    roles = {"trainer": "sleep 1.2; exit 0", "worker": tells}
+    assert make_supervisor(run_dir, stop, roles).run() == 0

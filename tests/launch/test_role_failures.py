@@ -1,0 +1,296 @@
+"""Roles that fail: restarts, failures alike that end the run, roles that are given up."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_run import CRASHES, SAVES
+from tests.support.supervised import at_work, beating, log, make_supervisor, waits_for_lines, works
+from tfagents_system.launch import role_process
+from tfagents_system.launch.role_process import RoleProcess, start_program
+from tfagents_system.machine import memory
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.status import problems, read_status
+from tfagents_system.run_files.history import read_history
+
+
+def test_a_crashed_role_is_restarted_and_the_restart_logged(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {CRASHES}; }}; {SAVES}"
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    line = "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 10 in a row, in 0.01 s"
+    assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["roles"]["worker_0"]["restarts"] == 1
+    events = [entry for entry in read_history(run_dir / "history.jsonl") if entry["kind"] == "event"]
+    assert [(entry["role"], entry["text"]) for entry in events][:1] == [("worker_0", line)]
+
+
+@pytest.mark.parametrize("role", ["trainer", "replay", "worker"])
+def test_three_failures_alike_without_anything_new_end_the_run_with_their_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    """A number in them, such as an address, makes no difference."""
+    name = f"{role}_0" if role == "worker" else role
+    again = works(name, "train_step", "40") if role == "trainer" else ""
+    program = f"{again}echo life; echo context; echo ValueError: flat names at 0x7f$RANDOM$$; exit 1"
+    assert make_supervisor(run_dir, stop, {role: program}).run() == 1
+    out = capfd.readouterr().out
+    assert f"error: {name} has ended 3 times in the same way, with exit code 1, and has done nothing new" in out
+    assert "  context\n  ValueError: flat names at 0x7f" in out
+    assert log(run_dir, name).count("life") == 3
+
+
+def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = "echo life; echo no licence; sleep 0.1; exit 1"
+    assert make_supervisor(run_dir, stop, {"worker": fails}, workers=3).run() == 1
+    assert "has ended 3 times in the same way" in capfd.readouterr().out
+    assert all(3 <= log(run_dir, f"worker_{k}").count("life") <= 5 for k in range(3))
+    # One that has come through after three failures.
+    lives = run_dir / "lives"
+    late = f"echo life >> {lives}; [ $(wc -l < {lives}) -le 3 ] && exit 1; {at_work('worker_1', SAVES)}"
+    roles = {"worker_0": fails, "worker_1": late, "trainer": f"{waits_for_lines(lives, 4)} sleep 1; exit 0"}
+    (run_dir / "logs" / "worker_0.log").unlink()
+    assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
+    assert log(run_dir, "worker_0").count("life") > 4
+
+
+@pytest.mark.parametrize(
+    ("role", "program"),
+    [
+        ("trainer", "echo no luck; exit $(( 10 + $(wc -l < LIVES) % 2 ))"),  # Not alike.
+        ("trainer", works("trainer", "train_step", "$(wc -l < LIVES)") + "exit 1"),  # Each time a step further.
+        ("replay", works("replay", "env_steps", "$(wc -l < LIVES)") + "exit 1"),
+        ("worker_0", works("worker_0", "steps", "7") + "exit 1"),  # Steps of its own start.
+        ("gateway", "exit 1"),  # The run goes on without it.
+    ],
+)
+def test_failures_between_which_something_is_new_are_tried_on(
+    run_dir: Path, stop: StopFlag, fast: None, role: str, program: str
+) -> None:
+    lives = run_dir / "lives"
+    born = f"echo life >> {lives}; [ $(wc -l < {lives}) -ge 7 ] && sleep 600; "
+    roles = {"trainer": waits_for_lines(lives, 7) + "exit 0", role: born + program.replace("LIVES", str(lives))}
+    if role == "trainer":
+        roles["trainer"] = roles["trainer"].replace("sleep 600", "exit 0")
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0 if role == "gateway" else None).run() == 0
+    assert len(lives.read_text().split()) == 7
+
+
+def test_different_roles_with_the_same_words_are_not_counted_together(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    once = "mkdir {0} 2>/dev/null && {{ echo connection lost; exit 1; }}; mkdir {0}.2 2>/dev/null && exit 1; "
+    fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
+    roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
+
+
+def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    role = RoleProcess(
+        "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
+    )
+    role.start()
+    assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
+    assert role.given_up
+    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
+    assert role.restart_later() == 1.0 and role.failures == 1
+    role.kill()
+
+
+def test_a_worker_that_is_given_up_leaves_the_others_going(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    out = capfd.readouterr().out
+    assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
+    assert log(run_dir, "worker_0").count("about to crash") == 3
+    assert "saved" in log(run_dir, "worker_1")
+
+
+def test_a_given_up_worker_stays_in_the_status_and_in_the_summary(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    status = read_status(run_dir / "status.json")
+    assert status is not None
+    assert [status["roles"][role]["given_up"] for role in ("worker_0", "worker_1", "trainer")] == [True, False, False]
+    sentence = "worker_0: given up after 2 restarts: exit code 1 (ValueError: no luck)"
+    assert sentence in capfd.readouterr().out.splitlines()[-3:]
+    assert problems(status, time.time()) == [sentence]
+
+
+def test_a_worker_that_hung_is_told_with_its_line_and_its_traces_are_in_its_log(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = "worker 0: environment 0 (about step 12 of episode 3) has not returned for 300 s"
+    hang = f"printf '%-399s\\nTimeout!\\n  File \"my_env.py\", line 12 in step\\n' '{line}'"
+    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {hang} > {run_dir}/heartbeats/worker_0.hang; exit 1; }}; {SAVES}"
+    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    assert f"worker_0 ended with exit code 1 ({line}): restart 1 of at most 10" in capfd.readouterr().out
+    text = log(run_dir, "worker_0")
+    assert f'{line}\nTimeout!\n  File "my_env.py", line 12 in step\n' in text
+
+
+def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_process, "_RENEW_SECS", 0.2)
+    worker = f"echo life >> {run_dir}/lives; echo 'error: 5,000 MiB' >&2; sleep $([ -e {run_dir}/soon ] || echo 0.3); "
+    worker += f"[ $(wc -l < {run_dir}/lives) -ge 4 ] && {{ {SAVES} ; }}; exit 76"
+    roles = {"trainer": f"until [ $(wc -l < {run_dir}/lives) -ge 4 ]; do sleep 0.05; done; exit 0", "worker": worker}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=0).run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 restarts (error: 5,000 MiB)") == 3 and "given up" not in out
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["roles"]["worker_0"]["restarts"] == 3
+
+    (run_dir / "soon").touch()
+    (run_dir / "lives").unlink()
+    worker = f"echo life >> {run_dir}/lives; echo 'error: 5,000 MiB' >&2; exit 76"
+    assert make_supervisor(run_dir, stop, {"worker": worker}, max_restarts=2).run() == 1
+    assert (run_dir / "lives").read_text() == "life\n" * 3
+    assert "worker_0: given up after 2 restarts: exit code 76 (error: 5,000 MiB)" in capfd.readouterr().out
+
+
+def test_no_worker_left_fails_the_run(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_supervisor(run_dir, stop, {"worker": CRASHES}, workers=2, max_restarts=1).run() == 1
+    assert "error: every worker was given up" in capfd.readouterr().out
+    assert "saved" in log(run_dir, "trainer") and "saved" in log(run_dir, "replay")
+
+
+@pytest.mark.parametrize("role", ["trainer", "replay"])
+def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    program = "for i in $(seq 20); do echo line $i; done; exit 4"
+    assert make_supervisor(run_dir, stop, {role: program}, max_restarts=1).run() == 1
+    out = capfd.readouterr().out
+    assert f"error: {role} ended with exit code 4 and is given up after 1 restarts in a row" in out
+    assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
+
+
+def test_bad_input_ends_the_run_with_its_reason_and_without_a_restart(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "echo chatter; echo 'error: mass must be positive' >&2; exit 2"
+    assert make_supervisor(run_dir, stop, {"worker": program}).run() == 2
+    out = capfd.readouterr().out
+    assert "error: worker_0 refused its input\n  error: mass must be positive\n" in out
+    assert log(run_dir, "worker_0").count("chatter") == 1
+
+
+def test_a_role_that_others_kill_at_its_work_is_never_given_up(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {
+        "worker_0": at_work("worker_0", "sleep 0.02; kill -9 $$"),
+        "worker_1": "kill -9 $$",  # Before it has begun: whatever kills it will do so for ever.
+        "worker_2": at_work("worker_2", "kill -ABRT $$"),  # And the replay server lives: that is its own doing.
+        "trainer": "sleep 2; exit 0",
+    }
+    assert make_supervisor(run_dir, stop, roles, workers=3, max_restarts=2).run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 ended with SIGKILL: restart in 0.01 s") > 5
+    assert "worker_0 ended with SIGKILL and is given up" not in out
+    assert "worker_1 ended with SIGKILL and is given up after 2 restarts" in out
+    assert "worker_2 ended with SIGABRT and is given up after 2 restarts" in out
+
+
+def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {
+        "replay": at_work("replay", "sleep 0.2; kill -9 $$"),
+        "worker": at_work("worker_0", "sleep 0.1; kill -ABRT $$"),
+        "trainer": "sleep 2; exit 0",
+    }
+    supervisor: Any = make_supervisor(run_dir, stop, roles, max_restarts=2)
+    supervisor._rules._failures._replay_died_at = time.monotonic()
+    assert supervisor.run() == 0
+    out = capfd.readouterr().out
+    assert out.count("worker_0 ended with SIGABRT: restart in") > 3
+    assert "given up" not in out
+
+
+def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
+
+    def start_nothing(environ: Any, path: Path) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
+    codes = []
+    while role.restart_later() is not None:
+        codes.append(role.poll())
+    assert codes == [1, 1]
+    assert role.given_up
+    assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
+
+
+def test_a_failure_says_that_the_disk_cannot_be_written(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert make_supervisor(run_dir, stop, {"trainer": CRASHES}, max_restarts=1).run() == 1
+    assert f"({run_dir}/logs can't be written: No space left on device)" in capfd.readouterr().out
+
+
+def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "echo chatter; echo 'error: training diverged twice' >&2; exit 3"
+    assert make_supervisor(run_dir, stop, {"trainer": program}).run() == 1
+    assert "error: trainer can't go on\n  error: training diverged twice\n" in capfd.readouterr().out
+    assert log(run_dir, "trainer").count("chatter") == 1
+
+
+@pytest.mark.parametrize(("deterministic", "starts"), [(True, 2), (False, 1)])
+def test_a_deterministic_run_starts_all_anew_with_the_trainer(
+    run_dir: Path, stop: StopFlag, fast: None, deterministic: bool, starts: int
+) -> None:
+    # The trainer fails once and is then done.
+    trainer = f"sleep 0.5; test -e {run_dir}/failed && exit 0; touch {run_dir}/failed; exit 1"
+    waits = "echo begins; trap 'exit 75' TERM; while :; do sleep 0.02; done"
+    roles = {"trainer": trainer, "replay": waits, "worker": waits}
+    assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
+    assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
+
+
+def test_a_role_that_lacks_memory_is_named_and_not_started_for_ever(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = iter(range(100))
+    monkeypatch.setattr(memory, "oom_kills", lambda: next(kills))
+    program = beating(run_dir, "updating") + "kill -9 $$"
+    assert make_supervisor(run_dir, stop, {"trainer": program}, max_restarts=1).run() == 1
+    assert "the kernel has killed a process for lack of memory" in capfd.readouterr().out
+
+
+def test_a_deterministic_run_can_not_go_on_without_a_worker(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"worker_0": CRASHES}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1, deterministic=True).run() == 1
+    assert "given up after 1 restarts in a row: SAC_DETERMINISTIC=1" in capfd.readouterr().out

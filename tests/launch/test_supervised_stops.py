@@ -1,0 +1,110 @@
+"""Stops of a supervised run: who saves when, deadlines, a second signal, what is said."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.support.fake_run import SAVES, STUBBORN
+from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
+from tfagents_system.launch import run_status
+from tfagents_system.machine import signals
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.status import problems, read_status
+from tfagents_system.report.terminal import ProgressView
+
+
+def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    def saves(role: str, secs: float) -> str:
+        stamp = f"date +%s.%N > {run_dir}/{role}"
+        return f"trap '{stamp}.told; sleep {secs}; {stamp}.saved; exit 75' TERM; echo up; while :; do sleep 0.02; done"
+
+    roles = {"replay": saves("replay", 0), "trainer": saves("trainer", 0.3), "worker": saves("worker", 0.1)}
+    once_up(run_dir, stop.set)
+    assert make_supervisor(run_dir, stop, roles).run() == 75
+    at = {path.name: float(path.read_text()) for path in [*run_dir.glob("*.told"), *run_dir.glob("*.saved")]}
+    assert at["trainer.saved"] < at["replay.told"] and at["worker.saved"] < at["replay.told"]
+    status = read_status(run_dir / "status.json")
+    assert status is not None and status["run"]["state"] == "stopped"
+
+
+def test_a_normal_stop_shows_no_role_as_down(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
+    saves = "trap 'sleep {secs}; exit 75' TERM; echo up; while :; do sleep 0.02; done"
+    told = '"updates_per_s": 9, "eval_return": -310.21, "best_eval_return": -298.7, "eval_success": 0.5'
+    beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
+    roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
+    supervisor = make_supervisor(run_dir, stop, roles)
+    supervisor.status._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
+    looks: list[dict[str, Any]] = []
+    monkeypatch.setattr(run_status, "write_status", lambda path, status: looks.append(status))
+    supervisor.status._beat_secs = 0.02
+    once_up(run_dir, stop.set)
+    assert supervisor.run() == 75
+    out = capfd.readouterr().out
+    assert "iteration" in out and "down" not in out
+    assert "\nlast evaluation: return -310.2, best -298.7, success 50%\nrun: stopped by SIGTERM" in out
+    waiting = [look["roles"] for look in looks if look["roles"]["replay"]["alive"]]
+    assert any(not roles["trainer"]["alive"] for roles in waiting), "it was seen while the others were saving"
+    assert not any(problems(look, look["run"]["updated_at"]) for look in looks)
+    (first, *_) = [look["run"] for look in looks if look["run"]["message"]]
+    assert (first["state"], first["message"]) == ("running", "stopped by SIGTERM"), "joined workers read it there"
+
+
+@pytest.mark.parametrize(("state", "code"), [("updating", 1), ("starting", 75)])
+def test_a_trainer_that_dies_unsaved_is_not_called_saved(
+    run_dir: Path, stop: StopFlag, fast: None, state: str, code: int
+) -> None:
+    once_up(run_dir, stop.set)
+    roles = {"trainer": beating(run_dir, state) + "echo up; exec sleep 600"}
+    assert make_supervisor(run_dir, stop, roles).run() == code
+
+
+def test_a_role_that_does_not_end_is_killed_at_the_deadline(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    once_up(run_dir, stop.set)
+    roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0).run() == 1
+    out = capfd.readouterr().out
+    assert "killing trainer after" in out and "goes on from the last checkpoint" in out
+    assert "saved" in log(run_dir, "replay")  # It still stores what it has.
+
+
+def test_a_second_signal_kills_at_once(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_SAME_SIGNAL_SECS", 0.0)
+    once_up(run_dir, stop.set)
+    once_stopping(run_dir, stop.set)
+    roles = {"trainer": beating(run_dir, "updating") + STUBBORN, "replay": STUBBORN}
+    start = time.monotonic()
+    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=60.0).run() == 1
+    assert time.monotonic() - start < 10.0
+
+
+def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    began: list[float] = []
+
+    def ask_to_stop() -> None:
+        began.append(time.monotonic())
+        stop.set()
+
+    once_up(run_dir, ask_to_stop, ("trainer", "replay", "worker_0", "worker_1"))
+    roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}
+    assert make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0).run() == 75
+    assert time.monotonic() - began[0] < 3.0
+    out = capfd.readouterr().out
+    assert "killing worker_1 after 2 s" in out
+    assert "everything is saved" in out
+    assert "saved" in log(run_dir, "replay") and "saved" in log(run_dir, "worker_0")

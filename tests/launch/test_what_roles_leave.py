@@ -1,0 +1,156 @@
+"""What roles leave behind is ended before their restart and at the end; what others have started is spared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_run import SAVES
+from tests.support.supervised import make_supervisor
+from tests.support.waiting import gone
+from tfagents_system.launch import role_process
+from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.machine import processes
+from tfagents_system.machine.signals import StopFlag
+
+
+def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    worker = f"sleep 600 & echo $! >> {run_dir}/children; exit 1"
+    roles = {"worker_0": worker, "trainer": "sleep 0.5; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    children = (run_dir / "children").read_text().split()
+    assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)
+
+
+def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
+    run_dir: Path, stop: StopFlag, fast: None
+) -> None:
+    """Direct children, daemons, and some that clean their environment."""
+    starts = "{0} setsid sleep 600 & echo $! >> {1}; "
+    direct = "".join(starts.format(how, run_dir / "of_0") for how in ("", "env -i"))
+    crashes = f"{direct} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    daemons = "".join(f"( {starts.format(how, run_dir / 'of_1')} ) ; " for how in ("", "env -i"))
+    looks = "sleep 0.05; " + "".join(
+        f"ps -o pid= -p $(echo $(cat {run_dir}/{name}) | tr ' ' ,) > {run_dir}/{name}.seen; "
+        for name in ("of_0", "of_1")
+    )
+    waits = f"until [ $(cat {run_dir}/of_0 | wc -l) -ge 30 ]; do sleep 0.02; done; "
+    roles = {"worker_0": crashes, "worker_1": daemons + SAVES, "trainer": waits + looks + "exit 0"}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    ended, kept = ((run_dir / name).read_text().split() for name in ("of_0", "of_1"))
+    assert len(ended) >= 30 and len(kept) == 2
+    assert len((run_dir / "of_0.seen").read_text().split()) <= 6, "of the newest start, and of one that is just ending"
+    assert (run_dir / "of_1.seen").read_text().split() == kept, "while their worker was alive"
+    assert all(gone(int(pid), 5.0) for pid in ended + kept)
+
+
+def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    players = run_dir / "players"
+    counts = f"for p in $(cat {players}); do kill -0 $p && echo $p; done >> {run_dir}/alive 2>/dev/null; "
+    worker = f"touch {players}; {counts} setsid sleep 600 & echo $! >> {players}; exit 1"
+    waits = f"until [ $(cat {players} | wc -l) -ge 4 ]; do sleep 0.02; done; exit 0"
+    roles = {"worker_0": worker, "trainer": waits}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
+    assert (run_dir / "alive").read_text() == ""
+
+
+@dataclasses.dataclass
+class Stuck:
+    """A process in uninterruptible sleep: SIGKILL comes to nothing."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int | None:
+        raise AssertionError("for ever")
+
+    def send_signal(self, number: int, /) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "KILL_SECS", 1.0)
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    stuck = [Stuck(2**22 + k) for k in range(3)]
+    starts = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
+    roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
+    roles.append(RoleProcess("trainer", lambda environ, log: sleeper, {}, tmp_path / "trainer", 3))
+    for role in roles:
+        role.start()
+    began = time.monotonic()
+    role_process.kill_roles(roles)
+    assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"
+    assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
+    out = capfd.readouterr().out
+    assert out.count("has not ended 1 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
+    assert "worker_1 has not ended" in (tmp_path / "1").read_text()
+
+
+@pytest.fixture
+def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[..., Supervisor]]:
+    """Starts supervisors whose steps the test makes."""
+    supervisors: list[Supervisor] = []
+
+    def start(roles: dict[str, str], **more: Any) -> Supervisor:
+        supervisors.append(make_supervisor(run_dir, stop, roles, **more))
+        supervisors[-1]._start()
+        return supervisors[-1]
+
+    yield start
+    for supervisor in supervisors:
+        supervisor.kill_all()
+        supervisor._end_orphans(spared=set())
+        supervisor.status.stop([])
+        supervisor._guard.close()
+
+
+def test_what_roles_that_end_together_have_left_is_waited_for_once(
+    started: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+
+    def end_marked(marks: Collection[str]) -> list[int]:
+        asked.append(set(marks))
+        return []
+
+    supervisor = started({"worker": "exit 1"}, workers=3)
+    assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor.workers), 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "end_marked", end_marked)
+        supervisor.step()
+    assert asked == [{worker.mark for worker in supervisor.workers}]
+    assert [worker.failures for worker in supervisor.workers] == [1, 1, 1]
+
+
+def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended(
+    started: Callable[..., Supervisor], run_dir: Path
+) -> None:
+    file = run_dir / "helpers"
+    starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
+    supervisor = started({"worker": starts.format("") + starts.format("setsid") + SAVES})
+    pids = supervisor._pids()
+    assert processes.wait_until(lambda: len(supervisor._starter.orphans(pids)) == 2, 10.0)
+    helper, nobodys = map(int, file.read_text().split())
+    assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
+    supervisor._end_orphans(spared=set())
+    assert processes.is_alive(helper) and not processes.is_alive(nobodys)
+    supervisor.kill_all()
+    assert gone(helper, 5.0)

@@ -1,0 +1,96 @@
+"""Supervisors with small shell programs as roles, and such programs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from tests.support.fake_run import SAVES, command_of, variables_of
+from tests.support.waiting import until
+from tfagents_system.launch import run_rules
+from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.topology import allowed_cpus, cores_of
+from tfagents_system.report.status import read_status
+from tfagents_system.run_files.run_lock import RunLock
+
+
+def make_supervisor(
+    exp_dir: Path, stop: StopFlag, roles: dict[str, str], lock: RunLock | None = None, **more: Any
+) -> Supervisor:
+    spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
+    variables = variables_of(spec)
+    plan = plan_cpus(
+        reverb_cpus=int(variables.trainer_server is None), train_cpus=int(variables.local_trainer),
+        num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
+        cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
+        eval_workers=variables.eval_workers,
+    )  # fmt: skip
+    starter = RoleStarter(command_of(spec))
+    return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, run_rules.RunRules, step_secs=0.02, lock=lock)
+
+
+def log(exp_dir: Path, role: str) -> str:
+    return (exp_dir / "logs" / f"{role}.log").read_text()
+
+
+def once_up(
+    run_dir: Path, then: Callable[[], object], roles: Collection[str] = ("trainer", "replay", "worker_0")
+) -> None:
+    """Calls `then` in a thread once each of these roles has said "up"."""
+
+    def is_up(role: str) -> bool:
+        path = run_dir / "logs" / f"{role}.log"
+        return path.exists() and "up\n" in path.read_text()
+
+    def wait() -> None:
+        until(lambda: all(map(is_up, roles)), 30.0, "the roles are up")
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def once_stopping(run_dir: Path, then: Callable[[], object]) -> None:
+    """Calls `then` in a thread once the run's status says what stops it."""
+
+    def is_stopping() -> bool:
+        status = read_status(run_dir / "status.json")
+        return status is not None and bool(status["run"]["message"])
+
+    def wait() -> None:
+        until(is_stopping, 30.0, "the run is stopping")
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def works(role: str, key: str, number: str) -> str:
+    """A role that tells how far it has come."""
+    beat = f'{{\\"state\\": \\"at work\\", \\"pid\\": $$, \\"{key}\\": {number}}}'
+    return f'echo "{beat}" > $SAC_EXP_DIR/heartbeats/{role}.json; '
+
+
+def stop_when_given_up(supervisor: Supervisor, stop: StopFlag, role: str) -> None:
+    deadline = time.monotonic() + 30.0
+    while not supervisor.roles[role].given_up and time.monotonic() < deadline:
+        time.sleep(0.02)
+    stop.set()
+
+
+def waits_for_lines(path: Path, count: int) -> str:
+    return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
+
+
+def beating(exp_dir: Path, state: str) -> str:
+    """A trainer that has told what it does."""
+    return f"""echo '{{"role": "trainer", "state": "{state}"}}' > {exp_dir}/heartbeats/trainer.json; """
+
+
+def at_work(role: str, program: str) -> str:
+    return f"""echo '{{"state": "collecting"}}' > "$SAC_EXP_DIR/heartbeats/{role}.json"; {program}"""
