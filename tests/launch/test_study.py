@@ -477,6 +477,8 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
         assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == [edits]
     with pytest.raises(SystemExit):
         studies.main([*command, "--fresh"])
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert studies.main(command) == EXIT_DONE and asked[-1] == ["keep"], "nobody is there to answer"
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:

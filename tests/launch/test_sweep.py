@@ -410,7 +410,9 @@ def begun(folder: Path, number: int, state: str = "running") -> RunPaths:
     return paths
 
 
-def test_tasks_whose_files_were_edited_are_refused_together(vars_file: Path, started: list[Task]) -> None:
+def test_tasks_whose_files_were_edited_are_refused_together(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number, state in ((0, "done"), (1, "running"), (2, "running")):
         begun(vars_file.parent, number, state)
     command = [str(vars_file), "--seeds", "0-3"]
@@ -428,6 +430,8 @@ def test_tasks_whose_files_were_edited_are_refused_together(vars_file: Path, sta
         started.clear()
     assert sweep.main([*command, "--fresh"]) == 0 and [t.state for t in started] == [WAITING] * 4
     assert all("TFAGENTS_EDITS" not in t.environ for t in started)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert sweep.main(command) == 0, "nobody is there to answer"
 
 
 @pytest.mark.parametrize(

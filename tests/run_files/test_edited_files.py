@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from wheels import turning
 from pathlib import Path
 
 ROBOT = Path(__file__).parent / "models" / "robot.xml"
+gymnasium.register("Gripper-v0", entry_point="made.gripper:Gripper")
 """
 FILES = {
     "params.py": PARAMS,
@@ -32,14 +34,18 @@ FILES = {
     "models/legs.xml": "<legs/>",
     "models/other.xml": "<other/>",
     "plot.py": "import arm\n",
+    "made/gripper.py": "",
+    "made/unmade.py": "",
+    "track.csv": "0,1",
     "broken.py": "def",
     "os.py": "",
     "notes.txt": "robot.xml",
-    "config.json": json.dumps({"horizon": 20, "mass": 1.0}),
+    "config.json": json.dumps({"horizon": 20, "mass": 1.0, "track": "data/track.csv"}),
 }
 USED = {
     "params.py", "arm.py", "os.py", "wheels/__init__.py", "wheels/turning.py", "wheels/rim.py",
     "wheels/deep/__init__.py", "wheels/deep/hub.py", "hub.bin", "models/robot.xml", "models/legs.xml",
+    "made/gripper.py",
 }  # fmt: skip
 
 
@@ -83,7 +89,7 @@ def test_what_a_run_is_made_of_is_what_its_params_import_and_name(project: Path)
 @pytest.mark.parametrize("name", sorted(set(FILES) - {"wheels/__init__.py"}))
 def test_an_edit_counts_where_the_run_uses_the_file(name: str, run: RunPaths, project: Path) -> None:
     (project / name).write_text("X = 5\n")
-    counts = name in USED or name == "config.json"
+    counts = name in USED or name in ("config.json", "track.csv")
     used, beside = edits(run, project)
     assert [one.partition(" (")[0] for one in used] == [name] * counts
     assert beside == [f"changed {name}"] * (not counts)
@@ -92,7 +98,7 @@ def test_an_edit_counts_where_the_run_uses_the_file(name: str, run: RunPaths, pr
 def test_comments_and_spaces_are_no_edits(run: RunPaths, project: Path) -> None:
     (project / "params.py").write_text("# How it walks.\n" + PARAMS.replace("arm, os.path", "arm,  os.path  # Both."))
     (project / "arm.py").write_text("LENGTH = (1.0)\n")
-    (project / "config.json").write_text('{"mass": 1.0,\n "horizon": 20}')
+    (project / "config.json").write_text('{"mass": 1.0,\n "track": "data/track.csv", "horizon": 20}')
     assert edits(run, project) == ([], [])
     (project / "arm.py").write_text('"""What it is."""\nLENGTH = 1.0\n')  # May be read by the program.
     (project / "config.json").write_text('{"mass": 1, "horizon": 20}')
@@ -119,12 +125,12 @@ def test_another_params_file_is_an_edit(run: RunPaths, project: Path) -> None:
 def test_who_changes_the_copy_of_a_run_has_edited_nothing(run: RunPaths, project: Path) -> None:
     """As the refusal of a setting that must stay proposes."""
     run.params.write_text(PARAMS + "X = 1\n")
-    assert edits(run, project)[0] == ["params.py (after line 6)"], "what it began with is unknown"
+    assert edits(run, project)[0] == ["params.py (after line 7)"], "what it began with is unknown"
     began = run_inputs.Inputs(project / "params.py", project / "config.json").digests_of_two()
     run.run_json.write_text(json.dumps(json.loads(run.run_json.read_text()) | {"began_with": began}))
     assert edits(run, project) == ([], [])
     (project / "params.py").write_text(PARAMS + "Y = 1\n")
-    assert edits(run, project)[0] == ["params.py (line 7)"]
+    assert edits(run, project)[0] == ["params.py (line 8)"]
 
 
 def test_long_differences_are_cut() -> None:
@@ -133,4 +139,28 @@ def test_long_differences_are_cut() -> None:
     whole = list(edit.diff())
     shown = edited_files.Edits([edit]).diff()
     assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
+    assert "@@ -3,3 +3,3 @@" in whole and "@@ -93,3 +93,3 @@" in whole, "by the numbers of the whole file's lines"
     assert whole[:2] == ["--- a.py of the run", "+++ a.py"]
+
+
+def test_differences_can_be_read_in_a_terminal(run: RunPaths, project: Path) -> None:
+    (project / "track.csv").write_bytes(b"\x1b[2J" + 300 * b"5")
+    (project / "hub.bin").write_bytes(b"\0\x1b\xff")
+    found = edited_files.find(run, project / "params.py", project / "config.json", lambda: digests(project))
+    assert [edit.name.rpartition("/")[2] for edit in found.used] == ["hub.bin", "track.csv"]
+    assert str(found.used[0]).endswith("hub.bin (changed)") and "\x1b" not in "".join(found.diff())
+    assert f"+\\x1b[2J{152 * '5'}..." in found.diff()
+
+
+def test_large_files_are_compared_at_once() -> None:
+    """Lines that repeat are the slowest for difflib: 20,000 of two kinds take it minutes."""
+    before = [f"{k % 2}" for k in range(200_000)]
+    began = time.process_time()
+    edit = Edit("a.csv", before, [*before[:50_000], "9", *before[50_001:]])
+    assert str(edit) == "a.csv (line 50001)"
+    assert list(edit.diff())[2:] == ["@@ -50000,3 +50000,3 @@", " 1", "-0", "+9", " 1"]
+    other = Edit("a.csv", before, [f"{(k + 1) % 2}" for k in range(100_000)])
+    assert (
+        str(other) == "a.csv (lines 1-100000)" and edited_files.Edits([other]).diff()[2] == "@@ -1,200000 +1,100000 @@"
+    )
+    assert time.process_time() - began < 5

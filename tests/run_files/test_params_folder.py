@@ -17,8 +17,12 @@ from unittest import mock
 
 import pytest
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import prepare
+from tfagents_system.launch.edit_checks import ARRAY, look_at_array
+from tfagents_system.launch.resources import JOB_MB
+from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_inputs import Inputs
@@ -254,6 +258,26 @@ def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], projec
     submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
     assert submitted.code == 2 and "config.json (line 1)" in submitted.told
     assert "another SAC_EXP_NAME begins another run" in submitted.told and "--fresh" not in submitted.told
+
+
+def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
+    environ: dict[str, str], project: Path, tmp_path: Path
+) -> None:
+    vars_file = tmp_path / "vars.sh"
+    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
+    for number in (4, 6, 7):
+        train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def told(array: str, **variables: str) -> list[str]:
+        check = Check("")
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        return check.errors
+
+    (error,) = told("0-6:2,7%2")
+    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
+    assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
+    assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:

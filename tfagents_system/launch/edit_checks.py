@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,19 @@ from typing import Any
 from tfagents_system.checks.called_as import option
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
-from tfagents_system.launch.run_settings import KEEP
-from tfagents_system.run_files import edited_files, params_folder
+from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE, resolve
+from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.run_files import edited_files, params_folder, run_directory
 from tfagents_system.run_files.edited_files import Edits
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
 
+ARRAY = "TFAGENTS_ARRAY"  # `0-9:2,20%4`: the task ids of a job that is about to be submitted.
 NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
 _MOST_SHOWN = 8
-_JOB = "SLURM_JOB_ID"
+_MOST_TASKS = 200  # Of an array; each takes 10 ms.
+_JOB, _TASK = "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"
 
 
 class EditChecks:
@@ -52,7 +58,8 @@ class EditChecks:
                 f"it readable, or give {option('keep')}"
             )
             return
-        self._tell(found, environ, edits, check)
+        frozen = (params.parent, config.parent) if resources.JOB_MB in environ else ()
+        self._tell(found, environ, edits, check, frozen)
 
     def _digests_of(self, folder: Path, values: Mapping[str, Any]) -> Mapping[str, str]:
         if folder not in self._digests:
@@ -61,18 +68,55 @@ class EditChecks:
             self._digests[folder] = params_folder.digests(folder, files)
         return self._digests[folder]
 
-    def _tell(self, found: Edits, environ: Mapping[str, str], edits: str | None, check: Check) -> None:
+    def _tell(
+        self, found: Edits, environ: Mapping[str, str], edits: str | None, check: Check, frozen: Sequence[Path]
+    ) -> None:
+        """Tells it; `frozen` folders are those of a submission, which the user never sees."""
         used = ", ".join(map(str, found.used))
         if found.used and edits == KEEP:
             check.facts.append(f"edited since the run began, which goes on with its copies: {used}")
         elif found.used:
             words = f"edited since the run began with its copies of them: {used}. {_ways_on(environ)}"
-            check.errors.append("\n  | ".join([words, *found.diff()]))
+            text = "\n  | ".join([words, *found.diff()])
+            for folder in frozen:
+                text = text.replace(f"{folder}/", "")
+            check.errors.append(text)
         if found.beside and edits != KEEP:
             check.notes.append(
                 f"{_some(found.beside)} beside the params since the run began, which neither import nor name it: the "
                 "run goes on with its own copy of the folder"
             )
+
+
+def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignments: Sequence[str], check: Check) -> None:
+    """Compares the files of those runs of an array that have begun, before it waits in the queue.
+
+    Args:
+      environ: Of the check of its first task, with the ids in ARRAY; without these nothing is done.
+      vars_file: Of all tasks.
+      assignments: `NAME=VALUE` of all tasks.
+      check: Gets what was found, once for all tasks.
+    """
+    edits = environ.get(EDITS)
+    if ARRAY not in environ or vars_file is None or edits == TAKE:
+        return
+    looks = EditChecks()
+    found = Check("")
+    for number in _ids(environ[ARRAY])[:_MOST_TASKS]:
+        own = read_vars_file(vars_file, {**environ, _TASK: str(number)})
+        own = resolve(own, assignments, vars_file=vars_file, root=ROOT).environ
+        values, _ = read_variables(own, vars_file=vars_file, root=ROOT)
+        if "exp_dir" in values and run_directory.has_begun(RunPaths(values["exp_dir"])):
+            looks.look(values, environ, RunPaths(values["exp_dir"]), edits, found)
+    for told, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
+        told += [each for each in dict.fromkeys(all_told) if each not in told]
+
+
+def _ids(array: str) -> list[int]:
+    found = set[int]()
+    for first, last, step in re.findall(r"(\d+)(?:-(\d+)(?::(\d+))?)?", array.partition("%")[0]):
+        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return sorted(found)
 
 
 def _ways_on(environ: Mapping[str, str]) -> str:

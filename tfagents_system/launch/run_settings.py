@@ -97,6 +97,11 @@ def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> 
             group.add_argument(EDIT_OPTIONS[edits], action="store_const", dest="edits", const=edits, help=told)
 
 
+def is_again(environ: Mapping[str, str]) -> bool:
+    """Whether SLURM, or a job before, has started this: nobody is there to answer, and an edit must not end it."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(environ.get(SUBMITTED_AGAIN))
+
+
 def carried(environ: Mapping[str, str]) -> Overrides:
     """The overrides of the start that this process belongs to."""
     content = environ.get(CARRIER)

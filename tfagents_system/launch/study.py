@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, KEEP, add_edit_options, is_again
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
+    args.edits = KEEP if is_again(os.environ) else args.edits  # As the trials have it.
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)

@@ -11,6 +11,8 @@ import ast
 import dataclasses
 import difflib
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +22,10 @@ from tfagents_system.run_files.run_paths import RunPaths
 _MOST_BYTES = 1 << 20  # Of a data file that is searched for names of others.
 _MOST_LINES = 24  # Of all differences together.
 _MOST_RANGES = 6
+_MOST_COMPARED = 2000  # Lines that are not the same at both ends: difflib takes the square of that.
+_MOST_WIDE = 160
+_MODULE = re.compile(r"[A-Za-z_][\w.]*[.:][\w.]*\w")  # In a text: `arm:Arm` of an entry point, `robots.arm`.
+_CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +45,9 @@ class Edit:
         """`params.py (lines 3, 8-9)`, by the numbers that the lines have now."""
         if self.now is None:
             return f"{self.name} (gone)"
-        matcher = difflib.SequenceMatcher(None, self.before, self.now, autojunk=False)
-        changes = [opcode for opcode in matcher.get_opcodes() if opcode[0] != "equal"]
-        ranges = [_range(first, end) for _, _, _, first, end in changes]
-        if not ranges:
-            return self.name
+        ranges = [_range(first, end) for first, end in self._changes()]
+        if not ranges:  # No text, or other ends of lines.
+            return f"{self.name} (changed)"
         more = f" and {len(ranges) - _MOST_RANGES} places more" if len(ranges) > _MOST_RANGES else ""
         word = "line" if ranges[0].rpartition(" ")[2].isdecimal() and len(ranges) == 1 else "lines"
         return f"{self.name} ({word} {', '.join(ranges[:_MOST_RANGES])}{more})".replace("line after", "after line")
@@ -51,7 +55,32 @@ class Edit:
     def diff(self) -> Iterator[str]:
         """Lines of a unified diff, from what the run has to what the file is now."""
         named = f"{self.name} of the run", self.name if self.now is not None else "gone"
-        yield from difflib.unified_diff(self.before, self.now or (), *named, n=1, lineterm="")
+        first, before, now = self._middle()
+        if len(before) + len(now) > _MOST_COMPARED:
+            yield from (f"--- {named[0]}", f"+++ {named[1]}")
+            yield f"@@ -{first + 1},{len(before)} +{first + 1},{len(now)} @@"
+            yield from (*(f"-{line}" for line in before), *(f"+{line}" for line in now))
+            return
+        skipped = max(0, first - 1)
+        around = slice(skipped, first + len(before) + 1), slice(skipped, first + len(now) + 1)
+        for line in difflib.unified_diff(self.before[around[0]], (self.now or ())[around[1]], *named, n=1, lineterm=""):
+            yield _shifted(line, skipped) if line.startswith("@@") else line
+
+    def _changes(self) -> list[tuple[int, int]]:
+        """Ranges of the lines now that are not those before."""
+        first, before, now = self._middle()
+        if len(before) + len(now) > _MOST_COMPARED:
+            return [(first, first + len(now))]
+        opcodes = difflib.SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
+        return [(first + begin, first + end) for what, _, _, begin, end in opcodes if what != "equal"]
+
+    def _middle(self) -> tuple[int, Sequence[str], Sequence[str]]:
+        """How many lines both begin with, and the lines then and now without these and those that both end with."""
+        before, now = self.before, self.now or ()
+        shorter = min(len(before), len(now))
+        first = next((k for k in range(shorter) if before[k] != now[k]), shorter)
+        last = next((k for k in range(shorter - first) if before[-1 - k] != now[-1 - k]), shorter - first)
+        return first, before[first : len(before) - last], now[first : len(now) - last]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +97,7 @@ class Edits:
 
     def diff(self) -> list[str]:
         """The differences of `used`, cut where they are long."""
-        lines = [line for edit in self.used for line in edit.diff()]
+        lines = [_readable(line) for edit in self.used for line in edit.diff()]
         left = len(lines) - _MOST_LINES
         return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
@@ -95,7 +124,7 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
         return Edits(used)
     compared = {source.resolve() for _, source in pairs}
     name_then = run_inputs.name_of_params(paths)
-    uses = used_files(paths.params_folder, name_then, kept)
+    uses = used_files(paths.params_folder, name_then, kept, paths.config)
     beside = []
     for told in params_folder.differences(kept, digests()):
         what, _, name = told.partition(" ")
@@ -109,16 +138,19 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
     return Edits(used, beside)
 
 
-def used_files(folder: Path, params: str, names: Iterable[str]) -> set[str]:
+def used_files(folder: Path, params: str, names: Iterable[str], config: Path | None = None) -> set[str]:
     """Those of a folder's files that the params file imports, or names in a text, itself or by way of another one.
 
     Args:
       folder: Of the params file.
       params: Its name.
       names: Relative paths of the folder's files.
+      config: A JSON that may name further ones.
     """
-    known = set(names)
-    found, left = set[str](), [params] if params in known else []
+    known = _Known(names)
+    found, left = set[str](), [params] if params in known.paths else []
+    if config is not None:
+        left += _used_by(config, config.name, known)
     while left:
         name = left.pop()
         if name not in found:
@@ -127,23 +159,39 @@ def used_files(folder: Path, params: str, names: Iterable[str]) -> set[str]:
     return found
 
 
-def _used_by(path: Path, name: str, known: set[str]) -> set[str]:
+class _Known:
+    """The files of a folder.
+
+    Attributes:
+      paths: Relative ones.
+      named: The paths of files of a name.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = set(paths)
+        self.named = defaultdict[str, set[str]](set)
+        for path in self.paths:
+            self.named[PurePosixPath(path).name].add(path)
+
+
+def _used_by(path: Path, name: str, known: _Known) -> set[str]:
     try:
         content = path.read_bytes()[:_MOST_BYTES].decode(errors="replace")
         if path.suffix != ".py":
-            return {each for each in known if PurePosixPath(each).name in content}
+            return {each for base, paths in known.named.items() if base in content for each in paths}
         tree = ast.parse(content)
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return set()
     package = PurePosixPath(name).parent.parts
     used = set[str]()
     for node in ast.walk(tree):
+        modules = _modules(node, package)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             last = node.value.rpartition("/")[2]
-            used |= {each for each in known if "." in last and PurePosixPath(each).name == last}
-        else:
-            for module in _modules(node, package):
-                used |= _files_of_module(module) & known
+            used |= known.named.get(last, set()) if "." in last else set()
+            modules = [tuple(node.value.partition(":")[0].split("."))] if _MODULE.fullmatch(node.value) else []
+        for module in modules:
+            used |= _files_of_module(module) & known.paths
     return used
 
 
@@ -171,11 +219,23 @@ def _edit(copy: Path, source: Path, name: str) -> Edit | None:
     before, now = copy.read_bytes(), source.read_bytes() if source.exists() else None
     if before == now or (now is not None and _are_same(before, now, copy.suffix)):
         return None
-    return Edit(name, _lines(before), None if now is None else _lines(now))
+    is_text = b"\0" not in before + (now or b"")
+    return Edit(name, _lines(before) if is_text else (), None if now is None else _lines(now) if is_text else ())
 
 
 def _lines(content: bytes) -> list[str]:
     return content.decode(errors="replace").splitlines()
+
+
+def _readable(line: str) -> str:
+    """Without what would command a terminal, and not wider than one."""
+    line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
+    return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
+
+
+def _shifted(line: str, by: int) -> str:
+    """`@@ -3 +3,2 @@` of lines that begin later."""
+    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
 
 
 def _are_same(before: bytes, now: bytes, suffix: str) -> bool:
