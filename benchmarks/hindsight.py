@@ -26,10 +26,10 @@ from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import BlockClient, no_pacing
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
