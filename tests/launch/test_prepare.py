@@ -22,7 +22,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import environment_checks, prepare
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
-from tfagents_system.launch.run_settings import RunSettings, resolve
+from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -236,9 +236,13 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     train(RunPaths(tmp_path / "run"))
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     capsys.readouterr()
-    assert prepare.prepare(environ | {"SAC_SEED": "6"}, None)
+    with pytest.raises(UserError) as refused:
+        prepare.prepare(environ, None)
+    (finding,) = refused.value.findings
+    assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh starts over" in finding
+    capsys.readouterr()
+    assert prepare.prepare(environ | {"SAC_SEED": "6", EDITS: KEEP}, None)
     out = capsys.readouterr().out
-    assert "-    num_iter = 3\n+    num_iter = 9\n" in out and "continues with its own copy" in out
     assert "this run began with SAC_SEED=5, which stays" in out
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
@@ -281,7 +285,9 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     else:
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
-    assert prepare.prepare(environ, None)
+    with pytest.raises(UserError, match=r"params\.py \(line 6\)"):
+        prepare.prepare(environ, None)
+    assert prepare.prepare(environ | {EDITS: KEEP}, None)
     assert paths.params.read_text() == PARAMS and paths.replay.exists()
 
 

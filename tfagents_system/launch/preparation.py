@@ -11,6 +11,7 @@ from tfagents_system.checks.checklist import Checklist
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
@@ -25,6 +26,7 @@ from tfagents_system.launch.run_settings import (
     FRESH,
     PRIOR_FOLDER,
     RESET,
+    TAKE,
     RunSettings,
     resolve,
 )
@@ -84,7 +86,7 @@ class Preparation:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
         if not self.checks["run directory"].errors:
-            self._keep_folder()
+            self._look_at_files()
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
@@ -97,8 +99,15 @@ class Preparation:
             self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
 
-    def _keep_folder(self) -> None:
-        self._kept.take(self._values, self._run_before, self.edits, self.checks["params folder"])
+    def _look_at_files(self) -> None:
+        """Copies those that the run begins with, or compares those of a run that goes on with its copies."""
+        run, check = self._run_before, self.checks["params folder"]
+        if "server" in self._values:
+            return
+        if run is not None and run_directory.has_begun(run) and self.edits != TAKE:
+            EditChecks().look(self._values, self._environ, run, self.edits, check)
+        else:
+            self._kept.take(self._values, check)
 
     def close(self) -> None:
         """Removes what only the checks needed."""
