@@ -63,7 +63,7 @@ def test_the_lock_is_exact_and_names_no_place() -> None:
 
 def test_what_is_locked_can_be_installed_with_its_dependencies() -> None:
     """What `uv pip install --dry-run -r requirements.lock` asks the index, asked of what is installed here."""
-    installed = {canonicalize_name(each.name): each.version for each in importlib.metadata.distributions()}
+    installed = {str(canonicalize_name(each.name)): each.version for each in importlib.metadata.distributions()}
     looked_at, conflicts = 0, {}
     for package, version in LOCK.items():
         if installed.get(package) != version:  # Another one within the ranges, with other requirements.
