@@ -21,6 +21,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
 from tfagents_system.launch.inspection import PARAMS, Inspection, Inspector
 from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_settings import FOLDER
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.report.long_work import LongWork
@@ -38,10 +39,12 @@ class Progress:
     Args:
       path: The file.
       step_timeout_secs: Limit of a step or a reset; all else may take longer.
+      copy: The temporary copy of the params' folder, whose name means nothing to the user; None: there is none.
     """
 
-    def __init__(self, path: Path, step_timeout_secs: float) -> None:
+    def __init__(self, path: Path, step_timeout_secs: float, copy: str | None) -> None:
         self._path = path
+        self._copy = copy
         self._step_timeout_secs = step_timeout_secs
         self._seen: tuple[int, int] | None = None
         self._since = self._spoke = time.monotonic()
@@ -69,7 +72,8 @@ class Progress:
             if (seen := (stat.st_ino, stat.st_mtime_ns)) != self._seen:
                 self._seen, self._since = seen, time.monotonic()
                 self._spoke = self._since
-                work.doing = self.read().doing
+                doing = self.read().doing
+                work.doing = doing.replace(f"{self._copy}/", "") if self._copy else doing
                 return False
         now = time.monotonic()
         if self._seen is None or now - self._spoke < min(_SPEAK_SECS, self._step_timeout_secs):
@@ -129,7 +133,7 @@ def run_inspection(
         read_variables(environ, vars_file=vars_file, root=ROOT)[0].get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
     )
     with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
-        progress = Progress(Path(folder) / "progress", timeout_secs)
+        progress = Progress(Path(folder) / "progress", timeout_secs, environ.get(FOLDER))
         if fork_server is not None:
             try:
                 return _inspect_forked(environ, vars_file, fork_server, progress, work, render, plan)

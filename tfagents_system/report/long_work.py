@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 AFTER_SECS = 2.0  # What is over before is not told of.
-_DRAW_SECS = 0.1
+_DRAW_SECS = 0.25  # Checks measure how fast the machine is meanwhile.
 _DEFAULT_LINE_SECS = 5.0  # SAC_LOG_SECS changes it, as for a run.
 
 
@@ -123,9 +123,16 @@ class LongWork:
         console = Drawn(file=self._stream) if is_terminal else Drawn()
         both = is_terminal and sys.stdout is not None and sys.stdout.isatty()
         self._bar = Progress(
-            texts[0], BarColumn(), texts[1], TimeElapsedColumn(),
-            console=console, transient=not self._stays, redirect_stdout=both, redirect_stderr=is_terminal,
-        )  # fmt: skip
+            texts[0],
+            BarColumn(),
+            texts[1],
+            TimeElapsedColumn(),
+            console=console,
+            transient=not self._stays,
+            refresh_per_second=1 / _DRAW_SECS,
+            redirect_stdout=both,
+            redirect_stderr=is_terminal,
+        )
         self._task = self._bar.add_task(self.what, total=self.total, parts="")
         self._bar.start()
 
