@@ -36,7 +36,7 @@ def prepare_headless() -> None:
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     # pygame's own import warns of this; a user can't fix it.
-    warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, module=r"pygame\b")
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated", module=r"pygame\b")
     if "MUJOCO_GL" not in os.environ and importlib.util.find_spec("mujoco"):
         backend = next((name for name in _LIBRARIES if _can_draw(name)), None)
         if backend:
