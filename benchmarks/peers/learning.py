@@ -58,7 +58,8 @@ def main() -> None:
     from stable_baselines3.common.monitor import Monitor
 
     arguments = parse_arguments()
-    options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu", **arguments.options}
+    own = {"train_freq": 1, "gradient_steps": arguments.updates_per_step, "device": "cpu"}
+    options: dict[str, Any] = {**own, **arguments.options}
     if arguments.learning_rate is not None:
         options["learning_rate"] = arguments.learning_rate
     if arguments.goals:
@@ -69,7 +70,6 @@ def main() -> None:
         "MultiInputPolicy" if arguments.goals else "MlpPolicy",
         Monitor(gymnasium.make(arguments.environment)),
         learning_starts=arguments.learning_starts,
-        train_freq=1,
         seed=arguments.seed,
         **options,
     )
