@@ -197,7 +197,7 @@ OURS = {
     ),
 }
 
-_PEER_WIDTH = {"policy_kwargs": {"net_arch": [256, 256]}}
+_PEER_WIDTH = {"net_arch": [256, 256]}
 
 PEERS = {
     "SBX SAC": Variant(library="sbx", algorithm="sac"),
@@ -206,8 +206,14 @@ PEERS = {
     "SB3 SAC": Variant(library="sb3", algorithm="sac"),
     "SB3-contrib TQC": Variant(library="contrib", algorithm="tqc"),
     "SB3-contrib CrossQ": Variant(library="contrib", algorithm="crossq"),
-    "SB3 DQN": Variant(library="sb3", algorithm="dqn", options=_PEER_WIDTH, discrete=True, values=True),
+    "SB3 DQN": Variant(
+        library="sb3", algorithm="dqn", options={"policy_kwargs": _PEER_WIDTH}, discrete=True, values=True
+    ),
     "SB3-contrib QR-DQN": Variant(
-        library="contrib", algorithm="qrdqn", options=_PEER_WIDTH, discrete=True, values=True
+        library="contrib",
+        algorithm="qrdqn",
+        options={"policy_kwargs": {**_PEER_WIDTH, "n_quantiles": 25}},
+        discrete=True,
+        values=True,
     ),
 }

@@ -13,13 +13,13 @@ import os
 from typing import Any
 
 LIBRARIES = ("sbx", "sb3", "contrib")
-_CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
+CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--algorithm", choices=tuple(_CLASSES), default="sac")
+    parser.add_argument("--algorithm", choices=tuple(CLASSES), default="sac")
     parser.add_argument("--environment", required=True)
     parser.add_argument("--steps", type=int, required=True, help="environment steps, the random ones included")
     parser.add_argument("--learning_starts", type=int, default=1000, help="random steps before the first update")
@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def algorithm_class(library: str, algorithm: str) -> Any:
     """An algorithm by name; where TQC and CrossQ are depends on the library."""
-    name = _CLASSES[algorithm]
+    name = CLASSES[algorithm]
     if library == "sbx":
         import sbx
 
