@@ -137,7 +137,7 @@ TASKS = {
     "cartpole": Task(
         "CartPole-v1", 500, 50_000, 2_560, 45, values=ValueSettings(256, 128, 2.3e-3, 64, 10, 8_000, 0.04)
     ),
-    "acrobot": Task("Acrobot-v1", 500, 100_000, 5_000, 2, values=ValueSettings(4, 4, 6.3e-4, 128, 250, 12_000, 0.1)),
+    "acrobot": Task("Acrobot-v1", 500, 40_000, 2_000, 2, values=ValueSettings(4, 4, 6.3e-4, 128, 250, 12_000, 0.1)),
     "reach": Task(
         "tfagents_system.examples.reach.environment:Reach-v0",
         50,
