@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -26,10 +28,10 @@ from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import BlockClient, no_pacing
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
@@ -39,6 +41,8 @@ FORMS = {
     for n_step in (1, 3)
     for hindsight in (None, Hindsight(0.8))
 }
+FREE = "n_step=1 with hindsight, free reward"
+FORMS[FREE] = FORMS["n_step=1 with hindsight"]
 LAYOUT = Layout.from_specs(
     {
         name: np.zeros(size, np.float32)
@@ -60,36 +64,45 @@ class Goals:
         return reward
 
 
-def filled(folder: Path, steps: int, segment_steps: int) -> Ring:
-    """A ring of so many steps; the workers' segments come in turns."""
-    ring = Ring.open(folder, LAYOUT, steps + steps // segment_steps)
+class FreeGoals:
+    """The same in no more time than it takes: what is left is the toolkit's."""
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: object) -> np.ndarray:
+        return -(np.linalg.norm(achieved - desired, axis=-1) > 0.05).astype(np.float32)
+
+
+def segments(segment_steps: int) -> Iterator[Segment]:
+    """Of episodes without end, the workers' in turns."""
     rng = np.random.default_rng(0)
     sizes = [column.shape[0] for column in LAYOUT.observation]
     observation = [rng.standard_normal((segment_steps + 1, size), np.float32) for size in sizes]
     action = [rng.standard_normal((segment_steps, 8), np.float32)]
-    numbers = np.zeros(WORKERS, int)
+    for k in itertools.count():
+        number, worker = divmod(k, WORKERS)
+        episode, first = divmod(number * segment_steps, EPISODE)
+        yield Segment(
+            worker_id=worker,
+            incarnation=1,
+            number=number,
+            iteration=0,
+            end_of_iteration=False,
+            starts_episode=first == 0,
+            ends_episode=first + segment_steps == EPISODE,
+            observation=observation,
+            action=action,
+            reward=np.zeros(segment_steps, np.float32),
+            discount=np.ones(segment_steps, np.float32),
+            episode=np.array([[episode, first]], np.int64),
+        )
+
+
+def filled(folder: Path, steps: int, coming: Iterator[Segment]) -> Ring:
+    """A ring of so many steps of these segments."""
+    first = next(coming)
+    ring = Ring.open(folder, LAYOUT, steps + steps // first.num_steps)
+    ring.append(first)
     while ring.total_rows < ring.num_rows:
-        segments = []
-        for worker in range(WORKERS):
-            number, first = divmod(int(numbers[worker]) * segment_steps, EPISODE)
-            segments.append(
-                Segment(
-                    worker_id=worker,
-                    incarnation=1,
-                    number=int(numbers[worker]),
-                    iteration=0,
-                    end_of_iteration=False,
-                    starts_episode=first == 0,
-                    ends_episode=first + segment_steps == EPISODE,
-                    observation=observation,
-                    action=action,
-                    reward=np.zeros(segment_steps, np.float32),
-                    discount=np.ones(segment_steps, np.float32),
-                    episode=np.array([[number, first]], np.int64),
-                )
-            )
-            numbers[worker] += 1
-        ring.extend(segments)
+        ring.extend(list(itertools.islice(coming, WORKERS)))
     return ring
 
 
@@ -103,21 +116,23 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, segment_steps: int, c
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection
 
-    ring = filled(folder, steps, segment_steps)
+    coming = segments(segment_steps)
+    ring = filled(folder, steps, coming)
     all_tables = tables.make_tables(1)
     _server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     plain = DrawSettings(BATCH, TransitionForm(), MINIBATCHES, seed=0, goals=GoalFunctions([Goals()]))
     snapshots = SnapshotWriter(ring, None, folder / "checkpoints")
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 1, plain, no_pacing(), snapshots)
-    pipe.send(_secs_of_index(ring))
+    pipe.send((_secs_of_index(ring), _secs_of_segment(ring, coming)))
     while True:
         if pipe.poll():
             wanted = pipe.recv()
             if wanted == "stop":
                 os._exit(0)  # Threads that read from Reverb block in C++.
             if wanted in FORMS:
-                service._draw_settings = dataclasses.replace(plain, form=FORMS[wanted])
+                goals = GoalFunctions([FreeGoals() if wanted == FREE else Goals()])
+                service._draw_settings = dataclasses.replace(plain, form=FORMS[wanted], goals=goals)
             pipe.send(time.process_time())
         for _ in range(20):
             service.step()
@@ -133,6 +148,18 @@ def _secs_of_index(ring: Ring) -> float:
             fresh.episodes.find(fresh.held_rows[:1], fresh.held)
         times.append(time.perf_counter() - began)
     return min(times)
+
+
+def _secs_of_segment(ring: Ring, coming: Iterator[Segment]) -> float:
+    """How long it takes to bring the index up to date after one segment more."""
+    times = []
+    for segment in itertools.islice(coming, 200):
+        ring.append(segment)
+        began = time.perf_counter()
+        with ring.lock:
+            ring.episodes.find(ring.steps_left[:0], ring.held)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def _cpu_secs(pipe: Pipe, wanted: str) -> float:
@@ -155,7 +182,9 @@ def measure(outcome: Outcome, steps: int, segment_steps: int, rounds: int, block
         process.start()
         theirs.close()
         try:
-            outcome.row(f"index of {steps:,} steps in segments of {segment_steps}", 1000 * ours.recv(), "ms")
+            of_index, of_segment = ours.recv()
+            outcome.row(f"index of {steps:,} steps in segments of {segment_steps}", 1000 * of_index, "ms")
+            outcome.row("the same, one segment more", 1e6 * of_segment, "us")
             client = BlockClient(port)
             speeds: dict[str, list[float]] = {name: [] for name in FORMS}
             for _ in range(rounds):
@@ -174,13 +203,13 @@ def measure(outcome: Outcome, steps: int, segment_steps: int, rounds: int, block
     what = f"segments of {segment_steps} steps"
     for name, found in speeds.items():
         outcome.row(f"{name}, {what}", statistics.median(found), "minibatches/CPU s")
-    for n_step in (1, 3):
-        pairs = zip(speeds[f"n_step={n_step}"], speeds[f"n_step={n_step} with hindsight"], strict=True)
-        ratio = statistics.median(ours / theirs for theirs, ours in pairs)
-        if n_step == 1:
+    for name, found in speeds.items():
+        plain = name.partition(" ")[0]
+        ratio = statistics.median(ours / theirs for theirs, ours in zip(speeds[plain], found, strict=True))
+        if name == "n_step=1 with hindsight":
             outcome.ratio(f"draws with hindsight over plain ones, {what}", ratio, 0.5)
-        else:
-            outcome.row(f"n_step={n_step} with hindsight over without, {what}", ratio, "")
+        elif name != plain:
+            outcome.row(f"{name} over plain ones, {what}", ratio, "")
 
 
 def main() -> None:

@@ -83,10 +83,10 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     os.sched_setaffinity(0, {cpu})  # Reverb's threads, which start later, inherit it.
     import reverb
 
+    from tfagents_system.replay.draw_settings import DrawSettings
     from tfagents_system.replay.pacing import Lockstep
     from tfagents_system.replay.ring import Ring
     from tfagents_system.replay.sample_forms import TransitionForm
-    from tfagents_system.replay.sampling import DrawSettings
     from tfagents_system.replay.service import ReplayService
     from tfagents_system.replay.snapshots import SnapshotWriter
     from tfagents_system.transport import tables
@@ -252,6 +252,7 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     With priorities, those of each block are also changed by its TD errors, as the server does.
     """
     from tfagents_system.replay import sampling
+    from tfagents_system.replay.draw_settings import DrawSettings
     from tfagents_system.replay.mini_races import MiniRaces
     from tfagents_system.replay.priorities import Priorities, Prioritized
     from tfagents_system.replay.sample_forms import TransitionForm
@@ -270,7 +271,7 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
         for _ in range(rounds):
             for name, form in forms.items():
                 prioritized = Prioritized(priorities, 0.6) if form.is_prioritized else None
-                settings = sampling.DrawSettings(BATCH, form, _ITERATION, seed=0, prioritized=prioritized)
+                settings = DrawSettings(BATCH, form, _ITERATION, seed=0, prioritized=prioritized)
                 started = time.perf_counter()
                 for _ in range(5):
                     arrays = sampling.draw(ring, rng, settings, _ITERATION)

@@ -121,6 +121,7 @@ def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tu
     values = task.values.peers(task.steps) if task.values and variant.values else {}
     command += ["--options", json.dumps({**task.peer_options, **values, **variant.options})]
     command += ["--goals"] if task.goals else []
+    command += ["--normalize"] if task.attributes.get("normalize_observations") else []
     result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)
     return list(zip(result["env_steps"], result["eval_returns"], strict=True))
 
@@ -186,7 +187,7 @@ def main() -> None:
     unfit = [f"{v} on {t}" for t in arguments.task for v in arguments.variant if not variants[v].fits(TASKS[t])]
     if unfit:
         parser.error(
-            "--variant must have the kind of actions of --task, discrete or not, and goals only where it has some; not "
+            "--variant must have the kind of actions of --task, discrete or not, and leave out only what it has; not "
             f"so {', '.join(unfit)}"
         )
     path = arguments.output / "algorithms.csv"

@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--eval_episodes", type=int, default=10)
     parser.add_argument("--options", type=json.loads, default={}, help="JSON: further arguments of the algorithm")
     parser.add_argument("--goals", action="store_true", help="with HER, four of five goals replaced")
+    parser.add_argument("--normalize", action="store_true", help="observations, by running statistics (VecNormalize)")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -52,10 +53,18 @@ def algorithm_class(library: str, algorithm: str) -> Any:
     return getattr(sb3_contrib, name)
 
 
-def main() -> None:
+def environment(arguments: argparse.Namespace) -> Any:
+    """One to train or to evaluate in; EvalCallback gives its own the statistics of the other."""
     import gymnasium
-    from stable_baselines3.common.callbacks import EvalCallback
     from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    env = Monitor(gymnasium.make(arguments.environment))
+    return VecNormalize(DummyVecEnv([lambda: env]), norm_reward=False) if arguments.normalize else env
+
+
+def main() -> None:
+    from stable_baselines3.common.callbacks import EvalCallback
 
     arguments = parse_arguments()
     own = {"train_freq": 1, "gradient_steps": arguments.updates_per_step, "device": "cpu"}
@@ -68,13 +77,13 @@ def main() -> None:
         options |= {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 4}}
     model = algorithm_class(arguments.library, arguments.algorithm)(
         "MultiInputPolicy" if arguments.goals else "MlpPolicy",
-        Monitor(gymnasium.make(arguments.environment)),
+        environment(arguments),
         learning_starts=arguments.learning_starts,
         seed=arguments.seed,
         **options,
     )
     evaluation = EvalCallback(
-        Monitor(gymnasium.make(arguments.environment)),
+        environment(arguments),
         n_eval_episodes=arguments.eval_episodes,
         eval_freq=arguments.eval_steps,
         log_path=".",  # Without one it keeps nothing.

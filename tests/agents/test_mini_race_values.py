@@ -13,10 +13,10 @@ import tensorflow as tf
 from tests.support import learning_checks
 from tests.support.segments_for_tests import numbered_segment
 from tests.support.tasks_to_learn import Steady, SteadyArms
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 
 # A chain of five places with the finish behind the last; action 1 goes on, action 0 back. Going on costs 1, back 0.3.

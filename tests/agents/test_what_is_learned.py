@@ -24,7 +24,7 @@ from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
-from tfagents_system.replay import sampling
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.mini_races import Experience
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -53,7 +53,7 @@ def test_what_ends_and_what_goes_on_with_arms(algorithm: str, n_step: int, tmp_p
 
 def test_a_bootstrap_factor_without_gamma_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the test above: the server leaves gamma out, and values grow beyond 10."""
-    whole = sampling.DrawSettings
+    whole = DrawSettings
 
     def without(**settings: Any) -> Any:
         return whole(**{**settings, "whole_bootstrap": False})

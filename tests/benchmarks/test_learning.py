@@ -104,6 +104,7 @@ def test_learners_of_values_have_the_same_settings_as_their_peers(monkeypatch: p
 def test_hindsight_is_switched_off_where_there_are_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     without, task = OURS["sac, no hindsight"], TASKS["fetch_reach"]
     assert [name for name in TASKS if without.fits(TASKS[name])] == ["reach", "fetch_reach", "fetch_push"]
+    assert [name for name in TASKS if OURS["sac, raw observations"].fits(TASKS[name])] == ["fetch_reach", "fetch_push"]
     assert attributes_of(task, OURS["sac"])["hindsight_share"] == 0.8
     asked: list[list[str]] = []
 
@@ -114,7 +115,7 @@ def test_hindsight_is_switched_off_where_there_are_goals(monkeypatch: pytest.Mon
     monkeypatch.setattr(algorithms, "run_json", run_json)
     for name in ("fetch_reach", "pendulum"):
         algorithms.train(TASKS[name], PEERS["SB3 SAC"], 0, "python")
-    assert ["--goals" in command for command in asked] == [True, False]
+    assert [[flag in command for flag in ("--goals", "--normalize")] for command in asked] == [[True] * 2, [False] * 2]
     assert '{"gamma": 0.95, "tau": 0.05}' in asked[0]
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.goals import Episode, Writer, goal_layout, goal_ring, leaf
-from tfagents_system.replay.episode_index import Found
+from tfagents_system.replay import episode_index
+from tfagents_system.replay.episode_index import EpisodeIndex, Found
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.transport.segments import Segment
 
 Step = tuple[int, int, int]  # Worker, episode, step.
 
@@ -41,7 +44,7 @@ def check(ring: Ring) -> int:
     for k, start in enumerate(starts):
         worker, episode, step = observation[rows[start]].astype(int).tolist()
         steps = steps_of[worker, episode]
-        _, place, first, last = (int(each[k]) for each in found)
+        _, _, place, first, last = (int(each[k]) for each in found)
         one = Found(*(np.repeat(each[k], last + 1 - first) for each in found))
         all_of_it = ring.episodes.rows(one, np.arange(first, last + 1))
         assert held_rows.issuperset(all_of_it.tolist())
@@ -69,16 +72,91 @@ def scramble(
             episodes.pop(worker).end()
 
 
+@pytest.mark.parametrize("many", [8, 0], ids=["made anew", "changed"])
 @pytest.mark.parametrize(("look_ahead", "history"), [(0, 0), (2, 0), (2, 3)])
 def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
-    tmp_path: Path, look_ahead: int, history: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_ahead: int, history: int, many: int
 ) -> None:
+    monkeypatch.setattr(episode_index, "_MANY", many)
     ring, rng = goal_ring(tmp_path, 120, 60), np.random.default_rng(history + look_ahead)
     writer, episodes, begun, starts = Writer(ring, 3, look_ahead, history), dict[int, Episode](), [0], 0
     for _ in range(20):
         scramble(writer, rng, 12, episodes, begun)
         starts += check(ring)
     assert ring.total_rows > 3 * ring.num_rows and starts > 1000
+
+
+def test_a_segment_more_changes_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made anew only where there is no slot left: three times for 600 segments, of which 150 are held."""
+    made: list[int] = []
+    make = EpisodeIndex._make
+
+    def counted(index: EpisodeIndex, segments: Any) -> None:
+        made.append(len(segments.last))
+        make(index, segments)
+
+    monkeypatch.setattr(EpisodeIndex, "_make", counted)
+    monkeypatch.setattr(episode_index, "_SPARE", 100)
+    ring, rng = goal_ring(tmp_path, 600, 60), np.random.default_rng(3)
+    writer, episodes, begun = Writer(ring, 3), dict[int, Episode](), [0]
+    scramble(writer, rng, 200, episodes, begun)
+    check(ring)
+    made.clear()
+    before = ring.segments
+    while ring.segments < before + 600:
+        scramble(writer, rng, 1, episodes, begun)
+        ring.episodes.find(ring.held_rows[:0], ring.held)
+    check(ring)
+    assert 1 <= len(made) <= 4 and min(made) > 100
+
+
+def test_episodes_that_go_on_for_long(tmp_path: Path) -> None:
+    """One moves to more and more room and loses its beginning; one loses all that it has before it goes on."""
+    ring = goal_ring(tmp_path, 900, 60)
+    writer = Writer(ring, 3)
+    long, paused = writer.begin(9, 0), writer.begin(8, 0)
+    for number in range(200):
+        long.step()
+        long.cut()
+        writer.whole(1, number, 4)
+        if number in (0, 1, 198, 199):
+            paused.step()
+            paused.cut()
+        ring.episodes.find(ring.held_rows[:0], ring.held)
+    check(ring)
+    assert place_of_last(ring, 9) == (111, 112) and place_of_last(ring, 8) == (1, 2)
+
+
+def place_of_last(ring: Ring, worker: int) -> tuple[int, int]:
+    """Of the last start of a worker's: how many steps of its episode are before it, and are held altogether."""
+    rows = ring.held_rows
+    starts = rows[(ring.steps_left[rows] >= 1) & (leaf(ring, "observation")[rows, 0] == worker)]
+    found = ring.episodes.find(starts[-1:], ring.held)
+    return (found.place - found.first).item(), (found.last - found.first).item()
+
+
+def test_an_episode_without_its_middle_is_two(tmp_path: Path) -> None:
+    """Of a source in which that was damaged, for example."""
+
+    class Lossy(Writer):
+        def send(self, worker: int, segment: Segment) -> None:
+            if segment.episode is None or segment.episode[0, 1] != 6:
+                super().send(worker, segment)
+
+    ring = goal_ring(tmp_path)
+    writer = Lossy(ring, 3)
+    for episode in range(40):
+        writer.whole(1, episode, 4)
+    check(ring)
+    writer.whole(2, 0, 9)
+    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-6:]
+    found = ring.episodes.find(starts, ring.held)
+    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5]
+    writer.whole(3, 0, 12)
+    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-9:]
+    found = ring.episodes.find(starts, ring.held)
+    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert (found.last - found.first).tolist() == [6] * 6 + [3] * 3
 
 
 def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: Path) -> None:
@@ -104,7 +182,7 @@ def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: 
     first = ring.total_rows - 15
     found = ring.episodes.find(np.array([first, first + 10]) % ring.num_rows, ring.held)
     assert (found.last - found.place).tolist() == [4, 4] and (found.place - found.first).tolist() == [0, 0]
-    assert found.place[0] != found.place[1]
+    assert found.episode[0] != found.episode[1]
 
 
 def test_an_episode_of_one_worker_is_none_of_another_s(tmp_path: Path) -> None:
@@ -138,5 +216,5 @@ def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
     found = ring.episodes.find(starts, ring.held)
     lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
     assert (found.last - found.first).tolist() == lengths
-    assert len(set(found.first.tolist())) == 2 + 2 + 2 + 1
+    assert len(set(found.episode.tolist())) == 2 + 2 + 2 + 1
     assert (ring.rows.episode_at(np.arange(12))[:, 0] < 0).all()

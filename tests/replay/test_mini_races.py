@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.replay import sampling
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.mini_races import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
@@ -170,7 +170,7 @@ def test_draws_from_the_ring(tmp_path, held_out, whole):
     """Each sample against the rules, from the step that it shows."""
     ring, races, steps, n = full_ring(tmp_path), MiniRaces(12, (4, 1)), 9, 3
     form = TransitionForm(n, cuts_at_exploration=True, races=races)
-    settings = sampling.DrawSettings(64, form, 9, 0, discount=0.9, whole_bootstrap=whole)
+    settings = DrawSettings(64, form, 9, 0, discount=0.9, whole_bootstrap=whole)
     batch = form.draw(ring, np.random.default_rng(3), settings, 20, held_out=held_out)
     ids = batch.observation[0].reshape(-1, 3).astype(int)
     assert set(ids[:, 1]) == ({5} if held_out else {0, 1, 2, 3, 4})
@@ -202,7 +202,7 @@ def test_draws_from_the_ring(tmp_path, held_out, whole):
 def test_transitions_without_time_are_cut_and_shaped(tmp_path):
     ring = full_ring(tmp_path)
     form = TransitionForm(3, cuts_at_exploration=True)
-    batch = form.draw(ring, np.random.default_rng(3), sampling.DrawSettings(64, form, 9, 0, discount=0.9), 10)
+    batch = form.draw(ring, np.random.default_rng(3), DrawSettings(64, form, 9, 0, discount=0.9), 10)
     assert batch.horizon_time is None
     assert len(batch.to_arrays()) == len(form.arrays(has_returns=False)) + 2  # Observations have two leaves.
     ids, following = batch.observation[0].reshape(-1, 3), batch.next_observation[0].reshape(-1, 3)
@@ -218,7 +218,7 @@ def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
     ring = full_ring(tmp_path)
     form = TransitionForm(2)
     gamma = Schedule.of({"points": [[0, 0.5], [100, 0.9]], "by": "env_steps"})
-    settings = sampling.DrawSettings(64, form, 9, 0, discount=0.5, gamma=gamma, whole_bootstrap=True)
+    settings = DrawSettings(64, form, 9, 0, discount=0.5, gamma=gamma, whole_bootstrap=True)
     for env_steps, discount in ((0, 0.5), (50, 0.7), (900, 0.9)):
         batch = form.draw(ring, np.random.default_rng(3), settings.at(env_steps, 7, 1), 10)
         ids, following = (leaf.reshape(-1, 3) for leaf in (batch.observation[0], batch.next_observation[0]))
@@ -233,7 +233,7 @@ def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
 def test_a_form_names_the_arrays_of_its_samples(tmp_path):
     ring = full_ring(tmp_path)
     form = TransitionForm(3, races=MiniRaces(12, (4, 1)))
-    batch = form.draw(ring, np.random.default_rng(3), sampling.DrawSettings(8, form, 9, 0), 1)
+    batch = form.draw(ring, np.random.default_rng(3), DrawSettings(8, form, 9, 0), 1)
     named = form.arrays(has_returns=False)
     assert [each.name for each in named][-2:] == ["horizon_time", "next_horizon_time"]
     assert len(batch.to_arrays()) == len(named) + 2

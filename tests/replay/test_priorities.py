@@ -12,11 +12,11 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
+from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.run_files.run_checkpoints import PRIORITIES
 
 B, STEPS = 32, 5

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
-from tfagents_system.replay.sampling import DrawSettings, NothingToDrawError, draw, draw_sequences, draw_transitions
+from tfagents_system.replay.sampling import NothingToDrawError, draw, draw_sequences, draw_transitions
 
 STEPS = 7
 

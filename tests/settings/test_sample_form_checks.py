@@ -11,6 +11,8 @@ import pytest
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import check_horizon_time
+from tfagents_system.replay.hindsight import Hindsight
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.settings.params_check import advice, check_params
 
 
@@ -23,6 +25,11 @@ GAMMA = {"points": [[0, 0.9], [100, 1.0]]}
 
 def flat(self: Any, observation: Any) -> float:
     return 0.0
+
+
+def form(*args: Any, **options: Any) -> Any:
+    """A `sample_form_ctor` of a user's own."""
+    return lambda self: TransitionForm(*args, **options)
 
 
 def names(value: Any) -> str:
@@ -67,6 +74,18 @@ def names(value: Any) -> str:
             "hindsight_share=0.1 of 4 samples is less",
         ),
         (
+            {"sample_form_ctor": form(hindsight=Hindsight(0.5)), "normalize_rewards": True},
+            "the hindsight of sample_form_ctor, share 0.5, does not work with normalize_rewards=True",
+        ),
+        (
+            {"sample_form_ctor": form(hindsight=Hindsight(0.5)), "hindsight_share": 0.01, "potential": flat},
+            "share 0.5, does not work with TrainParams.potential, .*: remove it, or return a form without hindsight",
+        ),
+        (
+            {"sample_form_ctor": form(), "hindsight_share": 0.8},
+            "hindsight_share=0.8 has no effect, the form that sample_form_ctor returns has no hindsight: pass it one",
+        ),
+        (
             {"recurrent": True, "priority_exponent": 0.6},
             r"priority_exponent=0.6 does not work with recurrent=True, .*: set it to None, or recurrent to False",
         ),
@@ -103,6 +122,8 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
         {"algorithm": "iqn", "mini_race_steps": 100, "n_step": 3, "potential": flat},
         {"algorithm": "dqn", "hindsight_share": 1.0, "hindsight_strategy": "final", "n_step": 3},
         {"hindsight_share": 0.8, "normalize_observations": True, "prior_data": "demos.npz"},
+        {"sample_form_ctor": form(hindsight=Hindsight(0.5))},
+        {"sample_form_ctor": form(), "normalize_rewards": True},
         {"mini_race_steps": 41, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
         {"priority_exponent": 0.6, "replay_window_steps": 50, "validation_share": 0.1, "frame_stack": 2},
     ],

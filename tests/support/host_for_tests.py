@@ -17,10 +17,10 @@ import reverb
 
 from tests.support.channel_for_tests import IDENTITY, LAYOUT, NoClaims
 from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.run_paths import RunPaths

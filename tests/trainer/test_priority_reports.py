@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.blocks import make_block
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
 from tfagents_system.replay.priority_updates import PriorityUpdates
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.run_files.run_checkpoints import PRIORITIES
 from tfagents_system.trainer.priority_reports import PriorityReports
 from tfagents_system.trainer.trainer_checkpoints import TrainerState

@@ -13,11 +13,11 @@ from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, T
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch.spec_checks import in_words
+from tfagents_system.settings.sample_form_checks import hindsight_in_words
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 
 _KEYS = (OBSERVATION, ACHIEVED, DESIRED)
-_REMEDY = "or set hindsight_share to None"
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 
 
@@ -26,17 +26,18 @@ def check_goal_spaces(params: TrainParamsBase, env: TrainingEnvironment) -> list
     hindsight, spec = params.sample_form_ctor().hindsight, env.observation_spec()
     if hindsight is None:
         return []
+    asked, remedy = hindsight_in_words(params, hindsight.share)
     if env.device is not None:
         return [
-            f"TrainParams.hindsight_share={hindsight.share:g} does not work with an environment that acts in real "
-            "time: the replay server needs another one, to compute rewards. Set it to None"
+            f"{asked} does not work with an environment that acts in real "
+            f"time: the replay server needs another one, to compute rewards: {remedy}"
         ]
     missing = [key for key in _KEYS if key not in spec] if isinstance(spec, Mapping) else list(_KEYS)
     if missing:
         return [
-            f"TrainParams.hindsight_share={hindsight.share:g} needs observations with the keys {', '.join(_KEYS)}, as "
+            f"{asked} needs observations with the keys {', '.join(_KEYS)}, as "
             f"Gymnasium-Robotics has them; {', '.join(missing)} is missing, they are {in_words(spec)}: build such a "
-            f"dictionary in env_ctor, {_REMEDY}"
+            f"dictionary in env_ctor, or {remedy}"
         ]
     achieved, desired = spec[ACHIEVED], spec[DESIRED]
     kinds = [
@@ -45,7 +46,7 @@ def check_goal_spaces(params: TrainParamsBase, env: TrainingEnvironment) -> list
     if kinds[0] != kinds[1] or kinds[0] is None:
         return [
             f"{ACHIEVED} and {DESIRED} must be arrays of one shape and dtype, one takes the place of the other, found "
-            f"{in_words(achieved)} and {in_words(desired)}: give them the same space, {_REMEDY}"
+            f"{in_words(achieved)} and {in_words(desired)}: give them the same space, or {remedy}"
         ]
     layout = Layout.from_specs(spec, env.action_spec())
     frames = dict(zip(layout.leaves, layout.frames(params.frame_stack), strict=True))
@@ -53,13 +54,13 @@ def check_goal_spaces(params: TrainParamsBase, env: TrainingEnvironment) -> list
     if stacked:
         return [
             f"TrainParams.frame_stack={shown(params.frame_stack)} stacks {' and '.join(stacked)}, and a stack of goals "
-            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, {_REMEDY}'
+            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, or {remedy}'
         ]
     if not env.goal_functions.has_reward:
         return [
-            f"TrainParams.hindsight_share={hindsight.share:g} needs rewards as a function of goals, and the "
+            f"{asked} needs rewards as a function of goals, and the "
             f"environment has no {REWARD}(achieved_goal, desired_goal, info): give it, or a wrapper of it, this "
-            f"method, for arrays of goals [N, ...], {_REMEDY}"
+            f"method, for arrays of goals [N, ...], or {remedy}"
         ]
     return []
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfagents_system.replay import sampling
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport import tables
 
@@ -17,9 +18,7 @@ from tfagents_system.transport import tables
 _DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 
-def make_block(
-    ring: Ring, settings: sampling.DrawSettings, request: tables.Request, done: int, count: int
-) -> tables.Block:
+def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done: int, count: int) -> tables.Block:
     """Draws the next minibatches of a request; behind the last ones come those that are held out, to be measured.
 
     Args:
@@ -61,7 +60,7 @@ def make_block(
     )
 
 
-def _draw_held_out(ring: Ring, settings: sampling.DrawSettings, request: tables.Request) -> list[np.ndarray]:
+def _draw_held_out(ring: Ring, settings: DrawSettings, request: tables.Request) -> list[np.ndarray]:
     """Empty while nothing of the kind is held out."""
     position = [settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries]
     try:

@@ -17,6 +17,7 @@ import numpy as np
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
@@ -64,7 +65,7 @@ class SampleForm(abc.ABC):
         self,
         ring: Ring,
         rng: np.random.Generator,
-        settings: sampling.DrawSettings,
+        settings: DrawSettings,
         num_minibatches: int,
         *,
         held_out: bool = False,
@@ -113,7 +114,7 @@ class TransitionForm(SampleForm):
         self,
         ring: Ring,
         rng: np.random.Generator,
-        settings: sampling.DrawSettings,
+        settings: DrawSettings,
         num_minibatches: int,
         *,
         held_out: bool = False,
@@ -138,7 +139,7 @@ class TransitionForm(SampleForm):
             transitions.discount *= np.float32(settings.discount)
         return transitions
 
-    def _relabel(self, settings: sampling.DrawSettings) -> Callable[..., Relabelled] | None:
+    def _relabel(self, settings: DrawSettings) -> Callable[..., Relabelled] | None:
         if self.hindsight is None or not self.hindsight.count(settings.batch_size):
             return None  # Of few samples, such as those of prior data, none may get another goal.
         assert settings.goals is not None, "hindsight needs the environment's functions of goals"
@@ -165,7 +166,7 @@ class SequenceForm(SampleForm):
         self,
         ring: Ring,
         rng: np.random.Generator,
-        settings: sampling.DrawSettings,
+        settings: DrawSettings,
         num_minibatches: int,
         *,
         held_out: bool = False,

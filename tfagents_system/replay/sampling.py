@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import RACE_END_STEPS
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
-from tfagents_system.replay.hindsight import GoalFunctions, Relabelled
+from tfagents_system.replay.hindsight import Relabelled
 from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import Samples, Sequences, Transitions
-
-if TYPE_CHECKING:
-    from tfagents_system.replay.sample_forms import SampleForm
 
 _Arrays = dict[str, np.ndarray]
 
@@ -33,71 +29,6 @@ _FIRST = 0  # tf_agents' StepType.
 
 class NothingToDrawError(Exception):
     """The ring holds no sample of the wanted kind yet."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PriorData:
-    """The experience of others that minibatches have beside the run's own (RLPD, Ball et al., arXiv 2302.02948).
-
-    Attributes:
-      ring: Where it is.
-      samples: Of each minibatch, behind those of the run's own: n.
-    """
-
-    ring: Ring
-    samples: int
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawSettings:
-    """How minibatches are drawn.
-
-    Attributes:
-      batch_size: Samples of a minibatch.
-      form: What a sample is.
-      max_block_minibatches: Minibatches of one block, at most.
-      seed: Of the run.
-      discount: gamma, for samples of several steps.
-      gamma: What `discount` follows, see `at`; None: nothing.
-      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
-      frame_stack: How many frames of which leaves are stacked.
-      window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
-      window: What `window_steps` follows, see `at`; None: nothing.
-      whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
-      prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
-      goals: The environment's functions of goals, where the form has hindsight.
-      prioritized: How a form with `is_prioritized` draws; None: it is none.
-      beta: What `prioritized.beta` follows, see `at`; None: nothing.
-    """
-
-    batch_size: int
-    form: SampleForm
-    max_block_minibatches: int
-    seed: int
-    discount: float = 1.0
-    gamma: Schedule | None = None
-    held_out_minibatches: int = 0
-    frame_stack: FrameStack = 1
-    window_steps: int | None = None
-    window: Schedule | None = None
-    whole_bootstrap: bool = False
-    prior: PriorData | None = None
-    goals: GoalFunctions | None = None
-    prioritized: Prioritized | None = None
-    beta: Schedule | None = None
-
-    def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
-        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
-        position = env_steps, train_steps, iteration
-        settings = self
-        if self.gamma is not None:
-            settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
-        if self.window is not None:
-            settings = dataclasses.replace(settings, window_steps=round(self.window.value(*position)))
-        if self.beta is not None and self.prioritized is not None:
-            followed = dataclasses.replace(self.prioritized, beta=self.beta.value(*position))
-            settings = dataclasses.replace(settings, prioritized=followed)
-        return settings
 
 
 def draw(

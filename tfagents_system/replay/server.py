@@ -18,23 +18,24 @@ from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule
-from tfagents_system.envs import loading, specs
+from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
+from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill
+from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
-from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.replay.stored_ring import open_prior
-from tfagents_system.role import Role
+from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
@@ -167,8 +168,10 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     """With the run's priorities, prior data, and an environment that says what goals are worth, if it has them."""
     settings = with_priorities(draw_settings(role.params, layout, role.epoch_seed), role.params, ring)
     if settings.form.hindsight is not None:
-        goals = loading.make_collect_env(role.params, 0, role.seed).goal_functions
-        settings = dataclasses.replace(settings, goals=goals)
+        # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
+        env_id = role.max_workers * int(os.environ.get("SAC_ENVS_PER_WORKER") or 1)
+        goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
+        settings = dataclasses.replace(settings, goals_at=goals.at)
     if role.params.prior_data is None:
         return settings
     prior = open_prior(role.paths.prior_data, layout)

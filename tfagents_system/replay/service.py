@@ -18,6 +18,7 @@ from absl import logging
 
 from tfagents_system.replay import sampling
 from tfagents_system.replay.blocks import make_block
+from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Pacing
 from tfagents_system.replay.priority_updates import PriorityUpdates
@@ -58,7 +59,7 @@ class ReplayService:
         connection: Connection,
         blocks: reverb.Table,
         max_workers: int,
-        draw: sampling.DrawSettings,
+        draw: DrawSettings,
         pacing: Pacing,
         snapshots: SnapshotWriter,
         order: WorkerOrder | None = None,

@@ -8,7 +8,7 @@ from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import RACE_END_STEPS
-from tfagents_system.train_params_base import TrainParamsBase, has_potential
+from tfagents_system.train_params_base import TrainParamsBase, has_potential, overrides_any
 
 
 def sample_form_findings(params: Any) -> list[str]:
@@ -77,22 +77,31 @@ def _potential_findings(params: Any) -> list[str]:
 
 
 def _hindsight_findings(params: Any) -> list[str]:
-    share = params.hindsight_share
+    try:
+        share = hindsight_share_of(params)
+    except Exception:
+        return []  # What a hook raises is told where it is used first.
     if share is None:
-        return []
-    begin = f"TrainParams.hindsight_share={share:g} does not work with"
+        if params.hindsight_share is None:
+            return []
+        return [
+            f"TrainParams.hindsight_share={params.hindsight_share:g} has no effect, the form that sample_form_ctor "
+            "returns has no hindsight: pass it one (replay/hindsight.py), or set hindsight_share to None"
+        ]
+    what, remedy = hindsight_in_words(params, share)
+    begin = f"{what} does not work with"
     findings = []
     if params.recurrent:
         findings.append(
-            f"{begin} recurrent=True, sequences keep the goal that they were collected for: set it to None, or "
+            f"{begin} recurrent=True, sequences keep the goal that they were collected for: {remedy}, or "
             "recurrent to False"
         )
     if params.mini_race_steps is not None:
-        findings.append(f"{begin} mini_race_steps={params.mini_race_steps}: set one of them to None")
+        findings.append(f"{begin} mini_race_steps={params.mini_race_steps}: {remedy}, or mini_race_steps to None")
     if has_potential(params):
         findings.append(
             f"{begin} TrainParams.potential, which is stored for the goal that a step was collected for: remove it, or "
-            "set hindsight_share to None"
+            f"{remedy}"
         )
     if params.normalize_rewards:
         findings.append(
@@ -101,11 +110,27 @@ def _hindsight_findings(params: Any) -> list[str]:
         )
     own = params.train_batch_size - (0 if params.prior_data is None else prior_samples(params))
     if not round(share * own):
-        findings.append(
-            f"TrainParams.hindsight_share={share:g} of {own} samples is less than half a sample: raise it, or "
-            "train_batch_size"
-        )
+        findings.append(f"{what} of {own} samples is less than half a sample: raise it, or train_batch_size")
     return findings
+
+
+def hindsight_share_of(params: Any) -> float | None:
+    """Of the form that is drawn; None: no sample gets another goal.
+
+    The toolkit's own form has `hindsight_share`, which may not fit what else it is asked for: it is not built here.
+    """
+    if not overrides_any(params, "sample_form_ctor"):
+        asked: float | None = params.hindsight_share
+        return asked
+    hindsight = params.sample_form_ctor().hindsight
+    return None if hindsight is None else float(hindsight.share)
+
+
+def hindsight_in_words(params: Any, share: float) -> tuple[str, str]:
+    """Who asks for it, and what ends that, for errors."""
+    if overrides_any(params, "sample_form_ctor"):
+        return f"the hindsight of sample_form_ctor, share {share:g},", "return a form without hindsight"
+    return f"TrainParams.hindsight_share={share:g}", "set hindsight_share to None"
 
 
 def _priority_findings(params: Any) -> list[str]:
