@@ -41,7 +41,7 @@ def make_update(algorithm: str) -> Any:
             raise AssertionError("no environment is needed")
 
     params = Params({"horizon": 1})
-    params.algorithm = algorithm
+    vars(params)["algorithm"] = algorithm
     observation = tf.TensorSpec((OBSERVATION,), tf.float32, "observation")
     action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, _NUM_ACTIONS - 1, "action")
     agent = params.agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))

@@ -85,10 +85,13 @@ def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_learners_of_values_have_the_same_settings_as_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, asked = TASKS["cartpole"], []
-    monkeypatch.setattr(
-        algorithms, "run_json", lambda command, secs: asked.append(command) or {"env_steps": [], "eval_returns": []}
-    )
+    task, asked = TASKS["cartpole"], list[list[str]]()
+
+    def run_json(command: list[str], secs: float) -> dict[str, list[float]]:
+        asked.append(command)
+        return {"env_steps": [], "eval_returns": []}
+
+    monkeypatch.setattr(algorithms, "run_json", run_json)
     algorithms.train(task, PEERS["SB3 DQN"], 0, "python")
     theirs, ours = json.loads(asked[0][asked[0].index("--options") + 1]), attributes_of(task, OURS["dqn"])
     assert ours["updates_per_env_step"] == theirs["gradient_steps"] / theirs["train_freq"] == 0.5
