@@ -4,13 +4,11 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-Usage: ./run_tests.sh [--require] [--area FOLDER | --coverage] [PYTEST_ARGUMENT...]
+Usage: ./run_tests.sh [--require] [--area FOLDER] [PYTEST_ARGUMENT...]
 
 Checks format, lint, spelling, types and shell scripts, and runs all tests. As root it first installs missing Debian packages.
   --require        a test fails, instead of being skipped, if the machine lacks what it needs
   --area FOLDER    the fast tests of one folder of tests/ alone, such as replay or launch: seconds
-  --coverage       the fast tests of the rooms that work within one process alone, with what they cover: shown by file, and
-                   refused below the floor (fail_under in pyproject.toml)
   PYTEST_ARGUMENT  instead of `-n CPUS --dist loadfile`, for example -m 'not slow', or tests/launch/test_cpus.py
 END
 }
@@ -18,15 +16,11 @@ END
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
 
-area='' require=() coverage=0
+area='' require=()
 while (($#)); do
   case $1 in
-    -h | --help)
-      usage
-      exit 0
-      ;;
+    -h | --help) usage && exit 0 ;;
     --require) require=(--require) && shift ;;
-    --coverage) coverage=1 && shift ;;
     --area)
       area=${2:-}
       if [[ ! -d tests/$area || -z $area ]]; then
@@ -84,18 +78,10 @@ if [[ $area ]]; then
   PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" step "$python" -m pytest "tests/$area" -m 'not slow' "${parallel[@]}" "${require[@]}" "$@"
   exit
 fi
-if ((coverage)); then
-  # Not those of launch/: they start programs, which are not measured.
-  rooms=(agents checks envs experience machine playing policies replay report run_files settings trainer transport worker)
-  export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-  step "$python" -m coverage run -m pytest "${rooms[@]/#/tests/}" -m 'not slow' "${require[@]}" "$@"
-  step "$python" -m coverage report
-  exit
-fi
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$tools/codespell" .github .ci ./*.md ./*.sh ./*.toml benchmarks config container docs tests tfagents_system
-step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/versions.sh tests/container.sh training_variables*.sh
+step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 # Types take a minute of one CPU: they use what the tests leave idle, and are reported after them.
