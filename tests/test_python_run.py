@@ -70,6 +70,8 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
         tfagents_system.train(type("Other", (), {}), {}, folder=tmp_path)
     with pytest.raises(UserError, match="name='a b' must be letters"):
         tfagents_system.train(tmp_path / "params.py", {}, name="a b", folder=tmp_path)
+    with pytest.raises(UserError, match="edits='take' must be one of keep, take_edits, fresh, or None"):
+        tfagents_system.train(tmp_path / "params.py", {}, edits="take", folder=tmp_path)
     with pytest.raises(UserError, match="is no run directory: give one"):
         tfagents_system.load_run(tmp_path)
     for mark in ("TFAGENTS_RUN_TOKEN", "TFAGENTS_COMMAND"):  # Of a role, and of a start, which imports params as well.
@@ -129,12 +131,13 @@ def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:
 def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
     assert ended(tmp_path, 0, "").wait(progress=False).output == ""
     refused = (
-        "note: this\nerror: horizon=0 must be at least 1: raise it\nERROR SAC_SEED=x must be an integer: correct it\n"
+        "note: this\nerror: horizon=0 must be at least 1: raise it\n  | -a\n  | +b\n c\n"
+        "ERROR SAC_SEED=x must be an integer: correct it\n"
     )
     with pytest.raises(UserError) as error:
         ended(tmp_path, 2, refused).wait(progress=False)
     assert error.value.findings == (
-        "horizon=0 must be at least 1: raise it",
+        "horizon=0 must be at least 1: raise it\n  | -a\n  | +b",
         "SAC_SEED=x must be an integer: correct it",
     )
     with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
@@ -191,5 +194,10 @@ def test_the_notebook_trains_a_class_of_its_cell_and_its_policy_acts(
     actions = [policy(observation), policy(observation)]
     assert actions[0].shape == (1,) and actions[0].dtype == np.float32 and env.action_space.contains(actions[0])
     np.testing.assert_array_equal(actions[0], actions[1], "without a memory")
-    again = tfagents_system.train(space["TrainParams"], {"horizon": 200}, **options | {"name": "from_a_notebook"})
+    options["name"] = "from_a_notebook"
+    edited = tfagents_system.train(space["TrainParams"], {"horizon": 150}, **options)
+    told = r'(?s)config.json \(line 2\)\. edits="keep" goes on.*horizon": 150'
+    with pytest.raises(UserError, match=told):
+        edited.wait(120.0, progress=False)
+    again = tfagents_system.train(space["TrainParams"], {"horizon": 200}, **options)
     assert again.wait(100.0, progress=False).status["run"]["state"] == "done", "it was finished already"

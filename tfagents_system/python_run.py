@@ -24,9 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE, PYTHON_VARIABLE
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.run_paths import RunPaths
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _ROLE_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Set in the processes of a run.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_EDITS = ("keep", "take_edits", "fresh")
 _POLL_SECS = 0.5
 _LAST_LINES = 40
 
@@ -55,6 +57,7 @@ def train(
     folder: str | os.PathLike[str] = ".",
     attributes: Mapping[str, Any] | None = None,
     variables: Mapping[str, Any] | None = None,
+    edits: str | None = None,
 ) -> Run:
     """Starts a run, or goes on with one that was stopped, and returns at once.
 
@@ -67,6 +70,9 @@ def train(
       seed: Decides every other seed.
       attributes: Attributes of TrainParams for this run alone.
       variables: Further SAC_ variables, such as `{"SAC_TRAIN_CPUS": 4}`.
+      edits: What a run that has begun does with files that were edited since: `keep` goes on with its own copies,
+        `take_edits` with the files as they are now, `fresh` starts over and moves the old run aside. None: it is
+        refused, with the differences.
 
     Raises:
       UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
@@ -76,11 +82,10 @@ def train(
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
-    if not _NAME.fullmatch(name):
-        raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
+    _check_words(name, edits)
     inputs = folder / "logs" / f"{name}_inputs"
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    environ = {**_environ(), FOLDER_VARIABLE: str(folder), **{key: str(value) for key, value in given.items()}}
+    environ = _environ_of(folder, given)
     default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
     exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
     with _claimed(exp_dir, inputs / "output.txt") as output:
@@ -89,9 +94,25 @@ def train(
             file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
-        sets = [["--set", f"{attribute}={json.dumps(value)}"] for attribute, value in (attributes or {}).items()]
-        words = str(file), "--config", str(Path(config).absolute()), *itertools.chain(*sets)
+        words = str(file), "--config", str(Path(config).absolute()), *_options(attributes or {}, edits)
         return _started(words, environ, exp_dir, output)
+
+
+def _check_words(name: str, edits: str | None) -> None:
+    if not _NAME.fullmatch(name):
+        raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
+    if edits not in (None, *_EDITS):
+        raise UserError(f"edits={shown(edits)} must be one of {', '.join(_EDITS)}, or None")
+
+
+def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
+    given = {name: str(value) for name, value in variables.items()}
+    return {**_environ(), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+
+
+def _options(attributes: Mapping[str, Any], edits: str | None) -> list[str]:
+    sets = [["--set", f"{attribute}={json.dumps(value)}"] for attribute, value in attributes.items()]
+    return [*itertools.chain(*sets), *([f"--{edits}"] if edits else [])]
 
 
 def _refuse_within_a_run() -> None:
@@ -213,7 +234,7 @@ class Run:
         """
         process = self._require_process()
         deadline = None if timeout is None else time.monotonic() + timeout
-        with _Bar(progress) as bar:
+        with RunBar(progress) as bar:
             while process.poll() is None:
                 bar.show(self.status)
                 if deadline is not None and time.monotonic() > deadline:
@@ -324,42 +345,6 @@ class Policy:
         return action.action
 
 
-class _Bar:
-    """How far a run is: a bar of rich, which notebooks show as well; nothing where it is not asked for."""
-
-    def __init__(self, is_shown: bool) -> None:
-        self._progress: Any = None
-        if is_shown:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-            self._progress = Progress(*columns, TimeElapsedColumn(), transient=False)
-
-    def __enter__(self) -> _Bar:
-        if self._progress is not None:
-            self._progress.start()
-            self._task = self._progress.add_task("starting", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def show(self, status: Mapping[str, Any]) -> None:
-        if self._progress is None or not status:
-            return
-        run, trainer = status.get("run", {}), status.get("roles", {}).get("trainer", {})
-        unit = "env_steps" if trainer.get("num_env_steps") else "iteration"
-        done, total = trainer.get(unit) or 0, trainer.get("num_env_steps") or trainer.get("num_iter")
-        told = [
-            f"{run.get('name')}: {run.get('state')}",
-            f"{done:,} {'steps' if unit == 'env_steps' else 'iterations'}",
-        ]
-        if (evaluated := trainer.get("eval_return")) is not None:
-            told.append(f"evaluation {evaluated:.4g}")
-        self._progress.update(self._task, description=", ".join(told), completed=done, total=total)
-
-
 def _file_of(params: type | str | os.PathLike[str]) -> Path:
     """The file that a run loads."""
     if not isinstance(params, type):
@@ -395,6 +380,6 @@ def _written(path: Path, text: str) -> Path:
 
 
 def _findings(output: str) -> list[str]:
-    """What a program has refused, a finding each."""
-    found = re.findall(r"^(?:error:|ERROR) +(.*)$", output, flags=re.M)
+    """What a program has refused, a finding each, with the differences of edited files."""
+    found = re.findall(r"^(?:error:|ERROR) +(.*(?:\n  \| .*)*)$", output, flags=re.M)
     return found or output.splitlines()[-_LAST_LINES:]

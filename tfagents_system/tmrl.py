@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch import tmrl_roles
+from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.settings.tmrl_keys import default_config, read_keys
@@ -43,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if flags.command == "trainer":
-            _become(tmrl_roles.trainer_start(data, loaded, flags.wandb))
+            _become(tmrl_roles.trainer_start(data, loaded, flags.wandb, flags.edits))
+        if flags.command == "server":
+            _become(tmrl_roles.server_start(data, loaded, flags.edits))
         return _COMMANDS[flags.command](data, loaded)
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
@@ -99,10 +102,6 @@ def _benchmark(data: TmrlData, loaded: Loaded) -> int:
     return EXIT_DONE
 
 
-def _server(data: TmrlData, loaded: Loaded) -> NoReturn:
-    _become(tmrl_roles.server_start(data, loaded))
-
-
 def _worker(data: TmrlData, loaded: Loaded) -> NoReturn:
     _become(tmrl_roles.worker_start(data, loaded, COLLECT))
 
@@ -132,7 +131,6 @@ def _become(start: tmrl_roles.Start) -> NoReturn:
 
 
 _COMMANDS: dict[str, Callable[[TmrlData, Loaded], int]] = {
-    "server": _server,
     "worker": _worker,
     "expert": _expert,
     "test": _test,
@@ -174,7 +172,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         commands.add_argument(f"--{name}", action="store_const", const=command, dest="command", help=words)
     parser.add_argument("--config", metavar="{...}", help="Python dictionary: other values of config.json")
     parser.add_argument("--wandb", action="store_true", help="with --trainer: its metrics go to Weights & Biases, too")
+    add_edit_options(parser)
     flags = parser.parse_args(arguments)
+    if flags.edits and flags.command not in ("server", "trainer"):
+        parser.error("--keep, --take_edits and --fresh are options of --server and --trainer: leave them out")
     if flags.wandb and flags.command != "trainer":
         parser.error("--wandb is an option of --trainer: leave it out")
     return flags

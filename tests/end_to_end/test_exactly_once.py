@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.launching import UserRun
+from tests.support.launching import UserRun, finish
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_metrics
@@ -169,7 +169,8 @@ def test_a_finished_run_says_so_and_a_changed_file_is_noticed(finished):
     run, _ = finished
     (run.folder / "my_params.py").write_text(PARAMS.replace("train_batch_size = 8", "train_batch_size = 16"))
     code, output = run.finish()
+    assert code == 2 and "-    train_batch_size = 8\n" in output and "+    train_batch_size = 16\n" in output, output
+    code, output = finish(run.start("--keep"))
     assert code == 0, output
     assert "is finished" in output
-    assert "-    train_batch_size = 8\n" in output and "+    train_batch_size = 16\n" in output
     assert "train_batch_size = 8" in (run.exp_dir / "params.py").read_text()

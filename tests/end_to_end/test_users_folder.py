@@ -156,7 +156,6 @@ def test_a_start_that_trained_nothing_binds_to_nothing(user):
 def test_best_and_faults_are_those_of_the_task_as_it_is(user):
     code, output = finish(start(user))
     assert code == 0, f"{output}\n{user.logs()}"
-    assert "is not what this run began with" not in output
     assert evaluations(user) == pytest.approx({0: CALM, 1: CALM, 2: WINDY, 3: WINDY, 4: WINDY}), "as the files are now"
 
     best = json.loads((user.exp_dir / "policies" / "best.json").read_text())
@@ -180,9 +179,10 @@ def test_best_and_faults_are_those_of_the_task_as_it_is(user):
 
 def test_a_run_goes_on_with_its_own_files_and_what_it_may_be_told(user):
     (user.folder / "arm.py").write_text(ARM.replace("1.0", "2.0"))
-    code, output = finish(start(user, "--set", "num_iter=6"))
+    refusal = refused(user, "--set", "num_iter=6")
+    assert "arm.py (line 1). --keep" in next(line for line in refusal.splitlines() if "edited since" in line)
+    code, output = finish(start(user, "--keep", "--set", "num_iter=6"))
     assert code == 0, f"{output}\n{user.logs()}"
-    assert "arm.py" in next(line for line in output.splitlines() if "is not what this run began with" in line)
     assert any("num_iter" in line and "4" in line and "6" in line for line in output.splitlines())
     assert [evaluations(user)[iteration] for iteration in (5, 6)] == pytest.approx([WINDY, WINDY]), "SCALE is 1 there"
 

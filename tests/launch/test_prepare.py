@@ -22,8 +22,9 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import environment_checks, prepare
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
-from tfagents_system.launch.run_settings import RunSettings, resolve
+from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
+from tfagents_system.report import long_work
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
@@ -236,9 +237,13 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     train(RunPaths(tmp_path / "run"))
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     capsys.readouterr()
-    assert prepare.prepare(environ | {"SAC_SEED": "6"}, None)
+    with pytest.raises(UserError) as refused:
+        prepare.prepare(environ, None)
+    (finding,) = refused.value.findings
+    assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh starts over" in finding
+    capsys.readouterr()
+    assert prepare.prepare(environ | {"SAC_SEED": "6", EDITS: KEEP}, None)
     out = capsys.readouterr().out
-    assert "-    num_iter = 3\n+    num_iter = 9\n" in out and "continues with its own copy" in out
     assert "this run began with SAC_SEED=5, which stays" in out
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
@@ -281,7 +286,9 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     else:
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
-    assert prepare.prepare(environ, None)
+    with pytest.raises(UserError, match=r"params\.py \(line 6\)"):
+        prepare.prepare(environ, None)
+    assert prepare.prepare(environ | {EDITS: KEEP}, None)
     assert paths.params.read_text() == PARAMS and paths.replay.exists()
 
 
@@ -458,10 +465,18 @@ def test_a_crash_while_drawing_is_a_note(
 
 
 def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str],
+    tmp_path: Path,
+    server: ForkServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
+    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
     assert prepare.check(environ, None, server) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    assert "checks: measuring steps with the agent's policy, " in told.err, "as it takes more than two seconds"
+    lines = told.out.splitlines()
     looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
     looked_at += [
         "config",

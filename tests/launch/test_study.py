@@ -379,6 +379,7 @@ def test_what_is_left_is_submitted_as_an_array(
             "--slurm",
             "--set",
             "discount=0.9",
+            "--keep",
             "--time",
             "5:00",
         ]
@@ -386,7 +387,7 @@ def test_what_is_left_is_submitted_as_an_array(
     assert studies._submit(args, SPACE, folder) == EXIT_DONE
     (command,) = commands
     assert command[0].endswith("/submit.sh") and command[1:] == [
-        "vars.sh", "--array=0,1,2%2", f"--study={folder}", "--set", "discount=0.9", "--time", "5:00",
+        "vars.sh", "--array=0,1,2%2", f"--study={folder}", "--set", "discount=0.9", "--keep", "--time", "5:00",
     ]  # fmt: skip
     assert studies.read_plan(folder) == studies.StudyPlan(3, "median")
     Search(open_study(folder, "none", 1), folder, wanted=3).run()
@@ -436,16 +437,53 @@ def test_a_study_keeps_its_space(folder: Path) -> None:
         _keep_space(folder, {"n_step": Range(1, 6)})
 
 
-def test_settings_that_no_run_can_have_are_refused_before_anything_starts(tmp_path: Path) -> None:
+@pytest.fixture
+def user_folder(tmp_path: Path) -> Path:
+    """With params, JSON and vars file of the run `a`."""
     (tmp_path / "p.py").write_text(
         "from tfagents_system.train_params_base import TrainParamsBase\n\n"
         "class TrainParams(TrainParamsBase):\n    def env_ctor(self, *args, **kwargs):\n        raise ValueError\n"
     )
     (tmp_path / "c.json").write_text('{"horizon": 50}')
-    (tmp_path / "space.json").write_text('{"discount": {"low": 0.5, "high": 2.0}, "n_steps": [1, 2]}')
     variables = "SAC_EXP_NAME=a SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_SHARE_CPUS=1"
     more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path}"
     (tmp_path / "vars.sh").write_text("\n".join((variables + more).split()) + "\n")
+    return tmp_path
+
+
+def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def search(args: Any, *more: Any) -> int:
+        asked.append([args.edits])
+        return EXIT_DONE
+
+    monkeypatch.setattr(studies, "_search", search)
+    (user_folder / "space.json").write_text('{"discount": [0.9, 0.99]}')
+    command = [str(user_folder / "vars.sh"), "--space", str(user_folder / "space.json"), "--trials", "2"]
+    assert studies.main(command) == EXIT_DONE
+    folder, run = user_folder / "a_study", RunPaths(user_folder / "a_task_1")
+    run.exp_dir.mkdir()
+    run.params.write_text((user_folder / "p.py").read_text())
+    run.config.write_text('{"horizon": 40}')
+    run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
+    run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+        studies.main(command)
+    assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
+    for option, edits in (("--keep", "keep"), ("--take_edits", "take")):
+        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == [edits]
+    with pytest.raises(SystemExit):
+        studies.main([*command, "--fresh"])
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert studies.main(command) == EXIT_DONE and asked[-1] == ["keep"], "nobody is there to answer"
+
+
+def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:
+    tmp_path = user_folder
+    (tmp_path / "space.json").write_text('{"discount": {"low": 0.5, "high": 2.0}, "n_steps": [1, 2]}')
     with pytest.raises(UserError) as caught:
         studies.main([str(tmp_path / "vars.sh"), "--space", str(tmp_path / "space.json")])
     text = "\n".join(caught.value.findings)

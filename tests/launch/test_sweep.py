@@ -23,6 +23,7 @@ from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, W
 from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.topology import split_cpus
+from tfagents_system.run_files import params_folder
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
@@ -395,6 +396,42 @@ def test_tasks_that_began_otherwise_are_refused(vars_file: Path, started: list[T
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     with pytest.raises(UserError, match=r"task 1: discount=0.99 is not what this run began with \(discount=0.5\)"):
         sweep.main([str(vars_file), "--grid", grid_file(vars_file.parent, {"discount": [0.9, 0.99]})])
+
+
+def begun(folder: Path, number: int, state: str = "running") -> RunPaths:
+    """A task's run that has copies of p.py and of the JSON as they are."""
+    paths = RunPaths(folder / f"logs/try_task_{number}")
+    params_folder.copy(folder, ["p.py"], paths.params_folder)
+    (paths.params_folder / "p.py").rename(paths.params)
+    paths.config.write_text((folder / "c.json").read_text())
+    paths.run_json.write_text(json.dumps({"num_iter": 3, "params_source": str(folder / "p.py")}))
+    trainer = {"train_step": 5, "state": state, "num_iter": 3}
+    paths.status_json.write_text(json.dumps({"run": {}, "roles": {"trainer": trainer}}))
+    return paths
+
+
+def test_tasks_whose_files_were_edited_are_refused_together(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, state in ((0, "done"), (1, "running"), (2, "running")):
+        begun(vars_file.parent, number, state)
+    command = [str(vars_file), "--seeds", "0-3"]
+    assert sweep.main(command) == 0 and len(started) == 4
+    started.clear()
+    (vars_file.parent / "p.py").write_text(PARAMS + "\n\nX = 1\n")
+    with pytest.raises(UserError) as refused:
+        sweep.main(command)
+    (finding,) = refused.value.findings
+    assert finding.startswith("tasks 1, 2: edited since the run began") and "p.py (lines 9-11)" in finding
+    assert "--keep goes on" in finding and "--fresh" in finding and not started
+    for option, states in (("--keep", [DONE, *[WAITING] * 3]), ("--take_edits", [DONE, *[WAITING] * 3])):
+        assert sweep.main([*command, option]) == 0
+        assert [t.state for t in started] == states and all(option in t.command for t in started)
+        started.clear()
+    assert sweep.main([*command, "--fresh"]) == 0 and [t.state for t in started] == [WAITING] * 4
+    assert all("TFAGENTS_EDITS" not in t.environ for t in started)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert sweep.main(command) == 0, "nobody is there to answer"
 
 
 @pytest.mark.parametrize(

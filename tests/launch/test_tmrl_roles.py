@@ -171,9 +171,12 @@ def test_training_is_reset_where_there_is_something_to_reset(data: TmrlData) -> 
     paths = RunPaths(data.root / "server" / "car")
     (paths.trainer_checkpoints / "checkpoint_0000000020").mkdir(parents=True)
     paths.run_json.write_text("{}")
-    assert "--reset_training" in server_start(data, config).arguments
+    assert server_start(data, config).arguments[-2:] == ("--reset_training", "--take_edits")
+    assert server_start(data, config, "keep").arguments[-2:] == ("--reset_training", "--keep")
+    assert server_start(data, config, "fresh").arguments[-1] == "--fresh"
+    assert "--reset_training" not in server_start(data, config, "fresh").arguments
     assert "--reset_training" not in trainer_start(data, config).arguments
-    assert "--reset_training" not in server_start(data, loaded(data)).arguments
+    assert not {"--reset_training", "--take_edits"} & set(server_start(data, loaded(data)).arguments)
 
 
 def test_what_was_trained_here_is_played_here(data: TmrlData, monkeypatch: pytest.MonkeyPatch) -> None:

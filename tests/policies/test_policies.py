@@ -1,6 +1,8 @@
 """The policy that workers use, and the one on disk, equal the trainer's."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.policies import greedy_policy, policy_loader
+from tf_agents.policies.policy_saver import PolicySaver
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
@@ -374,6 +377,35 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
         state = sampled.get_initial_state(1)
         first, second = (sampled.action(batched(step), state).action.numpy() for _ in range(2))
         assert np.abs(first - second).max() > 1e-3, "noise is drawn anew in each call"
+
+    built = []
+    whole = PolicySaver.save
+    monkeypatch.setattr(PolicySaver, "save", lambda self, *args: built.append(self) or whole(self, *args))
+    (tmp_path / "policies/policy/notes.txt").write_text("of a user")
+    scramble(agent, seed=3)
+    train_step.assign(2000)
+    export.save_models()
+    assert not built, "a graph takes longest to build: once for each policy"
+    for name in ("collect_policy", "greedy_policy", "policy"):
+        export._policies[name].saver.save(str(tmp_path / "whole" / name))
+        assert contents(tmp_path / "policies" / name) == contents(tmp_path / "whole" / name), name
+    again = tf.saved_model.load(str(tmp_path / "policies/greedy_policy"))
+    worker.assign(weights.read_weights(weights.named_variables(agent.collect_policy)))
+    worker.reset()
+    expected = np.array([2.0, 5.0]) * worker.action(step, greedy=True) + np.array([0.0, 5.0])
+    played = again.action(batched(step), again.get_initial_state(1)).action
+    np.testing.assert_allclose(played[0], expected, atol=1e-5)
+    assert again.get_train_step() == 2000
+    shutil.rmtree(tmp_path / "policies/policy")
+    export.save_models()
+    assert contents(tmp_path / "policies/policy").keys() == contents(tmp_path / "whole/policy").keys()
+
+
+def contents(model: Path) -> dict[str, bytes]:
+    """All that a SavedModel says, without the order of its functions: names of files, and the bytes of its weights."""
+    files = {str(path.relative_to(model)): path for path in model.rglob("*") if path.is_file()}
+    same = {name for name in files if not name.endswith(("saved_model.pb", "fingerprint.pb"))}
+    return {name: path.read_bytes() if name in same else b"" for name, path in files.items()}
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 16])

@@ -17,8 +17,12 @@ from unittest import mock
 
 import pytest
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import prepare
+from tfagents_system.launch.edit_checks import ARRAY, look_at_array
+from tfagents_system.launch.resources import JOB_MB
+from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_inputs import Inputs
@@ -188,11 +192,12 @@ def test_a_run_goes_on_with_the_modules_that_it_began_with(
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     (project / "models/robot.xml").unlink()
     assert loaded_mass(paths) == ("1", paths.params_folder / "mass_of_robot.py")
-    told = start()
-    assert told.code == 0, told.told  # The copy has the robot's model.
-    assert f"{project} is not what this run began with" in told.told
-    assert "(gone models/robot.xml, changed mass_of_robot.py)" in told.told and "--take_edits" in told.told
-    assert "is not what" not in start("--keep").told
+    refused = start()
+    assert refused.code == 2 and "Traceback" not in refused.told
+    assert f"{project}/models/robot.xml (gone), {project}/mass_of_robot.py (line 1). --keep goes on" in refused.told
+    assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
+    kept = start("--keep")
+    assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
     moved = paths.exp_dir.rename(paths.exp_dir.with_name("moved"))
     assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
 
@@ -221,7 +226,8 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     log.write({"train_step": 6})
     log.close()
     assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
-    assert "is not what" not in start().told
+    again = start()
+    assert again.code == 0 and "edited since" not in again.told
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:
@@ -238,6 +244,48 @@ def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str,
     for _ in range(2):  # From now on the file alone is kept.
         write(environ, folder=None, take_edits=True)
     assert len(run_directory.read_run_json(paths)["edits"]) == 3 and not paths.params_folder.exists()
+
+
+def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "config.json").write_text('{"horizon": 30}')
+    for requeued in ({"SLURM_RESTART_COUNT": "1"}, {"TFAGENTS_SUBMITTED_AGAIN": "1"}):
+        done = start(**requeued)
+        assert done.code == 0, done.told
+        assert json.loads(paths.config.read_text()) == {"horizon": 20} and loaded_mass(paths)[0] == "1"
+    submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
+    assert submitted.code == 2 and "config.json (line 1)" in submitted.told
+    assert "another SAC_EXP_NAME begins another run" in submitted.told and "--fresh" not in submitted.told
+
+
+def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
+    environ: dict[str, str], project: Path, tmp_path: Path
+) -> None:
+    vars_file = tmp_path / "vars.sh"
+    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
+    for number in (4, 6, 7):
+        train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def told(array: str, **variables: str) -> list[str]:
+        check = Check("")
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        return check.errors
+
+    (error,) = told("0-6:2,7%2")
+    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
+    assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
+    assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
+
+
+def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:
+    train(write(environ, folder=project))
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
+    refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
+    assert refused.code == 2 and "params.py (line 8)" in refused.told
+    assert "nosuch" in refused.told and "SAC_TRAIN_CPUS=none" in refused.told
 
 
 def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project: Path, start: Starter) -> None:
@@ -260,6 +308,14 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
     checked = start("--fresh", "--check")
     assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
     assert paths.status_json.exists(), "a check moves nothing"
+
+
+def test_what_was_moved_aside_is_no_task_of_the_sweep(tmp_path: Path) -> None:
+    for number in (1, 2):
+        paths = RunPaths(tmp_path / "try_task_3")
+        paths.exp_dir.mkdir()
+        assert run_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
+    assert not list(tmp_path.glob("try_task_*"))
 
 
 def test_what_a_run_writes_beside_its_params_is_no_edit(environ: dict[str, str], project: Path) -> None:
@@ -343,7 +399,7 @@ def test_a_file_that_cannot_be_read_is_named(
 
     monkeypatch.setattr(params_folder, "digests", refuse)
     preparation = prepare.Preparation(environ, None)
-    preparation._keep_folder()
+    preparation._look_at_files()
     (error,) = preparation.checks["params folder"].errors
     assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error and "SAC_KEEP_FOLDER=0" in error
 
@@ -411,7 +467,7 @@ def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: P
     (project / "runs/sweep/task_0.log").touch()
     del environ["SAC_EXP_DIR"]
     preparation = prepare.Preparation(environ | {"SAC_LOGS_DIR": str(project / "runs")}, None)
-    preparation._keep_folder()
+    preparation._look_at_files()
     folder = preparation.files().folder
     assert folder is not None
     kept = params_folder.files_of(folder)
@@ -424,7 +480,7 @@ def test_a_folder_beyond_the_limits_is_a_note(
 ) -> None:
     monkeypatch.setattr(params_folder, "MOST_FILES", 3)
     preparation = prepare.Preparation(environ, None)
-    preparation._keep_folder()
+    preparation._look_at_files()
     (note,) = preparation.checks["params folder"].notes
     assert preparation.files().folder is None and "only params.py is kept" in note and "folder of their own" in note
 

@@ -24,7 +24,7 @@ from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, PRIOR_FOLDER, RESET, TAKE, carried
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
@@ -103,7 +103,6 @@ class Inspector:
         self._tell = tell
         self.found = Inspection(pid=os.getpid())
         self._folder = environ.get(FOLDER)
-        self._keeps = edits == KEEP
         # The run of joining workers has begun elsewhere.
         has_begun = "server" in self._values or run_directory.has_begun(self._run)
         self._uses_copies = has_begun and edits != TAKE
@@ -213,10 +212,7 @@ class Inspector:
         source: Path = self._values[kind]
         if self._run is None:
             return source
-        path, note = run_inputs.choose_input(getattr(self._run, kind), source, self._uses_copies)
-        if note and not self._keeps:
-            self.found.checks[kind].notes.append(note)
-        return path
+        return run_inputs.choose_input(getattr(self._run, kind), source, self._uses_copies)
 
     def _origin(self) -> Path:
         """The path under which the params file runs."""

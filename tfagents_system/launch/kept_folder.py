@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist, counted
-from tfagents_system.launch.run_settings import KEEP, TAKE
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
-from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.launch.edit_checks import NEVER_KEPT
+from tfagents_system.run_files import params_folder
 
-_MOST_SHOWN = 8
 _COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
-_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
 
 
 class KeptFolder:
-    """Copies the folder of SAC_PARAMS for a run that begins; for one that continues it reports what was edited.
+    """Copies the folder of SAC_PARAMS for a run that begins, or that takes edited files.
 
     Attributes:
       copy: The temporary copy; None if there is none.
@@ -31,41 +28,27 @@ class KeptFolder:
         self.digests: dict[str, str] = {}
         self._original = Path()
 
-    def take(self, values: Mapping[str, Any], run: RunPaths | None, edits: str | None, check: Check) -> None:
-        """Copies or compares the folder.
+    def take(self, values: Mapping[str, Any], check: Check) -> None:
+        """Copies the folder.
 
         Args:
           values: The variables that could be read, by field.
-          run: The run to continue, if there is one.
-          edits: What to do with files that were edited since the run began; see run_settings.py.
           check: Gets what was found.
         """
         params: Path | None = values.get("params")
-        if params is None or "server" in values or params_folder.is_kept_otherwise(params):
+        if params is None or params_folder.is_kept_otherwise(params) or not values.get("keep_folder", True):
             return
-        kept = None
-        if run_directory.has_begun(run) and edits != TAKE:
-            assert run is not None
-            kept = run_inputs.kept_digests(run)
-            if kept is None:
-                return
-        elif not values.get("keep_folder", True):
-            return
-        left_out = [values[name] for name in _NEVER_KEPT if name in values]
+        left_out = [values[name] for name in NEVER_KEPT if name in values]
         try:
             files = params_folder.files_of(params.parent, left_out, values.get("snapshot_mb", 100))
             digests = params_folder.digests(params.parent, files)
-            if kept is None:
-                self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
-                self.copy, self.digests = Path(self._made.name).resolve(), digests
-                self._original = params.parent
-                params_folder.copy(params.parent, files, self.copy)
-                check.facts.append(f"{params.parent}: {counted(len(files), 'file')} kept for the run")
-            elif edits != KEEP and (told := params_folder.differences(kept, digests)):
-                check.notes.append(_edited(params.parent, told))
+            self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
+            self.copy, self.digests = Path(self._made.name).resolve(), digests
+            self._original = params.parent
+            params_folder.copy(params.parent, files, self.copy)
+            check.facts.append(f"{params.parent}: {counted(len(files), 'file')} kept for the run")
         except params_folder.TooLargeError as error:
-            remedy = "it is not compared with the copy that the run has" if kept else _only_the_file(params)
-            check.notes.append(f"{error}: {remedy}")
+            check.notes.append(f"{error}: {_only_the_file(params)}")
         except OSError as error:
             check.errors.append(
                 f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
@@ -94,13 +77,4 @@ def _only_the_file(params: Path) -> str:
     return (
         f"only {params.name} is kept, and an edit of what it imports would change a resumed run. Move it and what it "
         "imports into a folder of their own"
-    )
-
-
-def _edited(folder: Path, differences: Sequence[str]) -> str:
-    shown = ", ".join(differences[:_MOST_SHOWN])
-    more = f" and {len(differences) - _MOST_SHOWN} more" if len(differences) > _MOST_SHOWN else ""
-    return (
-        f"{folder} is not what this run began with ({shown}{more}), which continues with its own copy: --take_edits "
-        "continues with the files as they are now, --fresh starts over, --keep says that this is meant"
     )

@@ -11,6 +11,7 @@ from tfagents_system.checks.checklist import Checklist
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
@@ -25,11 +26,13 @@ from tfagents_system.launch.run_settings import (
     FRESH,
     PRIOR_FOLDER,
     RESET,
+    TAKE,
     RunSettings,
     resolve,
 )
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -79,12 +82,18 @@ class Preparation:
           fork_server: A user's own code then runs in a child of it, else in this process.
           starts: A start follows, which takes the run directory itself and does not wait for a picture.
         """
+        with LongWork("checks") as work:
+            self._run(fork_server, starts, work)
+
+    def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
+        work.doing = "the machine"
         self._check_directories(starts)
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
         if not self.checks["run directory"].errors:
-            self._keep_folder()
+            work.doing = "the files beside the params"
+            self._look_at_files()
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
@@ -94,11 +103,18 @@ class Preparation:
             is_left_out = {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
             measures = render and not (is_elsewhere or is_left_out)
             plan = self.plan if measures else None
-            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
+            self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
 
-    def _keep_folder(self) -> None:
-        self._kept.take(self._values, self._run_before, self.edits, self.checks["params folder"])
+    def _look_at_files(self) -> None:
+        """Copies those that the run begins with, or compares those of a run that goes on with its copies."""
+        run, check = self._run_before, self.checks["params folder"]
+        if "server" in self._values:
+            return
+        if run is not None and run_directory.has_begun(run) and self.edits != TAKE:
+            EditChecks().look(self._values, self._environ, run, self.edits, check)
+        else:
+            self._kept.take(self._values, check)
 
     def close(self) -> None:
         """Removes what only the checks needed."""

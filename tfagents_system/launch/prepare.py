@@ -19,13 +19,14 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.launch.edit_checks import look_at_array
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.orphans import wait_for_orphans
@@ -42,6 +43,8 @@ from tfagents_system.launch.run_settings import (
     SUBMITTED_AGAIN,
     TAKE,
     RunSettings,
+    add_edit_options,
+    is_again,
     resolve,
 )
 from tfagents_system.machine.files import write_atomically
@@ -192,11 +195,18 @@ def check(
     vars_file: Path | None,
     fork_server: ForkServer | None = None,
     settings: RunSettings | None = None,
+    look_further: Callable[[Check], None] = lambda check: None,
 ) -> int:
-    """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
+    """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing.
+
+    Args:
+      environ, vars_file, fork_server, settings: As of `prepare`.
+      look_further: Adds what was edited of further runs' files.
+    """
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server, starts=False)
+    look_further(preparation.checks["params folder"])
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
@@ -209,11 +219,7 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
-    edited = parser.add_mutually_exclusive_group()
-    add_choice = functools.partial(edited.add_argument, action="store_const", dest="edits")
-    add_choice("--fresh", const=FRESH, help="start over; the existing run is moved aside")
-    add_choice("--keep", const=KEEP, help="continue with the run's own copies of files edited since")
-    add_choice("--take_edits", const=TAKE, help="continue with the files as they are now")
+    add_edit_options(parser)
     parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
     parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
@@ -224,23 +230,26 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
-    is_again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(os.environ.pop(SUBMITTED_AGAIN, ""))
-    if is_again and (args.edits in (TAKE, FRESH) or args.reset_training):
-        print(
-            "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
-            "first start"
-        )
-        args.edits, args.reset_training, args.catch_up = None, None, False
+    if is_again(os.environ):
+        os.environ.pop(SUBMITTED_AGAIN, None)
+        if args.edits in (TAKE, FRESH) or args.reset_training:
+            print(
+                "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
+                "first start"
+            )
+        args.edits, args.reset_training, args.catch_up = KEEP, None, False
     if args.edits is not None:
         os.environ[EDITS] = args.edits
     _tell_of_reset(parser, args)
     if not args.check:
         finish_interrupted(os.environ, args.vars_file)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
+    given = dict(os.environ)
     os.environ.update(settings.environ)
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
-        code = check(os.environ, args.vars_file, fork_server, settings)
+        look = functools.partial(look_at_array, given, args.vars_file, args.assignments)
+        code = check(os.environ, args.vars_file, fork_server, settings, look)
         if fork_server is not None:
             fork_server.close()
         return code

@@ -10,9 +10,9 @@ Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --tak
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
 --set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
-A run keeps a copy of its params' folder. If that was edited since its start, it continues with the copy and says so;
---keep says that this is meant, --take_edits continues with the files as they are now, and --fresh starts over: the existing
-run is moved aside.
+A run keeps copies of its JSON and of its params' folder. If what it uses of these was edited since it began, the start is
+refused with the differences: --keep continues with the copies, --take_edits with the files as they are now, and --fresh
+starts over: the existing run is moved aside.
 --reset_training keeps the run's experience and lets a new agent learn from it, once: agent, optimizers, counters and the
 best policy are new, what was there is in before_reset_<n>. With --catch_up the kept steps count for the updates that are
 due. --reset_training networks draws the networks anew and keeps counters and settings.

@@ -5,6 +5,7 @@ All of it happens here, before anything else reads the environment. TensorFlow a
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from tfagents_system.settings.variables import read_variables
 CARRIER = "TFAGENTS_OVERRIDES"
 # Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
 EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
+EDIT_OPTIONS = {KEEP: "--keep", TAKE: "--take_edits", FRESH: "--fresh"}
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 # Where it makes the ring of prior data.
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
@@ -80,6 +82,24 @@ def resolve(
         resolved[_SEED] = seed
     resolved[CARRIER] = overrides.to_json()
     return RunSettings(resolved, overrides, tuple(findings))
+
+
+def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
+    """Adds --keep, --take_edits and --fresh: what goes on with which files; the answer is `edits`."""
+    group = parser.add_mutually_exclusive_group()
+    words = {
+        KEEP: "continue with the run's own copies of files edited since",
+        TAKE: "continue with the files as they are now",
+        FRESH: "start over; the existing run is moved aside",
+    }
+    for edits, told in words.items():
+        if fresh or edits != FRESH:
+            group.add_argument(EDIT_OPTIONS[edits], action="store_const", dest="edits", const=edits, help=told)
+
+
+def is_again(environ: Mapping[str, str]) -> bool:
+    """Whether SLURM, or a job before, has started this: nobody is there to answer, and an edit must not end it."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(environ.get(SUBMITTED_AGAIN))
 
 
 def carried(environ: Mapping[str, str]) -> Overrides:

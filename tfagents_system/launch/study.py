@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, KEEP, add_edit_options, is_again
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
 
@@ -50,11 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     space = _space(args.space)
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
     args.parallel = min(args.parallel, args.trials)
-    plan = SweepPlan(vars_file, checked, args.assignments, 0 if args.slurm else args.parallel, is_open=True)
+    parallel = 0 if args.slurm else args.parallel
+    args.edits = KEEP if is_again(os.environ) else args.edits  # As the trials have it.
+    plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
     _keep_space(folder, space)
+    _look_at_trials(plan, folder, args)
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
+
+
+def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> None:
+    """Looks whether those that go on have other files than there are now.
+
+    Raises:
+      UserError: They have.
+    """
+    from tfagents_system.launch.trials import numbers_to_run
+
+    plan.look_at_runs(numbers_to_run(open_study(folder, args.pruner, args.parallel), folder, args.trials))
+    plan.raise_findings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +110,7 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
     plan = StudyPlan(args.trials, args.pruner)
     write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
     settings = [word for text in args.assignments for word in ("--set", text)]
+    settings += [EDIT_OPTIONS[args.edits]] if args.edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
     if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
@@ -130,8 +148,9 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         code = runner.run()
         if stop.is_set():
             trials.look(is_stopped=True)
-    for line in study_results.write(study, space, folder):
-        print(line, flush=True)
+    with LongWork("results of the study"):
+        lines = study_results.write(study, space, folder)
+    print("\n".join(lines), flush=True)
     if trials.refusal is not None:
         raise trials.refusal
     if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):
@@ -185,6 +204,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--pruner", choices=PRUNERS, default="median", help="who ends hopeless runs early (default: median)"
     )
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    add_edit_options(parser, fresh=False)  # Trials are compared with each other.
     parser.add_argument(
         "--slurm", action="store_true", help="trials are tasks of a job array; other options are those of submit.sh"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_settings import KEEP, add_edit_options, is_again
 from tfagents_system.launch.sweep_plan import TASK, SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -80,6 +81,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grid", type=Path, metavar="FILE", help="grid file (default: SAC_GRID)")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    add_edit_options(parser)
     args = parser.parse_args(arguments)
     if not 1 <= args.parallel <= 1000:
         parser.error(f"--parallel must be from 1 to 1000, found {args.parallel}")
@@ -93,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     vars_file = args.vars_file.absolute()
     grid = _grid_of(args, vars_file)
     settings = {number: grid.settings(number) for number in range(len(grid))}
-    plan = SweepPlan(vars_file, settings, args.assignments, args.parallel)
+    edits = KEEP if is_again(os.environ) else args.edits  # As its tasks have it.
+    plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=edits)
     plan.raise_findings()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()

@@ -6,15 +6,18 @@ import itertools
 import math
 import multiprocessing
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
+from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import resolve
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, EDITS, FRESH, TAKE, RunSettings, resolve
 from tfagents_system.launch.sweep_tasks import DONE, Place, Task
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.claims import held_cpus
@@ -27,6 +30,7 @@ from tfagents_system.machine.topology import (
     slurm_allotment,
     split_cpus,
 )
+from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -48,6 +52,7 @@ class SweepPlan:
       assignments: `NAME=VALUE` that all tasks have.
       parallel: Simultaneous runs; 0: they are elsewhere.
       is_open: Tasks are added later, and all simultaneous runs need a place.
+      edits: What runs that exist do with files that were edited since they began; see run_settings.py.
 
     Attributes:
       tasks: In the order of `settings`.
@@ -61,6 +66,7 @@ class SweepPlan:
         assignments: Sequence[str],
         parallel: int,
         is_open: bool = False,
+        edits: str | None = None,
     ) -> None:
         self.tasks: list[Task] = []
         self.places: list[Place] = []
@@ -68,8 +74,11 @@ class SweepPlan:
         self._vars_file = vars_file
         self._assignments = assignments
         self._is_open = is_open
+        self._edits = edits
+        self._edit_checks = EditChecks()
         self._values: list[dict[str, Any]] = []
-        self._environs = {number: self._add(number, own) for number, own in settings.items()}
+        planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
+        self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
         try:
             to_check = {task.number: self._environs[task.number] for task in self.tasks if task.state != DONE}
@@ -105,15 +114,48 @@ class SweepPlan:
         self.raise_findings()
         return task
 
+    def look_at_runs(self, numbers: Iterable[int]) -> None:
+        """Notes edits of the files of runs that will go on, before one of them is added."""
+        for number in followed(numbers, "looking at earlier trials", "trials"):
+            _, resolved, values = self._resolved(number, {})
+            if "exp_dir" in values:
+                self._look_at_files(number, resolved, values)
+
     def _note(self, numbers: Iterable[int], findings: Iterable[str]) -> None:
         for finding in dict.fromkeys(findings):
             self._findings.setdefault(finding, []).extend(numbers)
 
     def _add(self, number: int, settings: Mapping[str, Any]) -> dict[str, str]:
         """Adds a task; returns its environment as the run will have it."""
-        base = {**os.environ, TASK: str(number)}
-        environ = read_vars_file(self._vars_file, base)
-        own = dict(settings)
+        texts, resolved, values = self._resolved(number, settings)
+        paths = RunPaths(values.get("exp_dir", Path()))
+        options = [word for text in texts for word in ("--set", text)]
+        options += [EDIT_OPTIONS[self._edits]] if self._edits else []
+        given, _ = parse_assignments(self._assignments)
+        task = Task(
+            number=number,
+            settings=dict(settings) | {setting.name: setting.value for setting in given},
+            command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
+            environ={**os.environ, TASK: str(number)},
+            paths=paths,
+            save_secs=values.get("save_deadline_secs", 60.0),
+        )
+        if "exp_dir" in values:
+            if self._edits != FRESH and run_directory.is_finished(paths, resolved.overrides):
+                task.state = DONE
+            elif (owner := owner_of_run(paths)) is not None:
+                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+            else:
+                self._look_at_files(number, resolved, values)
+        self.tasks.append(task)
+        self._values.append(values)
+        return resolved.environ
+
+    def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
+        """A task's assignments, its settings and its variables, which are noted where they are wrong."""
+        environ = read_vars_file(self._vars_file, {**os.environ, TASK: str(number)})
+        if self._edits:
+            environ[EDITS] = self._edits
         given, _ = parse_assignments(self._assignments)
         own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
         # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
@@ -122,24 +164,15 @@ class SweepPlan:
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
         self._note([number], [*resolved.findings, *findings])
-        paths = RunPaths(values.get("exp_dir", Path()))
-        options = [word for text in texts for word in ("--set", text)]
-        task = Task(
-            number=number,
-            settings=own | {setting.name: setting.value for setting in given},
-            command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
-            environ=base,
-            paths=paths,
-            save_secs=values.get("save_deadline_secs", 60.0),
-        )
-        if "exp_dir" in values:
-            if run_directory.is_finished(paths, resolved.overrides):
-                task.state = DONE
-            elif (owner := owner_of_run(paths)) is not None:
-                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-        self.tasks.append(task)
-        self._values.append(values)
-        return resolved.environ
+        return texts, resolved, values
+
+    def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
+        """Notes edits of the files that a task's run has begun with."""
+        paths = RunPaths(values["exp_dir"])
+        if self._edits not in (TAKE, FRESH) and run_directory.has_begun(paths):
+            check = Check("")
+            self._edit_checks.look(values, resolved.environ, paths, self._edits, check)
+            self._note([number], check.errors)
 
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
@@ -200,10 +233,16 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
     process = context.Process(target=_check_each, args=(environs, vars_file, theirs), daemon=True)
     process.start()
     theirs.close()
+    found: dict[int, list[str]] = {}
+    deadline = time.monotonic() + _CHECK_SECS
     try:
-        if not ours.poll(_CHECK_SECS):
-            raise UserError(f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it")
-        found: dict[int, list[str]] = ours.recv()
+        with LongWork("checking settings", len(environs), "tasks") as work:
+            for work.done, number in enumerate(environs):
+                if not ours.poll(max(0.0, deadline - time.monotonic())):
+                    raise UserError(
+                        f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it"
+                    )
+                found[number] = ours.recv()
         return found
     except EOFError:
         raise UserError(
@@ -216,7 +255,8 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
 
 def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
-    answer.send({number: check_inputs(environ, vars_file) for number, environ in environs.items()})
+    for environ in environs.values():
+        answer.send(check_inputs(environ, vars_file))
 
 
 def _numbered(numbers: Sequence[int]) -> str:

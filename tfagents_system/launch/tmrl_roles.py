@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, TAKE
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT
@@ -66,7 +67,7 @@ class Start:
         return ["bash", str(_LAUNCH / self.script), *self.arguments]
 
 
-def server_start(data: TmrlData, loaded: Loaded) -> Start:
+def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> Start:
     """The replay server, and the gateway at PORT.
 
     Raises:
@@ -81,10 +82,10 @@ def server_start(data: TmrlData, loaded: Loaded) -> Start:
     variables = {name: loaded.translation.variables[name] for name in _OF_SERVER}
     variables |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0"}
     vars_file = _write_files(data, loaded, SERVER, variables)
-    return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, SERVER)), tuple(lines))
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *_again(data, loaded, SERVER, edits)), tuple(lines))
 
 
-def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False) -> Start:
+def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False, edits: str | None = None) -> Start:
     """The trainer, which waits for the server; its metrics may go to Weights & Biases, too.
 
     Raises:
@@ -95,7 +96,7 @@ def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False) -> S
     gpus = {name: text for name, text in loaded.translation.variables.items() if name == "SAC_TRAIN_GPUS"}
     wandb = _wandb(data, loaded) if with_wandb else {}
     vars_file = _write_files(data, loaded, TRAINER, {"SAC_TRAINER_SERVER": server, **gpus, **wandb})
-    return Start("run_script.sh", (vars_file, *_settings(loaded), *_reset(data, loaded, TRAINER)))
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *_again(data, loaded, TRAINER, edits)))
 
 
 def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
@@ -243,8 +244,13 @@ def _settings(loaded: Loaded) -> list[str]:
     return [word for assignment in loaded.translation.assignments() for word in ("--set", assignment)]
 
 
-def _reset(data: TmrlData, loaded: Loaded, part: str) -> list[str]:
-    """RESET_TRAINING: once a command, where there is something to reset."""
+def _again(data: TmrlData, loaded: Loaded, part: str, edits: str | None) -> list[str]:
+    """RESET_TRAINING: once a command, where there is something to reset; and what becomes of an edited config.json.
+
+    Args:
+      edits: See run_settings.py. A reset takes what config.json says now, unless it is told otherwise.
+    """
     paths = RunPaths(data.root / part / _name(loaded))
-    is_wanted = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths)
-    return ["--reset_training"] if is_wanted else []
+    is_reset = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths) and edits != FRESH
+    edits = TAKE if is_reset and edits is None else edits
+    return ["--reset_training"] * is_reset + ([EDIT_OPTIONS[edits]] if edits else [])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,23 +45,15 @@ class Inputs:
     agent: AgentStart | None = None
     prior_data: Path | None = None
 
-
-def choose_input(copy: Path, source: Path, has_begun: bool = True) -> tuple[Path, str | None]:
-    """The copy of a run that has begun wins over its source; a difference is shown as a unified diff."""
-    if not copy.exists() or not has_begun:
-        return source, None
-    if copy.read_bytes() == source.read_bytes():
-        return copy, None
-    return copy, (
-        f"{source} is not what this run began with; the run continues with its own copy {copy}. "
-        f"Choose another SAC_EXP_NAME for a run with the changes:\n{_diff(copy, source)}"
-    )
+    def digests_of_two(self) -> dict[str, str]:
+        """SHA-256 of params file and JSON, by `params` and `config`."""
+        both = {"params": self.params, "config": self.config}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in both.items()}
 
 
-def _diff(copy: Path, source: Path) -> str:
-    ours, theirs = (path.read_text(errors="replace").splitlines(keepends=True) for path in (copy, source))
-    lines = difflib.unified_diff(ours, theirs, str(copy), str(source))
-    return "".join(line if line.endswith("\n") else line + "\n" for line in lines).rstrip("\n")
+def choose_input(copy: Path, source: Path, has_begun: bool = True) -> Path:
+    """The copy of a run that has begun wins over its source."""
+    return copy if has_begun and copy.exists() else source
 
 
 def origin_of_run(paths: RunPaths) -> Path | None:
@@ -74,6 +67,18 @@ def origin_of_run(paths: RunPaths) -> Path | None:
         return None
     candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
     return next((path for path in candidates if path.parent.is_dir()), None)
+
+
+def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple[bool, bool]:
+    """Whether params file and JSON are those that the run has copied, though somebody may have changed the copies."""
+    began = (read_json(paths.run_json) or {}).get("began_with", {})
+    now = Inputs(params, config).digests_of_two()
+    return now["params"] == began.get("params"), now["config"] == began.get("config")
+
+
+def name_of_params(paths: RunPaths) -> str:
+    """The name that the run's params file has in its folder."""
+    return Path(str((read_json(paths.run_json) or {}).get("params_source"))).name
 
 
 def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
@@ -200,11 +205,15 @@ def copy_aside(paths: RunPaths) -> Path:
 def move_aside(paths: RunPaths) -> Path:
     """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
 
+    Task 3 of a sweep goes to `<name>_before_<n>_task_3`: it is none of `<name>_task_*` any more.
+
     Raises:
       UserError: Another run works in it.
     """
     with RunLock(paths):
-        names = (paths.exp_dir.with_name(f"{paths.exp_dir.name}_before_{n}") for n in itertools.count(1))
+        name = re.sub(r"_task_\d+$", "", paths.exp_dir.name)
+        task = paths.exp_dir.name.removeprefix(name)
+        names = (paths.exp_dir.with_name(f"{name}_before_{n}{task}") for n in itertools.count(1))
         aside = next(path for path in names if not path.exists())
         os.rename(paths.exp_dir, aside)
     return aside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.leaf_names import fit_names
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.trainer.saved_models import SavedModelWriter
 
 _MODELS = ("collect_policy", "greedy_policy", "policy")
 
@@ -49,7 +51,7 @@ class PolicyExport:
         self._actions = actions
         self._train_step = train_step
         self._frame_stack = frame_stack
-        self._savers: dict[str, policy_saver.PolicySaver] = {}
+        self._policies: dict[str, _Policy] = {}
 
     def has_models(self) -> bool:
         """Whether all SavedModels are on disk: an earlier start may have been killed while it wrote the first ones."""
@@ -58,11 +60,13 @@ class PolicyExport:
     def save_models(self) -> None:
         """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
 
-        Takes a few seconds: the first call traces each policy.
+        The first call takes a few seconds: it traces each policy and builds its graph.
         """
         with _without_tracing_notes():
-            for name, saver in self._all_savers().items():
-                _write_folder(self._paths.policies / name, saver.save)
+            for name, policy in self._all_policies().items():
+                final = self._paths.policies / name
+                _write_folder(final, policy.model.save)
+                policy.model.moved_to(final)
 
     def save_checkpoint(self, iteration: int | None = None) -> str:
         """Writes the weights as `policy_checkpoint_<train step>`; returns that name.
@@ -71,12 +75,12 @@ class PolicyExport:
           iteration: Iterations completed, for `iteration_of`.
         """
         name = checkpoint_name(int(self._train_step.numpy()))
-        saver = self._all_savers()["policy"]
+        saver = self._all_policies()["policy"].saver
 
-        def write(folder: str) -> None:
-            saver.save_checkpoint(folder)
+        def write(folder: Path) -> None:
+            saver.save_checkpoint(str(folder))
             if iteration is not None:
-                (Path(folder) / MOMENT).write_text(json.dumps({"iteration": iteration}))
+                (folder / MOMENT).write_text(json.dumps({"iteration": iteration}))
 
         with _without_tracing_notes():
             _write_folder(self._paths.policy_checkpoints / name, write)
@@ -98,21 +102,29 @@ class PolicyExport:
         """Removes a checkpoint that was only kept until its evaluation was known."""
         shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
 
-    def _all_savers(self) -> dict[str, policy_saver.PolicySaver]:
-        if not self._savers:
+    def _all_policies(self) -> dict[str, _Policy]:
+        if not self._policies:
             for folder in (self._paths.policies, self._paths.policy_checkpoints):
                 folder.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
             agent = self._agent
             policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
-            made: dict[int, policy_saver.PolicySaver] = {}  # SAC collects with its policy: that one is traced once.
+            made: dict[int, _Policy] = {}  # SAC collects with its policy: that one is traced once.
             for name, policy in zip(_MODELS, policies, strict=True):
                 if id(policy) not in made:
                     in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._actions)
                     with _fit_names_in_signatures():
                         saver = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
-                    made[id(policy)] = saver
-                self._savers[name] = made[id(policy)]
-        return self._savers
+                    made[id(policy)] = _Policy(saver, SavedModelWriter(saver))
+                self._policies[name] = made[id(policy)]
+        return self._policies
+
+
+@dataclasses.dataclass(frozen=True)
+class _Policy:
+    """A traced policy, and what writes it as a SavedModel."""
+
+    saver: policy_saver.PolicySaver
+    model: SavedModelWriter
 
 
 @contextlib.contextmanager
@@ -144,13 +156,13 @@ def _without_tracing_notes() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _write_folder(final: Path, write: Callable[[str], None]) -> None:
+def _write_folder(final: Path, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a folder beside `final`, then puts it in its place."""
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()  # TensorFlow would make its parents as well.
-    write(str(temporary))
+    write(temporary)
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

@@ -37,8 +37,9 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
     echo "note: params and memory are checked by the job, not here: $why" >&2 && return
   fi
   echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
-  SLURM_JOB_ID=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_JOB_MB=$(job_memory_mb) \
-    timeout --foreground --kill-after=2 "$CHECK_SECS" "$1/tfagents_system/launch/run_script.sh" --check \
+  SLURM_JOB_ID=0 SLURM_RESTART_COUNT=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_ARRAY=$tfagents_array \
+    TFAGENTS_JOB_MB=$(job_memory_mb) timeout --foreground --kill-after=2 "$CHECK_SECS" \
+    "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
   case $code in
     0) grep '^note ' "$3" >&2 || true ;;
@@ -46,7 +47,8 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
       if why=$(python_fault "$1"); then
         echo "note: params and memory are checked by the job, not here: $why" >&2 && return
       fi
-      grep -E '^(ERROR|error:|note) ' "$3" >&2 || cat "$3" >&2
+      # `|`: the differences of edited files.
+      grep -E '^(ERROR|error:|note|  \|) ' "$3" >&2 || cat "$3" >&2
       if (($# > 3)); then drop_snapshot "$4"; fi
       fail "nothing was submitted: correct what is said above (--no_check submits without this check)"
       ;;

@@ -1,0 +1,166 @@
+"""Which of the user's files a run is made of, and what was edited of them since it began."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.run_files import edited_files, params_folder, run_inputs
+from tfagents_system.run_files.edited_files import Edit, used_files
+from tfagents_system.run_files.run_paths import RunPaths
+
+PARAMS = """
+import importlib, arm, os.path
+from wheels import turning
+from pathlib import Path
+
+ROBOT = Path(__file__).parent / "models" / "robot.xml"
+gymnasium.register("Gripper-v0", entry_point="made.gripper:Gripper")
+"""
+FILES = {
+    "params.py": PARAMS,
+    "arm.py": "LENGTH = 1.0\n",
+    "wheels/__init__.py": "",
+    "wheels/turning.py": "def load():\n    from . import rim\n    from .deep.hub import HUB\n",
+    "wheels/rim.py": "",
+    "wheels/deep/__init__.py": "",
+    "wheels/deep/hub.py": "HUB = open(f'{here}/hub.bin')\n",
+    "wheels/flat.py": "",
+    "hub.bin": "1",
+    "models/robot.xml": "<include file='legs.xml'/>",
+    "models/legs.xml": "<legs/>",
+    "models/other.xml": "<other/>",
+    "plot.py": "import arm\n",
+    "made/gripper.py": "",
+    "made/unmade.py": "",
+    "track.csv": "0,1",
+    "broken.py": "def",
+    "os.py": "",
+    "notes.txt": "robot.xml",
+    "config.json": json.dumps({"horizon": 20, "mass": 1.0, "track": "data/track.csv"}),
+}
+USED = {
+    "params.py", "arm.py", "os.py", "wheels/__init__.py", "wheels/turning.py", "wheels/rim.py",
+    "wheels/deep/__init__.py", "wheels/deep/hub.py", "hub.bin", "models/robot.xml", "models/legs.xml",
+    "made/gripper.py",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text(text)
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def run(project: Path, tmp_path: Path) -> RunPaths:
+    """A run that has copies of the project."""
+    paths = RunPaths(tmp_path / "run")
+    params_folder.copy(project, FILES, paths.params_folder)
+    paths.params.write_text(PARAMS)
+    paths.config.write_text(FILES["config.json"])
+    kept = {"params_source": str(project / "params.py"), "params_files": digests(project)}
+    paths.run_json.write_text(json.dumps(kept))
+    return paths
+
+
+def digests(project: Path) -> dict[str, str]:
+    return params_folder.digests(project, params_folder.files_of(project))
+
+
+def edits(run: RunPaths, project: Path, params: str = "params.py") -> tuple[list[str], list[str]]:
+    found = edited_files.find(run, project / params, project / "config.json", lambda: digests(project))
+    return [str(edit).replace(f"{project}/", "") for edit in found.used], list(found.beside)
+
+
+def test_what_a_run_is_made_of_is_what_its_params_import_and_name(project: Path) -> None:
+    assert used_files(project, "params.py", FILES) == USED
+    assert used_files(project, "none.py", FILES) == set()
+    (project / "wheels/rim.py").write_text("from ... import plot\nimport params\nfrom .... import x")  # Nowhere; round.
+    assert used_files(project, "params.py", FILES) == USED
+    assert used_files(project, "broken.py", FILES) == {"broken.py"}
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - {"wheels/__init__.py"}))
+def test_an_edit_counts_where_the_run_uses_the_file(name: str, run: RunPaths, project: Path) -> None:
+    (project / name).write_text("X = 5\n")
+    counts = name in USED or name in ("config.json", "track.csv")
+    used, beside = edits(run, project)
+    assert [one.partition(" (")[0] for one in used] == [name] * counts
+    assert beside == [f"changed {name}"] * (not counts)
+
+
+def test_comments_and_spaces_are_no_edits(run: RunPaths, project: Path) -> None:
+    (project / "params.py").write_text("# How it walks.\n" + PARAMS.replace("arm, os.path", "arm,  os.path  # Both."))
+    (project / "arm.py").write_text("LENGTH = (1.0)\n")
+    (project / "config.json").write_text('{"mass": 1.0,\n "track": "data/track.csv", "horizon": 20}')
+    assert edits(run, project) == ([], [])
+    (project / "arm.py").write_text('"""What it is."""\nLENGTH = 1.0\n')  # May be read by the program.
+    (project / "config.json").write_text('{"mass": 1, "horizon": 20}')
+    assert edits(run, project) == (["config.json (line 1)", "arm.py (line 1)"], [])
+
+
+def test_files_that_are_gone_new_or_renamed(run: RunPaths, project: Path) -> None:
+    (project / "arm.py").unlink()
+    (project / "plot.py").unlink()
+    (project / "legs.py").write_text("")
+    (project / "params.py").rename(project / "my_params.py")
+    assert edits(run, project, "my_params.py") == (
+        ["arm.py (gone)"],
+        ["gone plot.py", "new legs.py"],
+    )
+
+
+def test_another_params_file_is_an_edit(run: RunPaths, project: Path) -> None:
+    assert edits(run, project, "plot.py") == (["plot.py (line 1)"], [])
+    found = edited_files.find(run, project / "plot.py", project / "config.json")
+    assert len(found.used) == 1 and not found.beside, "without the folder the two files are compared"
+
+
+def test_who_changes_the_copy_of_a_run_has_edited_nothing(run: RunPaths, project: Path) -> None:
+    """As the refusal of a setting that must stay proposes."""
+    run.params.write_text(PARAMS + "X = 1\n")
+    assert edits(run, project)[0] == ["params.py (after line 7)"], "what it began with is unknown"
+    began = run_inputs.Inputs(project / "params.py", project / "config.json").digests_of_two()
+    run.run_json.write_text(json.dumps(json.loads(run.run_json.read_text()) | {"began_with": began}))
+    assert edits(run, project) == ([], [])
+    (project / "params.py").write_text(PARAMS + "Y = 1\n")
+    assert edits(run, project)[0] == ["params.py (line 8)"]
+
+
+def test_long_differences_are_cut() -> None:
+    edit = Edit("a.py", [f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
+    assert str(edit) == "a.py (lines 4, 14, 24, 34, 44, 54 and 4 places more)"
+    whole = list(edit.diff())
+    shown = edited_files.Edits([edit]).diff()
+    assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
+    assert "@@ -3,3 +3,3 @@" in whole and "@@ -93,3 +93,3 @@" in whole, "by the numbers of the whole file's lines"
+    assert whole[:2] == ["--- a.py of the run", "+++ a.py"]
+
+
+def test_differences_can_be_read_in_a_terminal(run: RunPaths, project: Path) -> None:
+    (project / "track.csv").write_bytes(b"\x1b[2J" + 300 * b"5")
+    (project / "hub.bin").write_bytes(b"\0\x1b\xff")
+    found = edited_files.find(run, project / "params.py", project / "config.json", lambda: digests(project))
+    assert [edit.name.rpartition("/")[2] for edit in found.used] == ["hub.bin", "track.csv"]
+    assert str(found.used[0]).endswith("hub.bin (changed)") and "\x1b" not in "".join(found.diff())
+    assert f"+\\x1b[2J{152 * '5'}..." in found.diff()
+
+
+def test_large_files_are_compared_at_once() -> None:
+    """Lines that repeat are the slowest for difflib: 20,000 of two kinds take it minutes."""
+    before = [f"{k % 2}" for k in range(200_000)]
+    began = time.process_time()
+    edit = Edit("a.csv", before, [*before[:50_000], "9", *before[50_001:]])
+    assert str(edit) == "a.csv (line 50001)"
+    assert list(edit.diff())[2:] == ["@@ -50000,3 +50000,3 @@", " 1", "-0", "+9", " 1"]
+    other = Edit("a.csv", before, [f"{(k + 1) % 2}" for k in range(100_000)])
+    assert (
+        str(other) == "a.csv (lines 1-100000)" and edited_files.Edits([other]).diff()[2] == "@@ -1,200000 +1,100000 @@"
+    )
+    assert time.process_time() - began < 5

@@ -1,0 +1,37 @@
+"""How far a run is, as a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfagents_system.report.long_work import LongWork
+
+
+class RunBar:
+    """How far a run is: a bar, which notebooks show as well, or lines; nothing where it is not asked for."""
+
+    def __init__(self, is_shown: bool) -> None:
+        self._work = LongWork("starting", after_secs=0.0, stays=True) if is_shown else None
+
+    def __enter__(self) -> RunBar:
+        if self._work is not None:
+            self._work.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._work is not None:
+            self._work.__exit__()
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Shows what a run's status.json says."""
+        if self._work is None or not status:
+            return
+        run, trainer = status.get("run", {}), status.get("roles", {}).get("trainer", {})
+        is_by_steps = bool(trainer.get("num_env_steps"))
+        self._work.unit = "steps" if is_by_steps else "iterations"
+        self._work.done = trainer.get("env_steps" if is_by_steps else "iteration") or 0
+        self._work.total = trainer.get("num_env_steps") or trainer.get("num_iter")
+        self._work.what = f"{run.get('name')}: {run.get('state')}"
+        evaluated = trainer.get("eval_return")
+        self._work.doing = "" if evaluated is None else f"evaluation {evaluated:.4g}"
