@@ -259,8 +259,7 @@ class Hyperparameters:
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
     n_episodes_in_buffer: Annotated[Count, "episodes in total", MayChange] = 1000
-    """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps. In a run that
-    has begun, the newest steps stay."""
+    """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
     wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""

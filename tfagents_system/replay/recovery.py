@@ -23,7 +23,7 @@ from tfagents_system.replay import ring_resize
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles, default_slack_rows
+from tfagents_system.replay.ring_files import RingFiles, default_slack_rows, find_files, is_of_earlier_size
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.ring_resize import needed_slack
 from tfagents_system.run_files.heartbeat import read_json, write_json
@@ -89,7 +89,7 @@ def open_ring(
         scratch.make_private(places.ring)
     _resize(places, layout, capacity_rows, slack_rows)
     is_as_it_was = _is_as_it_was(places)
-    home = RingFiles.find(places.home, layout)  # A ring on other scratch is made as its copy was.
+    home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
     slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
     files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers, earlier)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
@@ -117,7 +117,7 @@ def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows:
     """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun."""
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
-    rings = [files for files in (RingFiles.find(folder, layout) for folder in folders) if files is not None]
+    rings = [files for files in (find_files(folder, layout) for folder in folders) if files is not None]
     if all(files.capacity_rows == capacity_rows for files in rings):
         return
     began, newest = time.monotonic(), rings[-1]
@@ -186,7 +186,7 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
-            if not ring.files.is_of_earlier_size(snapshot):
+            if not is_of_earlier_size(ring.files, snapshot):
                 _restore_priorities(ring, checkpoint)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(

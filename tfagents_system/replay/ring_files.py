@@ -60,15 +60,6 @@ class RingFiles:
     earlier: tuple[int, ...] = ()
 
     @classmethod
-    def find(cls, folder: Path, layout: Layout) -> RingFiles | None:
-        """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found = json.loads((folder / DESCRIPTION).read_bytes())
-            files = cls(folder, layout, found["capacity_rows"], found["slack_rows"], earlier=_earlier(found))
-            return files if found == files._describe() | files._describe_earlier() else None
-        return None
-
-    @classmethod
     def prepare(
         cls,
         folder: Path,
@@ -201,14 +192,6 @@ class RingFiles:
                 return ring_header.fitted(ring_header.parse(data, fingerprint), self.fingerprint, self.capacity_rows)
         return ring_header.parse(data, self.fingerprint)
 
-    def is_of_earlier_size(self, data: bytes) -> bool:
-        """Whether a header that `parse_header` takes is from when the ring had another size."""
-        try:
-            ring_header.parse(data, self.fingerprint)
-        except ring_header.DamagedHeaderError:
-            return True
-        return False
-
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.
 
@@ -302,6 +285,24 @@ class RingFiles:
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
                 f"({error.strerror}): lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
             ) from None
+
+
+def find_files(folder: Path, layout: Layout) -> RingFiles | None:
+    """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((folder / DESCRIPTION).read_bytes())
+        files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"], earlier=_earlier(found))
+        return files if found == files._describe() | files._describe_earlier() else None
+    return None
+
+
+def is_of_earlier_size(files: RingFiles, header: bytes) -> bool:
+    """Whether a header that `parse_header` takes is from when the ring had another size."""
+    try:
+        ring_header.parse(header, files.fingerprint)
+    except ring_header.DamagedHeaderError:
+        return True
+    return False
 
 
 def _earlier(described: Mapping[str, Any]) -> tuple[int, ...]:
