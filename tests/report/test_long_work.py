@@ -110,12 +110,14 @@ def test_on_a_terminal_there_is_a_bar_which_goes(terminal: Terminal, capsys: pyt
     assert capsys.readouterr().out == "printed meanwhile\n", "standard output is somewhere else, and stays there"
 
 
-def test_within_a_work_no_other_one_is_told(lines: io.StringIO) -> None:
+def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
     with redirect_stderr(lines):
         with LongWork("outer", after_secs=0.0) as outer:
             for _ in followed(range(2), "inner", "parts"):
                 outer.doing = "in it"
                 wait_for(lambda: "in it" in lines.getvalue())
+                wait_for(lambda: lines.getvalue().count("in it") > 1)
         assert "inner" not in lines.getvalue()
         with LongWork("next", after_secs=0.0):
             wait_for(lambda: "next" in lines.getvalue())
