@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
@@ -104,7 +105,9 @@ def test_on_a_terminal_there_is_a_bar_which_goes(terminal: Terminal, capsys: pyt
         work.advance(3)
         wait_for(lambda: "3 of 4 tasks (75 %)" in terminal.text())
         print("printed meanwhile")
+        print("long/" * 40, file=sys.stderr)
         assert "━" in terminal.told() and "checks: [a]" in terminal.text()
+    assert "long/" * 40 in terminal.text(), "a path is copied as one"
     assert terminal.told().rstrip("\r").endswith("\x1b[2K"), "the line is erased"
     assert "\x1b[?25l" not in terminal.told(), "who is killed meanwhile would leave a terminal without its cursor"
     assert capsys.readouterr().out == "printed meanwhile\n", "standard output is somewhere else, and stays there"

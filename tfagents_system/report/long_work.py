@@ -119,6 +119,10 @@ class LongWork:
                 del show
                 return False
 
+            def print(self, *objects: Any, soft_wrap: bool = True, **options: Any) -> None:
+                """Leaves long lines, such as paths, to the terminal: they are copied as one."""
+                super().print(*objects, soft_wrap=soft_wrap, **options)
+
         texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[parts]")]
         console = Drawn(file=self._stream) if is_terminal else Drawn()
         both = is_terminal and sys.stdout is not None and sys.stdout.isatty()
