@@ -119,12 +119,9 @@ class LongWork:
                 del show
                 return False
 
-            def print(self, *objects: Any, soft_wrap: bool = True, **options: Any) -> None:
-                """Leaves long lines, such as paths, to the terminal: they are copied as one."""
-                super().print(*objects, soft_wrap=soft_wrap, **options)
-
         texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[parts]")]
-        console = Drawn(file=self._stream) if is_terminal else Drawn()
+        # Long lines that are printed meanwhile, such as paths, stay one line: they are copied.
+        console = Drawn(file=self._stream, soft_wrap=True) if is_terminal else Drawn()
         both = is_terminal and sys.stdout is not None and sys.stdout.isatty()
         self._bar = Progress(
             texts[0],
