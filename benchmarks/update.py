@@ -173,7 +173,7 @@ def compare(outcome: Outcome, cpus: list[int], peers_python: str | None, rounds:
     own = [sys.executable, "-m", "benchmarks.update", "--measure", str(len(cpus)), "--rounds", str(rounds)]
     processes = [Rounds([*own, "--updates", str(updates)], cpus)]
     for library in ("sbx", "sb3") if peers_python else ():
-        script = [peers_python or "", "benchmarks/peers/updates.py", "--library", library]
+        script = [peers_python or "", "-m", "benchmarks.peers.updates", "--library", library]
         processes.append(Rounds([*script, "--rounds", str(rounds), "--updates", str(updates)], cpus))
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -193,8 +193,10 @@ def compare(outcome: Outcome, cpus: list[int], peers_python: str | None, rounds:
         outcome.ratio("fused over the limit, 1 CPU", median["fused"] / limit, 0.85)
     outcome.ratio(f"fused over TF-Agents' agent.train, {where}", median["fused"] / median["TF-Agents, agent.train"])
     if peers_python:
-        outcome.ratio(f"fused over SBX, {where}", median["fused"] / median["sbx"], 1.3 if one else 1.5)
-        outcome.ratio(f"fused over Stable-Baselines3, {where}", median["fused"] / median["sb3"], None if one else 2.7)
+        outcome.ratio(f"fused over SBX, {where}", median["fused"] / median["sbx sac"], 1.3 if one else 1.5)
+        outcome.ratio(
+            f"fused over Stable-Baselines3, {where}", median["fused"] / median["sb3 sac"], None if one else 2.7
+        )
     if "fused, bfloat16" in median:
         outcome.ratio(f"bfloat16 over float32, {where}", median["fused, bfloat16"] / median["fused"], 1.4)
     else:

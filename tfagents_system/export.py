@@ -19,6 +19,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, output_folder
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 
 _FORMATS = ("numpy", "tflite", "onnx")
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.set_verbosity(logging.ERROR)
     print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:
-        source = export_files.read_source(params, paths, checkpoint)
+        with LongWork("building the agent"):
+            source = export_files.read_source(params, paths, checkpoint)
         iteration, task = source.description["iteration"], EvaluatedTask(params.env_config, params.num_iter)
         if iteration is not None and (stage := task.in_words(iteration)):
             print(f"curriculum of {stage}", flush=True)
@@ -60,7 +62,8 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
     from tfagents_system.playing import export_files
 
     try:
-        path, difference = export_files.write(source, name, folder)
+        with LongWork(f"{name}: writing and comparing"):
+            path, difference = export_files.write(source, name, folder)
     except UserError as error:
         if not may_leave_out:
             raise

@@ -71,7 +71,7 @@ def _train_ours(task: Task, variant: Variant, seed: int, env_python: str | None)
     config = {
         "environment": task.environment,
         "horizon": task.horizon,
-        "attributes": {**attributes_of(task, variant), **variant.attributes},
+        "attributes": attributes_of(task, variant),
     }
     train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
     variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_VIDEO": 0}
@@ -93,12 +93,13 @@ def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
 
 
 def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
-    """Attributes of TrainParams that follow from the task; a variant's own come after them."""
+    """Attributes of TrainParams of a run of ours: the task's, and then the variant's own."""
     rate = variant.learning_rate if task.learning_rate is None else task.learning_rate
     rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
-    iteration_steps = int(variant.attributes.get("env_steps_per_iter") or task.horizon)
+    own = {**variant.attributes, **(task.values.ours if task.values and variant.values else {})}
+    iteration_steps = int(own.get("env_steps_per_iter") or task.horizon)
     return {
-        **({} if "env_steps_per_iter" in variant.attributes else {"n_train_episodes_per_iter": 1}),
+        **({} if "env_steps_per_iter" in own else {"n_train_episodes_per_iter": 1}),
         "updates_per_env_step": variant.updates_per_step,
         "n_buffer_init_episodes": task.random_episodes,
         "n_episodes_in_buffer": task.steps // task.horizon + task.random_episodes,
@@ -107,6 +108,7 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
         **({name: rate for name in rates} if rate is not None else {}),
         **task.attributes,
+        **own,
     }
 
 
@@ -116,7 +118,8 @@ def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tu
     command += ["--eval_steps", str(task.eval_steps), "--eval_episodes", str(_EVAL_EPISODES), "--seed", str(seed)]
     if task.learning_rate is not None:
         command += ["--learning_rate", str(task.learning_rate)]
-    command += ["--options", json.dumps({**task.peer_options, **variant.options})]
+    values = task.values.peers(task.steps) if task.values and variant.values else {}
+    command += ["--options", json.dumps({**task.peer_options, **values, **variant.options})]
     command += ["--goals"] if task.goals else []
     command += ["--normalize"] if task.attributes.get("normalize_observations") else []
     result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)

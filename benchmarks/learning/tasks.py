@@ -10,6 +10,55 @@ PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/examples/pendu
 
 
 @dataclasses.dataclass(frozen=True)
+class ValueSettings:
+    """How the values of discrete actions are learned on a task, the same for learners of ours and of peers.
+
+    Stable-Baselines3 copies the target while it collects, not between the updates of an iteration.
+
+    Attributes:
+      steps_per_iter, updates_per_iter: Environment steps, and the updates after them.
+      learning_rate, batch_size: Of Adam.
+      copy_steps: Environment steps after which the target is copied anew.
+      exploration_steps, last_epsilon: Epsilon falls from 1 in a straight line.
+    """
+
+    steps_per_iter: int
+    updates_per_iter: int
+    learning_rate: float
+    batch_size: int
+    copy_steps: int
+    exploration_steps: int
+    last_epsilon: float
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """Attributes of TrainParams."""
+        updates_per_step = self.updates_per_iter / self.steps_per_iter
+        return {
+            "env_steps_per_iter": self.steps_per_iter,
+            "log_period_itrs": max(1, 1000 // self.steps_per_iter),
+            "updates_per_env_step": updates_per_step,
+            "critic_learning_rate": self.learning_rate,
+            "train_batch_size": self.batch_size,
+            "exploration_epsilon": {"points": [[0, 1.0], [self.exploration_steps, self.last_epsilon]]},
+            "target_update_tau": 1.0,
+            "target_update_period": round(max(self.copy_steps, self.steps_per_iter) * updates_per_step),
+        }
+
+    def peers(self, steps: int) -> dict[str, Any]:
+        """Arguments of Stable-Baselines3's algorithms, in a run of so many steps."""
+        return {
+            "train_freq": self.steps_per_iter,
+            "gradient_steps": self.updates_per_iter,
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size,
+            "target_update_interval": self.copy_steps,
+            "exploration_fraction": self.exploration_steps / steps,
+            "exploration_final_eps": self.last_epsilon,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
     """An environment and how long it is trained, the same for everybody.
 
@@ -21,7 +70,7 @@ class Task:
       learning_rate: Of actor, critics and alpha, for everybody; None: each variant's, or else the defaults.
       random_episodes: Before the first update; about 1000 steps.
       attributes: Of TrainParams, for every variant of ours.
-      discrete: Whether its actions are; variants of value learners fit these alone.
+      values: Where its actions are discrete, what learners of their values have.
       goals: Whether it has goals: peers then have HER with four of five goals replaced.
       peer_options: For every peer, as of Variant.
     """
@@ -33,7 +82,7 @@ class Task:
     random_episodes: int
     learning_rate: float | None = None
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    discrete: bool = False
+    values: ValueSettings | None = None
     goals: bool = False
     peer_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -47,6 +96,8 @@ class Variant:
       library, algorithm, options: Of a peer; see benchmarks/peers/learning.py.
       updates_per_step: Updates for each environment step.
       learning_rate: Of actor, critics and alpha, where it is ours and the task has none; None: the defaults.
+      discrete: Whether its actions are.
+      values: Whether it learns their values as the task's settings say.
     """
 
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,11 +107,12 @@ class Variant:
     updates_per_step: int = 1
     learning_rate: float | None = None
     discrete: bool = False
+    values: bool = False
 
     def fits(self, task: Task) -> bool:
         """Whether the algorithm has the task's kind of actions, and the task has what the variant leaves out."""
         switched_off = {"hindsight_share", "normalize_observations"} & set(self.attributes)
-        return self.discrete == task.discrete and switched_off <= set(task.attributes)
+        return self.discrete == (task.values is not None) and switched_off <= set(task.attributes)
 
 
 # As in RL Baselines3 Zoo's settings of HER for Fetch; a step of the target in each update, as there.
@@ -84,8 +136,11 @@ TASKS = {
         1e-3,
         {"frame_stack": 3, "train_batch_size": 128, "image_encoder_filters": (16, 16, 16, 16)},
     ),
-    "cartpole": Task("CartPole-v1", 500, 20_000, 2_000, 45, 1e-3, {"train_batch_size": 128}, discrete=True),
-    "acrobot": Task("Acrobot-v1", 500, 20_000, 2_000, 2, 1e-3, {"train_batch_size": 128}, discrete=True),
+    # Learners of values: RL Baselines3 Zoo's settings of QR-DQN; those of its DQN take 150,000 to 200,000 steps.
+    "cartpole": Task(
+        "CartPole-v1", 500, 50_000, 2_560, 45, values=ValueSettings(256, 128, 2.3e-3, 64, 10, 8_000, 0.04)
+    ),
+    "acrobot": Task("Acrobot-v1", 500, 40_000, 2_000, 2, values=ValueSettings(4, 4, 6.3e-4, 128, 250, 12_000, 0.1)),
     "reach": Task(
         "tfagents_system.examples.reach.environment:Reach-v0",
         50,
@@ -104,23 +159,6 @@ TASKS = {
     "fetch_push": Task(
         "gymnasium_robotics:FetchPush-v4", 50, 500_000, 10_000, 20, 1e-3, _FETCH, goals=True, peer_options=_PEER_GOALS
     ),
-}
-
-# For every value learner: epsilon falls over a quarter of the run, and every 500 updates the target is copied anew.
-_EXPLORATION_STEPS, _LAST_EPSILON, _COPY_PERIOD = 5_000, 0.05, 500
-_VALUES = {
-    "env_steps_per_iter": 50,
-    "log_period_itrs": 20,
-    "exploration_epsilon": {"points": [[0, 1.0], [_EXPLORATION_STEPS, _LAST_EPSILON]]},
-    "target_update_tau": 1.0,
-    "target_update_period": _COPY_PERIOD,
-}
-_PEER_VALUES = {
-    "batch_size": 128,
-    "target_update_interval": _COPY_PERIOD,
-    "exploration_fraction": 0.25,
-    "exploration_final_eps": _LAST_EPSILON,
-    "policy_kwargs": {"net_arch": [256, 256]},
 }
 
 OURS = {
@@ -155,13 +193,15 @@ OURS = {
             "critic_optimizer": {"name": "adamw", "weight_decay": 0.01},
         },
     ),
-    "dqn": Variant({"algorithm": "dqn", **_VALUES}, discrete=True),
+    "dqn": Variant({"algorithm": "dqn"}, discrete=True, values=True),
     # Returns are in the hundreds here: the quadratic part of a loss is as wide as the papers', not as Linesight's.
-    "iqn": Variant({"algorithm": "iqn", "iqn_huber_kappa": 1.0, **_VALUES}, discrete=True),
+    "iqn": Variant({"algorithm": "iqn", "iqn_huber_kappa": 1.0}, discrete=True, values=True),
     "sac_discrete": Variant(
         {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_itrs": 20}, discrete=True
     ),
 }
+
+_PEER_WIDTH = {"net_arch": [256, 256]}
 
 PEERS = {
     "SBX SAC": Variant(library="sbx", algorithm="sac"),
@@ -170,6 +210,14 @@ PEERS = {
     "SB3 SAC": Variant(library="sb3", algorithm="sac"),
     "SB3-contrib TQC": Variant(library="contrib", algorithm="tqc"),
     "SB3-contrib CrossQ": Variant(library="contrib", algorithm="crossq"),
-    "SB3 DQN": Variant(library="sb3", algorithm="dqn", options=_PEER_VALUES, discrete=True),
-    "SB3-contrib QR-DQN": Variant(library="contrib", algorithm="qrdqn", options=_PEER_VALUES, discrete=True),
+    "SB3 DQN": Variant(
+        library="sb3", algorithm="dqn", options={"policy_kwargs": _PEER_WIDTH}, discrete=True, values=True
+    ),
+    "SB3-contrib QR-DQN": Variant(
+        library="contrib",
+        algorithm="qrdqn",
+        options={"policy_kwargs": {**_PEER_WIDTH, "n_quantiles": 25}},
+        discrete=True,
+        values=True,
+    ),
 }

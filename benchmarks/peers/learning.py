@@ -13,13 +13,13 @@ import os
 from typing import Any
 
 LIBRARIES = ("sbx", "sb3", "contrib")
-_CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
+CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--algorithm", choices=tuple(_CLASSES), default="sac")
+    parser.add_argument("--algorithm", choices=tuple(CLASSES), default="sac")
     parser.add_argument("--environment", required=True)
     parser.add_argument("--steps", type=int, required=True, help="environment steps, the random ones included")
     parser.add_argument("--learning_starts", type=int, default=1000, help="random steps before the first update")
@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def algorithm_class(library: str, algorithm: str) -> Any:
     """An algorithm by name; where TQC and CrossQ are depends on the library."""
-    name = _CLASSES[algorithm]
+    name = CLASSES[algorithm]
     if library == "sbx":
         import sbx
 
@@ -67,7 +67,8 @@ def main() -> None:
     from stable_baselines3.common.callbacks import EvalCallback
 
     arguments = parse_arguments()
-    options: dict[str, Any] = {"gradient_steps": arguments.updates_per_step, "device": "cpu", **arguments.options}
+    own = {"train_freq": 1, "gradient_steps": arguments.updates_per_step, "device": "cpu"}
+    options: dict[str, Any] = {**own, **arguments.options}
     if arguments.learning_rate is not None:
         options["learning_rate"] = arguments.learning_rate
     if arguments.goals:
@@ -78,7 +79,6 @@ def main() -> None:
         "MultiInputPolicy" if arguments.goals else "MlpPolicy",
         environment(arguments),
         learning_starts=arguments.learning_starts,
-        train_freq=1,
         seed=arguments.seed,
         **options,
     )

@@ -1,6 +1,6 @@
-"""Updates/s of SAC in SBX or Stable-Baselines3: batch 256, networks (256, 256), 28 observations, 8 actions.
+"""Updates/s of SBX, Stable-Baselines3 or its contrib: batch 256, networks (256, 256), 28 observations, 8 actions.
 
-    taskset -c 0,1 PEERS_PYTHON benchmarks/peers/updates.py --library sbx </dev/null
+    taskset -c 0,1 PEERS_PYTHON -m benchmarks.peers.updates --library sbx </dev/null
 
 Their own `train(gradient_steps)` on a replay buffer full of random transitions, on all CPUs allowed. `ready` is
 printed when the compilation is done, then, for each line of standard input, a round's rate: `{"sbx": 164.2}`.
@@ -13,49 +13,50 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import Any
 
-_OBSERVATION_DIM, _ACTION_DIM = 28, 8
+from benchmarks.peers.learning import CLASSES, LIBRARIES, algorithm_class
+
+_OBSERVATION_DIM, _NUM_ACTIONS = 28, 8
 _TRANSITIONS = 100_000
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", choices=("sbx", "sb3"), required=True)
+    parser.add_argument("--library", choices=LIBRARIES, required=True)
+    parser.add_argument("--algorithm", choices=tuple(CLASSES), default="sac")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each begun by a line of standard input")
     parser.add_argument("--updates", type=int, default=200, help="updates of a round, at least")
     parser.add_argument("--gradient_steps", type=int, default=50, help="updates in a call of train(), at most")
     return parser.parse_args()
 
 
-def make_model(library: str) -> Any:
+def make_model(library: str, algorithm: str) -> Any:
     """A model whose replay buffer is full of random transitions."""
     import gymnasium
     import numpy as np
     from stable_baselines3.common import logger
 
+    is_discrete = algorithm in ("dqn", "qrdqn")
+
     class Nothing(gymnasium.Env):
         """Spaces alone: no step is taken."""
 
         observation_space = gymnasium.spaces.Box(-1.0, 1.0, (_OBSERVATION_DIM,), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (_ACTION_DIM,), np.float32)
+        action_space = (
+            gymnasium.spaces.Discrete(_NUM_ACTIONS)
+            if is_discrete
+            else gymnasium.spaces.Box(-1.0, 1.0, (_NUM_ACTIONS,), np.float32)
+        )
 
-    if library == "sbx":
-        from sbx import SAC
-    else:
-        import torch
-        from stable_baselines3 import SAC
-
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = SAC(
+    model = algorithm_class(library, algorithm)(
         "MlpPolicy",
         Nothing(),
         buffer_size=_TRANSITIONS,
         batch_size=256,
-        policy_kwargs={"net_arch": [256, 256]},
+        policy_kwargs={"net_arch": [256, 256], **({"n_quantiles": 25} if algorithm == "qrdqn" else {})},
         device="cpu",
         seed=0,
     )
@@ -64,6 +65,8 @@ def make_model(library: str) -> Any:
     buffer = model.replay_buffer
     for array in (buffer.observations, buffer.next_observations, buffer.actions, buffer.rewards):
         array[:] = random.uniform(-1.0, 1.0, array.shape)
+    if is_discrete:
+        buffer.actions[:] = random.integers(0, _NUM_ACTIONS, buffer.actions.shape)
     buffer.full = True
     return model
 
@@ -80,12 +83,13 @@ def measure(model: Any, updates: int, gradient_steps: int) -> float:
 def main() -> None:
     arguments = parse_arguments()
     gradient_steps = min(arguments.gradient_steps, arguments.updates)
-    model = make_model(arguments.library)
+    model = make_model(arguments.library, arguments.algorithm)
     model.train(gradient_steps, 256)
     print("ready", flush=True)
     for _ in range(arguments.rounds):
         sys.stdin.readline()
-        print(json.dumps({arguments.library: measure(model, arguments.updates, gradient_steps)}), flush=True)
+        rate = measure(model, arguments.updates, gradient_steps)
+        print(json.dumps({f"{arguments.library} {arguments.algorithm}": rate}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The record of learning curves: what is in it, and what a run of it is asked for. No run is trained here."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pyte
 )
 def test_every_variant_of_ours_has_attributes_that_the_checks_accept(task: str, variant: str) -> None:
     params = Params({"horizon": TASKS[task].horizon})
-    attributes = {**attributes_of(TASKS[task], OURS[variant]), **OURS[variant].attributes}
+    attributes = attributes_of(TASKS[task], OURS[variant])
     known = set(dir(TrainParamsBase))
     for name, value in attributes.items():
         assert name in known, f"{name} is no attribute of TrainParams"
@@ -81,6 +82,26 @@ def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         algorithms.main()
     assert ended.value.code == 2
+
+
+def test_learners_of_values_have_the_same_settings_as_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, asked = TASKS["cartpole"], list[list[str]]()
+
+    def run_json(command: list[str], secs: float) -> dict[str, list[float]]:
+        asked.append(command)
+        return {"env_steps": [], "eval_returns": []}
+
+    monkeypatch.setattr(algorithms, "run_json", run_json)
+    algorithms.train(task, PEERS["SB3 DQN"], 0, "python")
+    theirs, ours = json.loads(asked[0][asked[0].index("--options") + 1]), attributes_of(task, OURS["dqn"])
+    assert ours["updates_per_env_step"] == theirs["gradient_steps"] / theirs["train_freq"] == 0.5
+    assert ours["exploration_epsilon"] == {"points": [[0, 1.0], [8_000, 0.04]]}
+    assert theirs["exploration_fraction"] * task.steps == 8_000
+    assert (ours["critic_learning_rate"], ours["train_batch_size"]) == (theirs["learning_rate"], theirs["batch_size"])
+    # It copies every 10 steps that it collects, after 128 updates all at once: as good as after each 128 updates.
+    assert (theirs["target_update_interval"], ours["target_update_period"]) == (10, 128)
+    assert attributes_of(TASKS["acrobot"], OURS["iqn"])["target_update_period"] == 250
+    assert "critic_learning_rate" not in attributes_of(task, OURS["sac_discrete"])
 
 
 def test_hindsight_is_switched_off_where_there_are_goals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from tests.faults import ledger, numbered
@@ -22,6 +23,7 @@ from tests.faults.ledger import Balance
 from tests.support.launching import UserRun
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_checkpoints import PRIORITIES
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4
@@ -48,6 +50,7 @@ class TrainParams(TrainParamsBase):
     checkpoint_period_itrs = 1_000_000
     log_period_itrs = 20
     train_batch_size = 16
+    priority_exponent, priority_beta = 0.6, 0.5
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 
@@ -165,6 +168,12 @@ class NumberedRun(UserRun):
             for start in ledger.read_journals(self.journal)
         ]
         return ledger.balance(starts, rows, HORIZON)
+
+    def priorities(self) -> np.ndarray:
+        """Of the rows that the replay server knew when it ended, `[rows]`: 0 of those that were never drawn."""
+        path = self.exp_dir / "replay" / PRIORITIES
+        head = np.fromfile(path, np.int64, count=1)
+        return np.fromfile(path, np.float32, int(head[0]), offset=64)
 
     def _rows(self, exp_dir: Path) -> ledger.Rows:
         return ledger.read_ring(exp_dir, self._episodes * (HORIZON + 1))

@@ -24,6 +24,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
+from tfagents_system.report import long_work
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
@@ -464,10 +465,18 @@ def test_a_crash_while_drawing_is_a_note(
 
 
 def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str],
+    tmp_path: Path,
+    server: ForkServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
+    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
     assert prepare.check(environ, None, server) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    assert "checks: measuring steps with the agent's policy, " in told.err, "as it takes more than two seconds"
+    lines = told.out.splitlines()
     looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
     looked_at += [
         "config",

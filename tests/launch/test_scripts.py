@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 import venv
 from pathlib import Path
 
@@ -178,6 +181,33 @@ def test_setup_installs_once_and_again_when_the_lock_changes(repository: Reposit
     assert repository.setup().stdout == done.stdout and len(repository.calls) == 2
     (repository.root / "requirements.lock").write_text("# other\n")
     assert repository.setup().returncode == 0 and len(repository.calls) == 4
+
+
+def test_an_installation_tells_what_it_does_and_that_it_goes_on(repository: Repository) -> None:
+    (repository.root / "requirements.lock").write_text("# two\nfirst==1.0\n    # via second\nsecond==2.0\n")
+    began = time.monotonic()
+    done = repository.setup(UV_SLEEP="1.2", TFAGENTS_TELL_SECS="0.5")
+    assert time.monotonic() - began < 15, "who reads its output does not wait for the teller"
+    assert done.returncode == 0 and done.stdout == f"{repository.root}/.venv/bin/python\n"
+    said = [line.removeprefix("setup: ") for line in done.stderr.splitlines()]
+    assert said[0].startswith(f"making {repository.root}/.venv with ") and "2 pinned packages" in said[0]
+    assert re.fullmatch(r"downloading and installing 2 packages, \d s so far", said[1])
+    assert said[-2] == "checking what was installed" and re.fullmatch(r"installed in \d+ s", said[-1])
+    failed = repository.setup(UV_FAIL="1")
+    assert failed.returncode == 0 and "installing" not in failed.stderr, "it is installed"
+
+
+def test_on_a_terminal_the_installer_draws_its_own_bars(repository: Repository) -> None:
+    (repository.tools / "uv").write_text(FAKE_UV.replace('echo "$1 $2"', 'echo "$*"'))
+    master, slave = pty.openpty()
+    command = [str(repository.root / "setup.sh"), "--print-python"]
+    environ = {**os.environ, **repository.environ, "UV_SLEEP": "0.6", "TFAGENTS_TELL_SECS": "0.2"}
+    with os.fdopen(master, "rb", buffering=0) as told:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=environ, timeout=60, check=True)
+        os.close(slave)
+        said = told.read(1 << 16).decode()
+    assert done.stdout and "so far" not in said and "installed in" in said
+    assert "pip install --python" in repository.calls[1]
 
 
 def test_jobs_install_nothing(repository: Repository) -> None:

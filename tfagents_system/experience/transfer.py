@@ -18,6 +18,7 @@ from tfagents_system.experience.episodes import StoredEpisode, episodes_of, writ
 from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
@@ -47,10 +48,12 @@ def import_into(
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
         found = read_episodes(source, tell)
-        episodes = [conversion.to_stored(each, f"episode {number}") for number, each in enumerate(found)]
+        read = enumerate(followed(found, f"reading {source}", "episodes"))
+        episodes = [conversion.to_stored(each, f"episode {number}") for number, each in read]
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
-        write_ring(partial, conversion.layout, episodes)
+        with LongWork(f"writing {out.name}"):
+            write_ring(partial, conversion.layout, episodes)
         partial.rename(out)
     except OSError as error:
         raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
@@ -70,7 +73,7 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     """
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
     actions = _actions(stored)
-    found = list(episodes_of(stored))
+    found = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     episodes = [each for each in found if each.starts and each.ends]
     if parts := len(found) - len(episodes):
         tell(f"{parts:,} episodes of which a part is not there are left out")
@@ -79,14 +82,17 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     if not episodes:
         raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
     conversion = Conversion(stored.layout, actions, 1.0)
-    named = [conversion.to_named(each) for each in episodes]
-    return [f"{_write(out, named, stored.layout, actions)}: {_summary(episodes)}"]
+    read = followed(episodes, "converting", "episodes", len(episodes))
+    named = [conversion.to_named(each) for each in read]
+    with LongWork(f"writing {out}"):
+        written = _write(out, named, stored.layout, actions)
+    return [f"{written}: {_summary(episodes)}"]
 
 
 def show(source: str) -> list[str]:
     """What a run or an imported folder holds, in lines."""
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
-    episodes = list(episodes_of(stored))
+    episodes = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     lines = [f"{stored.folder}: {_summary(episodes) if episodes else 'empty'}"]
     lines += [f"  {column.name}: {column.dtype} {list(column.shape)}" for column in stored.layout.columns]
     if stored.damaged_steps:

@@ -19,6 +19,7 @@ from tfagents_system.launch import pinned_packages
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine import gpus
 from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
+from tfagents_system.report.long_work import LongWork
 
 OK, LACKS, NONE = "ok", "LACKS", "-"
 _DEADLINE_SECS = 60.0
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="sac doctor", description=__doc__, allow_abbrev=False).parse_args(arguments)
     parts = (_python, _machine, _pictures, _cluster, _gpu)
     failed = False
-    with ThreadPoolExecutor() as pool:
+    with LongWork("looking at this machine and drawing pictures"), ThreadPoolExecutor() as pool:
         for state, what, told in itertools.chain.from_iterable(pool.map(lambda part: list(part()), parts)):
             print(f"{state:5}  {what}: {told}", flush=True)
             failed |= state == LACKS

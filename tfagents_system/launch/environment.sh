@@ -49,10 +49,30 @@ base_python() {
     "python=3.11, or uv python install 3.11)"
 }
 
+# A command that takes minutes; says now and then that it goes on, unless it draws bars of its own on a terminal.
+tell_while() { # WORDS COMMAND...
+  local words=$1 main=$$ code=0 teller=''
+  shift
+  if [[ ! -t 2 ]]; then
+    (
+      exec 9>&- {pipe}<> <(:) # The lock is not its own, and nothing comes from the pipe.
+      while read -rt "${TFAGENTS_TELL_SECS:-15}" -u "$pipe" || kill -0 "$main" 2>/dev/null; do
+        say "$words, $SECONDS s so far"
+      done
+    ) >&2 &
+    teller=$!
+  fi
+  "$@" >&2 || code=$?
+  if [[ -n $teller ]]; then kill "$teller" && wait "$teller" || true; fi 2>/dev/null
+  return "$code"
+}
+
 install_packages() {
-  local base uv
+  local base uv count quiet=()
   base=$(base_python)
-  say "installing the pinned packages into $venv; this takes a few minutes, once"
+  count=$(grep -cE '^[[:alnum:]]' "$lock" || true)
+  [[ -t 2 ]] || quiet=(--quiet)
+  say "making $venv with $base, then installing $count pinned packages there: about 4 GB on disk, a few minutes, once"
   mkdir -p "$venv"
   touch "$ours"
   rm -f "$complete"
@@ -61,16 +81,21 @@ install_packages() {
   else
     "$base" -m venv "$venv" >&2 || fail "$base cannot make virtual environments: apt-get install python3.11-venv"
     uv=$venv/bin/uv
+    say "installing uv $uv_version, which installs the others"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
   fi
   local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
-  if [[ -n $uv ]]; then pip=("$uv" pip install --quiet --python "$venv/bin/python" --compile-bytecode); fi
-  "${pip[@]}" --no-deps --requirement "$lock" >&2
+  if [[ -n $uv ]]; then
+    pip=("$uv" pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python" --compile-bytecode)
+  fi
+  tell_while "downloading and installing $count packages" "${pip[@]}" --no-deps --requirement "$lock"
+  say "checking what was installed"
   dev=(--dev)
   holds_packages "$venv/bin/python" || fail "$venv does not hold the pinned packages after installing them"
   write_sac
   echo "$lock_hash" >"$complete.new"
   mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
+  say "installed in $SECONDS s"
 }
 
 write_sac() { # The command of this checkout, in its environment.

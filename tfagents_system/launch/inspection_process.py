@@ -21,8 +21,10 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
 from tfagents_system.launch.inspection import PARAMS, Inspection, Inspector
 from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.run_settings import FOLDER
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.processes import kill_session
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.variables import read_variables
 
@@ -37,10 +39,12 @@ class Progress:
     Args:
       path: The file.
       step_timeout_secs: Limit of a step or a reset; all else may take longer.
+      copy: The temporary copy of the params' folder, whose name means nothing to the user; None: there is none.
     """
 
-    def __init__(self, path: Path, step_timeout_secs: float) -> None:
+    def __init__(self, path: Path, step_timeout_secs: float, copy: str | None) -> None:
         self._path = path
+        self._copy = copy
         self._step_timeout_secs = step_timeout_secs
         self._seen: tuple[int, int] | None = None
         self._since = self._spoke = time.monotonic()
@@ -57,13 +61,19 @@ class Progress:
             return Inspection()
         return inspection
 
-    def overdue(self) -> bool:
-        """Whether the inspection's current activity takes too long; says at intervals what it waits for."""
+    def overdue(self, work: LongWork) -> bool:
+        """Whether the inspection's current activity takes too long; says at intervals what it waits for.
+
+        Args:
+          work: Is told what the inspection does.
+        """
         with contextlib.suppress(FileNotFoundError):
             stat = self._path.stat()
             if (seen := (stat.st_ino, stat.st_mtime_ns)) != self._seen:
                 self._seen, self._since = seen, time.monotonic()
                 self._spoke = self._since
+                doing = self.read().doing
+                work.doing = doing.replace(f"{self._copy}/", "") if self._copy else doing
                 return False
         now = time.monotonic()
         if self._seen is None or now - self._spoke < min(_SPEAK_SECS, self._step_timeout_secs):
@@ -112,22 +122,24 @@ def run_inspection(
     environ: Mapping[str, str],
     vars_file: Path | None,
     fork_server: ForkServer | None,
+    work: LongWork,
     *,
     render: bool,
     plan: CpuPlan | None = None,
 ) -> Inspection:
     """`inspect`, in a process of its own if one can be forked: what a simulator starts does not stay here."""
+    work.doing = "importing TensorFlow"
     timeout_secs = float(
         read_variables(environ, vars_file=vars_file, root=ROOT)[0].get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
     )
     with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
-        progress = Progress(Path(folder) / "progress", timeout_secs)
+        progress = Progress(Path(folder) / "progress", timeout_secs, environ.get(FOLDER))
         if fork_server is not None:
             try:
-                return _inspect_forked(environ, vars_file, fork_server, progress, render, plan)
+                return _inspect_forked(environ, vars_file, fork_server, progress, work, render, plan)
             except ForkServerError as error:
                 print(f"note: {error}: params and environment are checked without it", flush=True)
-        with _ended_when_overdue(progress):
+        with _ended_when_overdue(progress, work):
             return inspect(environ, vars_file, progress, render, plan)
 
 
@@ -136,6 +148,7 @@ def _inspect_forked(
     vars_file: Path | None,
     fork_server: ForkServer,
     progress: Progress,
+    work: LongWork,
     render: bool,
     plan: CpuPlan | None,
 ) -> Inspection:
@@ -146,7 +159,7 @@ def _inspect_forked(
 
     def watch() -> None:
         nonlocal was_hung
-        if not was_hung and progress.overdue():
+        if not was_hung and progress.overdue(work):
             was_hung = True
             kill_session(progress.read().pid)
 
@@ -160,13 +173,13 @@ def _inspect_forked(
 
 
 @contextlib.contextmanager
-def _ended_when_overdue(progress: Progress) -> Iterator[None]:
+def _ended_when_overdue(progress: Progress, work: LongWork) -> Iterator[None]:
     """For a check in this process: a thread ends it with the findings when the user's code hangs."""
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(_POLL_SECS):
-            if progress.overdue():
+            if progress.overdue(work):
                 print_findings(progress.ended_early(None).checks.errors)
                 os._exit(EXIT_BAD_INPUT)
 

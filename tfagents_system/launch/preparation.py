@@ -32,6 +32,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -81,11 +82,17 @@ class Preparation:
           fork_server: A user's own code then runs in a child of it, else in this process.
           starts: A start follows, which takes the run directory itself and does not wait for a picture.
         """
+        with LongWork("checks") as work:
+            self._run(fork_server, starts, work)
+
+    def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
+        work.doing = "the machine"
         self._check_directories(starts)
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
         if not self.checks["run directory"].errors:
+            work.doing = "the files beside the params"
             self._look_at_files()
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
@@ -96,7 +103,7 @@ class Preparation:
             is_left_out = {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
             measures = render and not (is_elsewhere or is_left_out)
             plan = self.plan if measures else None
-            self.inspection = run_inspection(environ, self._vars_file, fork_server, render=render, plan=plan)
+            self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
 
     def _look_at_files(self) -> None:

@@ -32,6 +32,7 @@ from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
 
@@ -147,8 +148,9 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         code = runner.run()
         if stop.is_set():
             trials.look(is_stopped=True)
-    for line in study_results.write(study, space, folder):
-        print(line, flush=True)
+    with LongWork("results of the study"):
+        lines = study_results.write(study, space, folder)
+    print("\n".join(lines), flush=True)
     if trials.refusal is not None:
         raise trials.refusal
     if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):

@@ -6,6 +6,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +30,7 @@ from tfagents_system.machine.topology import (
     slurm_allotment,
     split_cpus,
 )
+from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -75,7 +77,8 @@ class SweepPlan:
         self._edits = edits
         self._edit_checks = EditChecks()
         self._values: list[dict[str, Any]] = []
-        self._environs = {number: self._add(number, own) for number, own in settings.items()}
+        planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
+        self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
         try:
             to_check = {task.number: self._environs[task.number] for task in self.tasks if task.state != DONE}
@@ -113,7 +116,7 @@ class SweepPlan:
 
     def look_at_runs(self, numbers: Iterable[int]) -> None:
         """Notes edits of the files of runs that will go on, before one of them is added."""
-        for number in numbers:
+        for number in followed(numbers, "looking at earlier trials", "trials"):
             _, resolved, values = self._resolved(number, {})
             if "exp_dir" in values:
                 self._look_at_files(number, resolved, values)
@@ -230,10 +233,16 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
     process = context.Process(target=_check_each, args=(environs, vars_file, theirs), daemon=True)
     process.start()
     theirs.close()
+    found: dict[int, list[str]] = {}
+    deadline = time.monotonic() + _CHECK_SECS
     try:
-        if not ours.poll(_CHECK_SECS):
-            raise UserError(f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it")
-        found: dict[int, list[str]] = ours.recv()
+        with LongWork("checking settings", len(environs), "tasks") as work:
+            for work.done, number in enumerate(environs):
+                if not ours.poll(max(0.0, deadline - time.monotonic())):
+                    raise UserError(
+                        f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it"
+                    )
+                found[number] = ours.recv()
         return found
     except EOFError:
         raise UserError(
@@ -246,7 +255,8 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
 
 def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
-    answer.send({number: check_inputs(environ, vars_file) for number, environ in environs.items()})
+    for environ in environs.values():
+        answer.send(check_inputs(environ, vars_file))
 
 
 def _numbered(numbers: Sequence[int]) -> str:

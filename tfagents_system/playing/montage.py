@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.playing.video import VideoWriter
+from tfagents_system.report.long_work import followed
 
 _MIN_WIDTH = 240  # Pixels of a part; smaller pictures are enlarged, so that captions fit.
 _GAP = 4
@@ -43,7 +44,7 @@ def join(parts: Sequence[Part], path: Path) -> Path:
     try:
         with VideoWriter(path, float(readers[0].get_meta_data()["fps"])) as writer:
             captions: list[np.ndarray] = []
-            for pictures in _together(readers):
+            for pictures in followed(_together(readers), "joining the videos", "pictures"):
                 enlarged = [_enlarged(picture) for picture in pictures]
                 captions = captions or [
                     _caption(part, each.shape[1]) for part, each in zip(parts, enlarged, strict=True)

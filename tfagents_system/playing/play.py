@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import statistics
@@ -16,6 +17,7 @@ from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_wor
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
 from tfagents_system.playing import montage, video
 from tfagents_system.playing.played_environment import check_fit, make_env
+from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -60,12 +62,14 @@ def play(
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
-    with make_env(params, seed, render=video_dir is not None) as env:
+    what = "playing" if video_dir is None else "playing and drawing"
+    with make_env(params, seed, render=video_dir is not None) as env, LongWork(what, num_episodes, "episodes") as work:
         check_fit(policy, env)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
-            episodes.append(dataclasses.replace(_play_episode(env, policy, mp4), curriculum=values))
+            episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work), curriculum=values))
+            work.done = k
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes
 
@@ -76,7 +80,7 @@ def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int
         print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
     with tempfile.TemporaryDirectory(prefix="montage_") as temporary:
         parts = []
-        for checkpoint in checkpoints:
+        for checkpoint in followed(checkpoints, "montage", "checkpoints", len(checkpoints)):
             train_step = int(checkpoint.name.rpartition("_")[2])
 
             def tell(k: int, episode: PlayedEpisode, name: str = checkpoint.name) -> None:
@@ -129,12 +133,16 @@ def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Valu
     return values
 
 
-def _play_episode(env: Any, policy: Any, path: Path | None) -> PlayedEpisode:
+def _play_episode(env: Any, policy: Any, path: Path | None, work: LongWork) -> PlayedEpisode:
     time_step = env.reset()
-    if path is None:
-        return _run_episode(env, policy, time_step)
-    with video.recording(env, path) as draw:
-        episode = _run_episode(env, policy, time_step, draw)
+    with contextlib.nullcontext() if path is None else video.recording(env, path) as draw:
+
+        def tell(steps: int) -> None:
+            work.doing = f"step {steps:,}"
+            if draw is not None:
+                draw(steps)
+
+        episode = _run_episode(env, policy, time_step, tell)
     return dataclasses.replace(episode, video=path)
 
 

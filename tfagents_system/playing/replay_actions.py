@@ -15,6 +15,7 @@ from tfagents_system.envs.info_keys import RECORD_PREFIX
 from tfagents_system.errors import UserError
 from tfagents_system.playing import video
 from tfagents_system.playing.played_environment import make_replay_env
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.recorded_episodes import ACTIONS, REWARDS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -72,7 +73,13 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
         with contextlib.ExitStack() as stack:
             mp4 = video_dir / f"{path.stem}.mp4" if video_dir is not None else None
             draw = stack.enter_context(video.recording(env, mp4)) if mp4 else lambda steps: None
-            found = _play(env, actions, recorded, draw)
+            work = stack.enter_context(LongWork("playing", len(actions), "steps"))
+
+            def tell(steps: int) -> None:
+                work.done = steps
+                draw(steps)
+
+            found = _play(env, actions, recorded, tell)
     return dataclasses.replace(found, video=mp4)
 
 

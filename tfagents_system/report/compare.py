@@ -26,6 +26,7 @@ from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.curves import RETURN, SUCCESS, Run, read_runs
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
 from tfagents_system.settings.grid import differing, in_words
@@ -330,9 +331,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if findings:
         raise UserError(*findings)
     groups = group_runs(runs, args.group)
-    rows = table_of(groups, args.metric)
+    with LongWork("confidence intervals"):
+        rows = table_of(groups, args.metric)
     print_table(rows, runs)
-    draw(groups, args.output, args.metric)
+    with LongWork("drawing"):
+        draw(groups, args.output, args.metric)
     table = args.output.with_suffix(".csv")
     write_table(rows, table)
     print(f"plot:  {args.output}\ntable: {table}")

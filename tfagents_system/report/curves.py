@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import read_status, state_of
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_json
@@ -78,7 +79,7 @@ def read_runs(folders: Sequence[Path], metric: str = RETURN) -> list[Run]:
     """
     runs: list[Run] = []
     findings: list[str] = []
-    for folder in folders:
+    for folder in followed(folders, "reading", "runs", len(folders)):
         try:
             runs.append(_read(folder, metric))
         except UserError as error:

@@ -5,38 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfagents_system.report.long_work import LongWork
+
 
 class RunBar:
-    """How far a run is: a bar of rich, which notebooks show as well; nothing where it is not asked for."""
+    """How far a run is: a bar, which notebooks show as well, or lines; nothing where it is not asked for."""
 
     def __init__(self, is_shown: bool) -> None:
-        self._progress: Any = None
-        if is_shown:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-            self._progress = Progress(*columns, TimeElapsedColumn(), transient=False)
+        self._work = LongWork("starting", after_secs=0.0, stays=True) if is_shown else None
 
     def __enter__(self) -> RunBar:
-        if self._progress is not None:
-            self._progress.start()
-            self._task = self._progress.add_task("starting", total=None)
+        if self._work is not None:
+            self._work.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._work is not None:
+            self._work.__exit__()
 
     def show(self, status: Mapping[str, Any]) -> None:
-        if self._progress is None or not status:
+        """Shows what a run's status.json says."""
+        if self._work is None or not status:
             return
         run, trainer = status.get("run", {}), status.get("roles", {}).get("trainer", {})
-        unit = "env_steps" if trainer.get("num_env_steps") else "iteration"
-        done, total = trainer.get(unit) or 0, trainer.get("num_env_steps") or trainer.get("num_iter")
-        told = [
-            f"{run.get('name')}: {run.get('state')}",
-            f"{done:,} {'steps' if unit == 'env_steps' else 'iterations'}",
-        ]
-        if (evaluated := trainer.get("eval_return")) is not None:
-            told.append(f"evaluation {evaluated:.4g}")
-        self._progress.update(self._task, description=", ".join(told), completed=done, total=total)
+        is_by_steps = bool(trainer.get("num_env_steps"))
+        self._work.unit = "steps" if is_by_steps else "iterations"
+        self._work.done = trainer.get("env_steps" if is_by_steps else "iteration") or 0
+        self._work.total = trainer.get("num_env_steps") or trainer.get("num_iter")
+        self._work.what = f"{run.get('name')}: {run.get('state')}"
+        evaluated = trainer.get("eval_return")
+        self._work.doing = "" if evaluated is None else f"evaluation {evaluated:.4g}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.report.curves import read_runs
+from tfagents_system.report.long_work import followed
 from tfagents_system.report.page.comparison import comparison_of
 from tfagents_system.report.page.media import MOST_BYTES, videos_of
 from tfagents_system.report.page.run_data import Budget, run_data
@@ -45,7 +46,7 @@ def page_data(folders: Sequence[Path], groups: Sequence[str] = (), *, most_video
         points=min(1200, max(60, _ALL_POINTS // (count * _LIKELY_METRICS))) if count > 1 else 1200,
         episodes=max(200, _ALL_EPISODES // count) if count > 1 else 4000,
     )
-    runs = [run_data(paths, budget) for paths in ours]
+    runs = [run_data(paths, budget) for paths in followed(ours, "reading", "runs", count)]
     for run, videos in zip(runs, videos_of(ours, most_video_bytes), strict=True):
         run["videos"] = videos
     now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

@@ -17,6 +17,7 @@ from pathlib import Path
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.machine.files import replacing
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.page.assembly import page, page_data
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -30,7 +31,11 @@ def write_report(folders: Sequence[Path], output: Path, groups: Sequence[str] = 
       UserError: A folder is no run directory, or plotly is not installed.
       OSError: The file can't be written.
     """
-    text = page(page_data(folders, groups))
+    with LongWork("report") as work:
+        work.doing = "reading runs and videos"
+        data = page_data(folders, groups)
+        work.doing = "writing the page"
+        text = page(data)
     with replacing(output) as file:
         file.write(text.encode())
 
