@@ -19,10 +19,7 @@ cd "$root"
 area='' require=()
 while (($#)); do
   case $1 in
-    -h | --help)
-      usage
-      exit 0
-      ;;
+    -h | --help) usage && exit 0 ;;
     --require) require=(--require) && shift ;;
     --area)
       area=${2:-}
