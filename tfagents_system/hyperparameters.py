@@ -258,7 +258,7 @@ class Hyperparameters:
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
+    n_episodes_in_buffer: Annotated[Count, "episodes in total", MayChange] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers

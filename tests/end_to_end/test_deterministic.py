@@ -22,8 +22,35 @@ import os
 import time
 
 import gymnasium
+import numpy as np
 
 from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Goals(gymnasium.Wrapper):
+    '''The pendulum is to be at an angle, which is drawn; a curriculum says how near.'''
+
+    def __init__(self, env):
+        super().__init__(env)
+        box, whole = gymnasium.spaces.Box(-1.0, 1.0, (2,)), env.observation_space
+        parts = (("observation", whole), ("achieved_goal", box), ("desired_goal", box))
+        self.observation_space, self.tolerance = gymnasium.spaces.Dict(parts), 1.0
+
+    def reset(self, **options):
+        seen, info = self.env.reset(**options)
+        angle = self.env.unwrapped.np_random.uniform(-np.pi, np.pi)
+        self.goal = np.array([np.cos(angle), np.sin(angle)], np.float32)
+        return self.parts(seen), info
+
+    def step(self, action):
+        seen, _, *ends, info = self.env.step(action)
+        return self.parts(seen), float(self.compute_reward(seen[:2], self.goal, info)), *ends, info
+
+    def parts(self, seen):
+        return dict(observation=seen, achieved_goal=np.clip(seen[:2], -1.0, 1.0), desired_goal=self.goal)
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.tolerance).astype(np.float32)
 
 
 class Faulty(gymnasium.Wrapper):
@@ -52,7 +79,8 @@ class TrainParams(TrainParamsBase):
     critic_joint_fc_layer_params = (32, 32)
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return Faulty(gymnasium.make("Pendulum-v1"))
+        env = gymnasium.make("Pendulum-v1")
+        return Faulty(env if self.hindsight_share is None else Goals(env))
 """
 
 
@@ -61,6 +89,8 @@ EPISODES += "; prior_data, offline_updates, behaviour_cloning_weight = 'demos.np
 EPISODES += "; priority_exponent, priority_beta = 0.6, 0.5"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
 STEPS += "; frame_stack = {'observation': 3}"  # What a worker remembers of an episode survives, too.
+STEPS += "; hindsight_share = 0.8"
+CURRICULUM = {"tolerance": {"iters": [0, 4, 8], "range": [0.9, 0.3]}}  # Of goals, for workers and for minibatches.
 
 
 def user_run(folder, iteration, variables):
@@ -71,7 +101,8 @@ def user_run(folder, iteration, variables):
     numbers = np.random.default_rng(1).uniform(-1, 1, (31, 5))
     demonstration = NamedEpisode({"": numbers[:, :3]}, {"": numbers[:30, 3:4]}, numbers[:30, 4], is_terminated=False)
     columns.write(folder / "demos.npz", [demonstration])
-    return UserRun(folder, params, {"horizon": 30}, num_collect_workers=2, seed=3, deterministic=1, **variables)
+    config = {"horizon": 30} | ({"curriculum": CURRICULUM} if iteration == STEPS else {})
+    return UserRun(folder, params, config, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 
 def weights_of(run):
@@ -100,7 +131,7 @@ def kill(run, role):
     ("iteration", "variables", "killed"),
     [
         (EPISODES, {}, (("worker_1", 4), ("trainer", 5), ("replay", 7))),
-        (STEPS, {"envs_per_worker": 2, "env_python": sys.executable}, (("worker_1", 8),)),
+        (STEPS, {"envs_per_worker": 2, "env_python": sys.executable}, (("replay", 6), ("worker_1", 8))),
     ],
     ids=["episodes", "steps"],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
 from tf_agents.specs import array_spec
 
 from tests.support.fakes import FakeParams
-from tfagents_system.launch.reset_checks import layout_findings, size_findings
+from tfagents_system.checks.checklist import Check
+from tfagents_system.launch import reset_checks
+from tfagents_system.launch.reset_checks import layout_findings, size_changes
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Layout
 
@@ -38,12 +41,24 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     assert "action one of 4 before, one of 5 now" in told
 
 
-def test_a_ring_of_another_size_is_refused_with_what_can_be_done(tmp_path: Path) -> None:
+def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
-    Ring.open(tmp_path / "fits", layout(), 3 * 21)
-    Ring.open(tmp_path / "larger", layout(), 4 * 21)
-    for fits in ("fits", "of a new run"):
-        assert size_findings(params, layout(), tmp_path / fits, tmp_path) == []
-    (told,) = size_findings(params, layout(), tmp_path / "larger", tmp_path / "run")
-    assert "has room for 84 rows, and n_episodes_in_buffer=3 of horizon=20 steps needs 63" in told
-    assert f"SAC_REPLAY_FROM={tmp_path / 'run'}" in told
+    for name, episodes in (("fits", 3), ("larger", 4), ("smaller", 2)):
+        Ring.open(tmp_path / name, layout(), episodes * 21)
+
+    def found(name: str) -> Check:
+        check = Check("experience")
+        size_changes(params, layout(), tmp_path / name, check)
+        return check
+
+    assert all(found(name) == Check("experience") for name in ("fits", "of a new run"))
+    for name, told in (
+        ("larger", "room for 63 rows instead of 84: the newest experience that fits stays, the rest is given up"),
+        ("smaller", "room for 63 rows instead of 42: all that it holds stays"),
+    ):
+        assert found(name).errors == [] and found(name).notes == [f"the ring gets {told}"]
+    monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1000))
+    (told,) = found("smaller").errors
+    assert "n_episodes_in_buffer=3 of horizon=20 steps), for which" in told and "1,000 are: free space, or" in told

@@ -241,7 +241,7 @@ class Inspector:
         check = self.found.checks["experience"]
         findings = reset_checks.layout_findings(layout, folder)
         if not findings and not self.found.checks[PARAMS].errors:
-            findings = reset_checks.size_findings(params, layout, folder, self._run.exp_dir)
+            reset_checks.size_changes(params, layout, folder, check)
         check.errors += findings
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
-from tfagents_system.replay.ring_sizes import capacity_rows
+from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.run_files import run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
@@ -79,17 +81,30 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
     ]
 
 
-def size_findings(params: TrainParamsBase, layout: Layout, folder: Path, exp_dir: Path) -> list[str]:
-    """Whether the run's ring has another size than its parameters, edited since, ask for: its rows can't be moved."""
-    has = (read_json(folder / "layout.json") or {}).get("capacity_rows")
+def size_changes(params: TrainParamsBase, layout: Layout, folder: Path, check: Check) -> None:
+    """Tells whether the run's ring will get another size, which its parameters ask for; or why it can't.
+
+    Args:
+      params: Of the run, as they are now.
+      layout: Of its experience; the ring has the same.
+      folder: Of the ring.
+      check: Gets what was found.
+    """
+    has: int | None = (read_json(folder / "layout.json") or {}).get("capacity_rows")
     needs = capacity_rows(params, layout)
-    if has in (None, needs):
-        return []
-    return [
-        f"the ring in {folder} has room for {has:,} rows, and n_episodes_in_buffer={params.n_episodes_in_buffer} of "
-        f"horizon={params.horizon} steps needs {needs:,}, which can't change in a run that has begun: restore what it "
-        f"was, or begin another run with the experience of this one (SAC_EXP_NAME, SAC_REPLAY_FROM={exp_dir})"
-    ]
+    if has is None or has == needs:
+        return
+    needed, free = ring_bytes(params, layout), shutil.disk_usage(folder).free
+    if needed > free:
+        check.errors.append(
+            f"the ring in {folder} gets another size (n_episodes_in_buffer={params.n_episodes_in_buffer} of "
+            f"horizon={params.horizon} steps), for which {needed:,} bytes must be free beside it, {free:,} are: free "
+            "space, or restore what it was"
+        )
+        return
+    rest = "all that it holds stays" if needs > has else "the newest experience that fits stays, the rest is given up"
+    begun_anew = ", and priorities begin anew" if params.sample_form_ctor().is_prioritized else ""
+    check.notes.append(f"the ring gets room for {needs:,} rows instead of {has:,}: {rest}{begun_anew}")
 
 
 def _column(described: Mapping[str, Any]) -> Column:

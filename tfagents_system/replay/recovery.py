@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
+from tfagents_system.replay import ring_resize
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles
+from tfagents_system.replay.ring_files import RingFiles, default_slack_rows, find_files, is_of_earlier_size
 from tfagents_system.replay.ring_header import DamagedHeaderError
+from tfagents_system.replay.ring_resize import needed_slack
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, Checkpoint, newest_complete
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete
 from tfagents_system.transport.layout import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -73,7 +76,7 @@ def open_ring(
 
     Args:
       places: Where it is.
-      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
+      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of another capacity gets this.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
 
@@ -84,8 +87,11 @@ def open_ring(
     began = time.monotonic()
     if places.is_copied:
         scratch.make_private(places.ring)
+    _resize(places, layout, capacity_rows, slack_rows)
     is_as_it_was = _is_as_it_was(places)
-    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers)
+    home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
+    slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
+    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers, earlier)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
     recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
     if recovers:
@@ -105,6 +111,50 @@ def open_ring(
     secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
     logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
     return ring, copy
+
+
+def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows: int | None) -> None:
+    """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun."""
+    folders = list(dict.fromkeys((places.home, places.ring)))
+    _end_resizing(places, folders)
+    rings = [files for files in (find_files(folder, layout) for folder in folders) if files is not None]
+    if all(files.capacity_rows == capacity_rows for files in rings):
+        return
+    began, newest = time.monotonic(), rings[-1]
+    if slack_rows is None:
+        slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
+    slack_rows = needed_slack(newest, slack_rows, _snapshots(places))
+    for files in rings:
+        if files.capacity_rows != capacity_rows:
+            is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
+            ring_resize.make(files, capacity_rows, slack_rows, _boot_id() if is_as_it_was else "")
+    _end_resizing(places, folders)
+    change = f"{newest.capacity_rows} rows before, {capacity_rows} now"
+    logging.info("the ring has another size: %s, done in %.1f s", change, time.monotonic() - began)
+
+
+def _end_resizing(places: RingFolders, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        told = ring_resize.finish(folder)
+        if told is not None:
+            discard(folder)  # They are by place, and every row has got another one.
+        if told == _boot_id() and folder == places.ring:
+            _write_origin(places)  # It was as a process left it, and is.
+        ring_resize.forget(folder)
+
+
+def _snapshots(places: RingFolders) -> list[bytes]:
+    """Of all checkpoints, the agents' before included."""
+    found = []
+    for folder in (places.checkpoints, *places.earlier):
+        for path in sorted(folder.glob(f"checkpoint_*/{REPLAY}")):
+            with contextlib.suppress(OSError):
+                found.append(path.read_bytes())
+    return found
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()
 
 
 def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
@@ -136,7 +186,8 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
-            _restore_priorities(ring, checkpoint)
+            if not is_of_earlier_size(ring.files, snapshot):
+                _restore_priorities(ring, checkpoint)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
@@ -198,7 +249,7 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
     try:
         description = (folder / "layout.json").stat()  # Written once, when the ring was made.
         return {
-            "boot_id": _BOOT_ID.read_text().strip(),
+            "boot_id": _boot_id(),
             "device": description.st_dev,
             "made_ns": description.st_ctime_ns,
         }

@@ -227,7 +227,7 @@ class Ring:
 
     def check_covered(self, snapshot: bytes) -> np.ndarray:
         """The header that a snapshot is, if a rollback to it is still possible; errors as of `rollback`."""
-        header = ring_header.parse(snapshot, self.files.fingerprint)
+        header = self.files.parse_header(snapshot)
         with self.lock:
             total_rows, filled_rows = int(header["total_rows"]), int(header["filled_rows"])
             written_rows = int(self._header["written_rows"])

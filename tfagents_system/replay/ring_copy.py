@@ -80,12 +80,12 @@ class RingCopy:
                     written += file.write(own[part].data)
                 file.flush()
                 os.fdatasync(file.fileno())
-        ring_header.write_slots(self._files.header, ring_header.parse(snapshot, self._files.fingerprint))
+        ring_header.write_slots(self._files.header, self._files.parse_header(snapshot))
         self._copied_rows = last
         return written
 
 
 def _covered(snapshot: bytes, files: RingFiles) -> tuple[int, int]:
     """Numbers of the first row of a snapshot, and of the one after its last."""
-    header = ring_header.parse(snapshot, files.fingerprint)
+    header = files.parse_header(snapshot)
     return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ class RingFiles:
       slack_rows: Rows beyond that, in which what was given up stays for a while.
       max_workers: Workers that the header is to have records for; None: as many as it has, a new one for all that
         there may ever be.
+      earlier: Fingerprints that it had with other sizes, see `ring_resize`: of snapshots from then.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class RingFiles:
     capacity_rows: int
     slack_rows: int
     max_workers: int | None = None
+    earlier: tuple[int, ...] = ()
 
     @classmethod
     def prepare(
@@ -65,23 +67,25 @@ class RingFiles:
         capacity_rows: int,
         slack_rows: int | None = None,
         max_workers: int | None = None,
+        earlier: tuple[int, ...] = (),
     ) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
-        Its attributes are the arguments. `slack_rows` is for a new ring, None is `default_slack_rows`; one that is
-        there keeps its own.
+        Its attributes are the arguments. `slack_rows` and `earlier` are for a new ring, None is `default_slack_rows`;
+        one that is there keeps its own.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
         """
         if slack_rows is None:
             slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-        files = cls(folder, layout, capacity_rows, slack_rows, max_workers)
+        files = cls(folder, layout, capacity_rows, slack_rows, max_workers, earlier)
         if files.exist():
-            files = dataclasses.replace(files, slack_rows=files._check_layout())
+            slack_rows, earlier = files._check_layout()
+            files = dataclasses.replace(files, slack_rows=slack_rows, earlier=earlier)
             files._reserve()
         else:
-            files._make()
+            files.make()
         return files
 
     @property
@@ -177,6 +181,17 @@ class RingFiles:
         """Makes an empty header: what is in the files is forgotten."""
         self.write_header(ring_header.empty(self.fingerprint, self.max_workers or ring_header.MAX_WORKERS))
 
+    def parse_header(self, data: bytes) -> np.ndarray:
+        """A header of this ring; one from when it had another size covers the newest rows that fit now.
+
+        Raises:
+          DamagedHeaderError: It is damaged, or of another ring.
+        """
+        for fingerprint in self.earlier:
+            with contextlib.suppress(ring_header.DamagedHeaderError):
+                return ring_header.fitted(ring_header.parse(data, fingerprint), self.fingerprint, self.capacity_rows)
+        return ring_header.parse(data, self.fingerprint)
+
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.
 
@@ -198,14 +213,18 @@ class RingFiles:
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 
-    def _check_layout(self) -> int:
-        """The slack of the ring in the folder, if it is one of this kind."""
+    def _describe_earlier(self) -> dict[str, Any]:
+        """What is no part of the fingerprint."""
+        return {"earlier": list(self.earlier)} if self.earlier else {}
+
+    def _check_layout(self) -> tuple[int, tuple[int, ...]]:
+        """The slack of the ring in the folder, if it is one of this kind, and its earlier fingerprints."""
         with self._usable():
             text = self.description.read_bytes()
         try:
             found = json.loads(text)
-            version, slack_rows = found.get("version", 1), found.get("slack_rows")
-        except (ValueError, AttributeError):
+            version, slack_rows, earlier = found.get("version", 1), found.get("slack_rows"), _earlier(found)
+        except (ValueError, AttributeError, TypeError):
             raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
         if version != VERSION:
             raise UserError(
@@ -213,22 +232,32 @@ class RingFiles:
                 f"{version}, this one has {VERSION}): finish the run with that version, or start a new one "
                 "(SAC_EXP_NAME)"
             )
+        found.pop("earlier", None)
         expected = {**self._describe(), "slack_rows": slack_rows}
         if found != expected or not isinstance(slack_rows, int) or slack_rows < 1:
             raise UserError(
                 f"the replay ring in {self.folder} was made for {found}, this run needs {expected}: "
                 "restore the parameters it was made with, or start a new run (SAC_EXP_NAME)"
             )
-        return slack_rows
+        return slack_rows, earlier
 
-    def _make(self) -> None:
+    def make(self, fill: Callable[[], None] | None = None) -> None:
+        """Makes all files, the description last.
+
+        Args:
+          fill: Writes rows and header; None: the ring is empty.
+
+        Raises:
+          UserError: The disk is too small, or the folder can't be written.
+        """
         with self._usable():
             self.folder.mkdir(parents=True, exist_ok=True)
             for column in self.columns:  # Left by an interrupted start.
                 self.column(column).unlink(missing_ok=True)
             self._reserve()
-            self.reset_header()
-            write_atomically(self.description, json.dumps(self._describe(), indent=1).encode())
+            (fill or self.reset_header)()
+            description = json.dumps(self._describe() | self._describe_earlier(), indent=1)
+            write_atomically(self.description, description.encode())
 
     def _reserve(self) -> None:
         """Gives every file its space: a full disk is an error now, not a SIGBUS in a day.
@@ -256,6 +285,29 @@ class RingFiles:
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
                 f"({error.strerror}): lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
             ) from None
+
+
+def find_files(folder: Path, layout: Layout) -> RingFiles | None:
+    """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((folder / DESCRIPTION).read_bytes())
+        files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"], earlier=_earlier(found))
+        return files if found == files._describe() | files._describe_earlier() else None
+    return None
+
+
+def is_of_earlier_size(files: RingFiles, header: bytes) -> bool:
+    """Whether a header that `parse_header` takes is from when the ring had another size."""
+    try:
+        ring_header.parse(header, files.fingerprint)
+    except ring_header.DamagedHeaderError:
+        return True
+    return False
+
+
+def _earlier(described: Mapping[str, Any]) -> tuple[int, ...]:
+    """The fingerprints in a description."""
+    return tuple(int(each) for each in described.get("earlier", ()))
 
 
 def row_ranges(first: int, last: int, num_rows: int) -> list[slice]:

@@ -167,6 +167,16 @@ def parse(data: bytes, layout: int) -> np.ndarray:
     return header
 
 
+def fitted(header: np.ndarray, layout: int, capacity_rows: int) -> np.ndarray:
+    """A copy, sealed, for the same ring with another capacity: of more rows than fit, the oldest ones are given up."""
+    header = header.copy()
+    header["layout"] = layout
+    header["filled_rows"] = min(int(header["filled_rows"]), capacity_rows)
+    header["cut_crc"] = -1  # It would be another one: it depends on the places of the rows.
+    seal(header)
+    return header
+
+
 def resized(header: np.ndarray, num_workers: int) -> np.ndarray:
     """A copy, sealed, with records for so many workers, or for more where more are in use."""
     used = np.flatnonzero(header["workers"]["incarnation"])

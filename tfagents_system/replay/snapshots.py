@@ -14,7 +14,6 @@ from pathlib import Path
 from absl import logging
 
 from tfagents_system.machine.files import sync
-from tfagents_system.replay import ring_header
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
@@ -217,6 +216,6 @@ class SnapshotWriter:
                     kept[path] = self._kept[path]
                 else:
                     with contextlib.suppress(OSError, ValueError):
-                        header = ring_header.parse(path.read_bytes(), self._ring.files.fingerprint)
+                        header = self._ring.files.parse_header(path.read_bytes())
                         kept[path] = int(header["total_rows"])
         self._kept = kept

@@ -1,0 +1,145 @@
+"""Gives a ring that exists another size, larger or smaller; what it holds stays, as far as it fits.
+
+Row n of a run is at place n % num_rows of every column: with another number of rows, all move. So new files are made
+beside the old ones and take their places:
+
+    resized/            in the ring's folder
+        reward.bin ...  rows at their new places
+        header.bin
+        layout.json     what the new ring is made for
+        whole.json      written last: without it, the files are of an interrupted start and are made again
+
+With it the files move one after another. A process that dies meanwhile leaves the rest to the next one, which also
+learns whether the old ring was as the process before it had left it. Snapshots of before remain valid: see
+`RingFiles.parse_header`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from tfagents_system.errors import UserError
+from tfagents_system.machine.files import sync
+from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring_files import RingFiles
+from tfagents_system.replay.ring_rows import RingRows
+from tfagents_system.run_files.heartbeat import read_json, write_json
+
+_FOLDER, _WHOLE = "resized", "whole.json"
+_ROWS_AT_ONCE = 100_000
+
+
+def needed_slack(files: RingFiles, slack_rows: int, snapshots: Sequence[bytes]) -> int:
+    """Slack with which a ring of another size can still go back to these snapshots, as far as this one can."""
+    header, needed = files.newest_header(), [slack_rows]
+    if header is None:
+        return slack_rows
+    for snapshot in snapshots:
+        with contextlib.suppress(ring_header.DamagedHeaderError):
+            behind = int(header["written_rows"]) - int(files.parse_header(snapshot)["total_rows"])
+            needed += [behind] if behind <= files.slack_rows else []
+    return max(needed)
+
+
+def make(old: RingFiles, capacity_rows: int, slack_rows: int, told: str) -> None:
+    """Makes the files of another size, which `finish` puts in place.
+
+    Args:
+      old: The ring.
+      capacity_rows, slack_rows: What it is to have.
+      told: What `finish` returns.
+
+    Raises:
+      UserError: The disk is too small for both, the folder can't be written, or the header is damaged. The ring is as
+        it was.
+    """
+    header, folder = old.newest_header(), old.folder / _FOLDER
+    if header is None:
+        raise UserError(
+            f"the replay ring in {old.folder} has room for {old.capacity_rows:,} rows and can't get {capacity_rows:,}, "
+            "its header is damaged: start once with n_episodes_in_buffer as it was, which goes back to a checkpoint"
+        )
+    earlier = (*old.earlier, old.fingerprint)
+    new = RingFiles(folder, old.layout, capacity_rows, slack_rows, earlier=earlier)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        new.make(lambda: _fill(new, old, header))
+        write_json(folder / _WHOLE, {"told": told, "inode": folder.stat().st_ino})
+        sync(folder / _WHOLE)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"{folder / _WHOLE} can't be written ({error.strerror}): free space") from None
+        raise
+    logging.info("%s: from %d to %d rows", old.folder, old.capacity_rows, capacity_rows)
+
+
+def finish(folder: Path) -> str | None:
+    """Puts the files of another size in a ring's place, if all of them were made; removes them otherwise.
+
+    It is done again by the next start until `forget` is called.
+
+    Returns:
+      What `make` was told; empty for a copy of the folder; None if there is nothing.
+    """
+    made = folder / _FOLDER
+    whole = read_json(made / _WHOLE)
+    if whole is None:
+        forget(folder)
+        return None
+    moved = [path for path in sorted(made.iterdir()) if path.name not in (DESCRIPTION, _WHOLE)]
+    if moved:
+        (folder / DESCRIPTION).unlink(missing_ok=True)  # Meanwhile there is no ring that others could read.
+    for path in [*moved, made / DESCRIPTION]:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, folder / path.name)
+    sync(folder)
+    return str(whole["told"]) if whole["inode"] == made.stat().st_ino else ""
+
+
+def forget(folder: Path) -> None:
+    """Removes what is left of another size's files."""
+    shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+
+
+def _fill(new: RingFiles, old: RingFiles, header: np.ndarray) -> None:
+    """Copies the rows that fit, also those of the slack, and the header, to the disk."""
+    end = int(header["written_rows"])
+    first = max(0, end - old.num_rows, end - new.num_rows)
+    for column in old.columns:
+        rows, own = old.map(column, "r"), new.map(column)
+        for begin in range(first, end, _ROWS_AT_ONCE):
+            numbers = np.arange(begin, min(begin + _ROWS_AT_ONCE, end))
+            own[numbers % new.num_rows] = rows[numbers % old.num_rows]
+    for num_rows in (old.num_rows, new.num_rows):
+        for boundary in range(-(-(first + 1) // num_rows) * num_rows, end, num_rows):
+            _seal(RingRows(new), RingRows(old, "r"), boundary, (first, end), old.slack_rows)
+    ring_header.write_slots(new.header, ring_header.fitted(header, new.fingerprint, new.capacity_rows))
+    new.make_durable()
+
+
+def _seal(new: RingRows, old: RingRows, boundary: int, held: tuple[int, int], most_rows: int) -> None:
+    """Gives the segment around a row its checksum, which depends on where the files' end divides it.
+
+    Args:
+      new, old: Rows of both rings.
+      boundary: Number of a row that is the first one in the files of one of them.
+      held: Numbers of the first row that both have, and of the one behind the last.
+      most_rows: Of a segment.
+    """
+    first, end = max(held[0], boundary - most_rows), min(held[1], boundary + most_rows)
+    lasts = first + np.flatnonzero(old.steps_left[np.arange(first, end) % old.num_rows] == 0)
+    before, behind = lasts[lasts < boundary], lasts[lasts >= boundary]
+    if not len(before) or not len(behind):
+        return  # It has lost its beginning, or never came to its end.
+    begin, last = int(before[-1]) + 1, int(behind[0])
+    if int(old.crc[last % old.num_rows]) == old.checksum(begin, last - begin):
+        new.crc[last % new.num_rows] = new.checksum(begin, last - begin)
