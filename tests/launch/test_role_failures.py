@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_run import CRASHES, SAVES
-from tests.support.supervised import at_work, beating, log, make_supervisor, waits_for_lines, works
+from tests.support.supervised import at_work, beating, log, make_supervisor, touch_once, waits_for_lines, works
 from tfagents_system.launch import role_process
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.machine import memory
@@ -157,6 +157,7 @@ def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
     status = read_status(run_dir / "status.json")
     assert status is not None and status["roles"]["worker_0"]["restarts"] == 3
 
+    monkeypatch.setattr(role_process, "_RENEW_SECS", 30.0)
     (run_dir / "soon").touch()
     (run_dir / "lives").unlink()
     worker = f"echo life >> {run_dir}/lives; echo 'error: 5,000 MiB' >&2; exit 76"
@@ -203,9 +204,16 @@ def test_a_role_that_others_kill_at_its_work_is_never_given_up(
         "worker_0": at_work("worker_0", "sleep 0.02; kill -9 $$"),
         "worker_1": "kill -9 $$",  # Before it has begun: whatever kills it will do so for ever.
         "worker_2": at_work("worker_2", "kill -ABRT $$"),  # And the replay server lives: that is its own doing.
-        "trainer": "sleep 2; exit 0",
+        "trainer": f"until [ -e {run_dir}/enough ]; do sleep 0.02; done; exit 0",
     }
-    assert make_supervisor(run_dir, stop, roles, workers=3, max_restarts=2).run() == 0
+    supervisor = make_supervisor(run_dir, stop, roles, workers=3, max_restarts=2)
+
+    def is_enough() -> bool:
+        killed, *others = (supervisor.roles[f"worker_{k}"] for k in range(3))
+        return killed.restarts > 5 and all(role.given_up for role in others)
+
+    touch_once(run_dir / "enough", is_enough)
+    assert supervisor.run() == 0
     out = capfd.readouterr().out
     assert out.count("worker_0 ended with SIGKILL: restart in 0.01 s") > 5
     assert "worker_0 ended with SIGKILL and is given up" not in out

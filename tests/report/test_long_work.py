@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
@@ -104,18 +105,22 @@ def test_on_a_terminal_there_is_a_bar_which_goes(terminal: Terminal, capsys: pyt
         work.advance(3)
         wait_for(lambda: "3 of 4 tasks (75 %)" in terminal.text())
         print("printed meanwhile")
+        print("long/" * 40, file=sys.stderr)
         assert "━" in terminal.told() and "checks: [a]" in terminal.text()
+    assert "long/" * 40 in terminal.text(), "a path is copied as one"
     assert terminal.told().rstrip("\r").endswith("\x1b[2K"), "the line is erased"
     assert "\x1b[?25l" not in terminal.told(), "who is killed meanwhile would leave a terminal without its cursor"
     assert capsys.readouterr().out == "printed meanwhile\n", "standard output is somewhere else, and stays there"
 
 
-def test_within_a_work_no_other_one_is_told(lines: io.StringIO) -> None:
+def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
     with redirect_stderr(lines):
         with LongWork("outer", after_secs=0.0) as outer:
             for _ in followed(range(2), "inner", "parts"):
                 outer.doing = "in it"
                 wait_for(lambda: "in it" in lines.getvalue())
+                wait_for(lambda: lines.getvalue().count("in it") > 1)
         assert "inner" not in lines.getvalue()
         with LongWork("next", after_secs=0.0):
             wait_for(lambda: "next" in lines.getvalue())

@@ -20,7 +20,9 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     job = submit(cluster, run, "--hold", "--array", "1-1", check=True)
     (checked,) = tmp_path.glob("run_array/snapshot/*/check.txt")
     assert "of the job's memory available" in checked.read_text() and "ready to start" in checked.read_text()
-    for name in ("my_params.py", "beside.py", "my_config.json", "my_vars.sh"):
+    names = ("my_params.py", "beside.py", "my_config.json", "my_vars.sh")
+    before = {name: (tmp_path / name).read_text() for name in names}
+    for name in names:
         (tmp_path / name).write_text("this is not what was submitted")
     assert cluster.run("scontrol", "release", job).returncode == 0
     assert cluster.wait_for_state(f"{job}_1", ("COMPLETED", "FAILED"), 250.0) == "COMPLETED", outputs(tmp_path)
@@ -29,6 +31,13 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     assert status["run"]["state"] == "done" and status["roles"]["trainer"]["train_step"] == 3 * 20
     assert json.loads((exp_dir / "run.json").read_text())["seed"] == 5 + 1
     assert not (tmp_path / "run").exists()
+
+    for name, text in before.items():
+        (tmp_path / name).write_text(text.replace("train_batch_size = 64", "train_batch_size = 32"))
+    edited = r"edited since the run began with its copies of them: my_params.py \(line 14\)\."
+    change = r"\+    train_batch_size = 32\n"
+    with pytest.raises(AssertionError, match=rf"(?s){edited}.*{change}.*nothing was submitted"):
+        submit(cluster, run, "--array", "0-1", check=True)  # Task 0 would be new.
 
 
 def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:

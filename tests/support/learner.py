@@ -119,9 +119,13 @@ class Learner:
 
     def q(self, observation: Any, actions: np.ndarray) -> np.ndarray:
         """What each critic says, `[critics, B]`, of one observation with actions `[B, dim]`; quantiles' mean."""
-        batch = tf.nest.map_structure(
-            lambda leaf: tf.repeat(tf.constant(leaf)[None], len(actions), axis=0), observation
+        return self.q_of_each(
+            tf.nest.map_structure(lambda leaf: np.repeat(leaf[None], len(actions), 0), observation), actions
         )
+
+    def q_of_each(self, observations: Any, actions: np.ndarray) -> np.ndarray:
+        """The same of B observations, each with one of B actions."""
+        batch = tf.nest.map_structure(tf.constant, observations)
         values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.critics]
         return np.array([value if value.ndim == 1 else value.mean(axis=-1) for value in values])
 

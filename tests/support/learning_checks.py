@@ -87,7 +87,9 @@ def learner(folder: Path, env_ctor: Callable[[], Any], horizon: int, episodes: i
 
 def q_values(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> np.ndarray:
     """`[observations, critics, actions]` of all actions at observations, which say nothing unless given."""
-    return np.array([learner.q(observation, _ACTIONS) for observation in observations])
+    actions = np.tile(_ACTIONS, (len(observations), 1))
+    values = learner.q_of_each(np.repeat(observations, len(_ACTIONS), axis=0), actions)
+    return values.reshape(len(values), len(observations), -1).swapaxes(0, 1)
 
 
 def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:
@@ -105,9 +107,7 @@ def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: 
 
 def action_values(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> np.ndarray:
     """`[observations, critics, actions]` of a learner of discrete actions."""
-    return np.array(
-        [[critic.acting_values(each[None])[0].numpy() for critic in learner.critics] for each in observations]
-    )
+    return np.stack([critic.acting_values(np.stack(observations)).numpy() for critic in learner.critics], axis=1)
 
 
 def the_best_arm_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:

@@ -83,6 +83,18 @@ def stop_when_given_up(supervisor: Supervisor, stop: StopFlag, role: str) -> Non
     stop.set()
 
 
+def touch_once(path: Path, condition: Callable[[], bool]) -> None:
+    """Makes a file in a thread once the condition holds, or after 30 s: the run that waits for it ends in any case."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 30.0
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        path.touch()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def waits_for_lines(path: Path, count: int) -> str:
     return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
 

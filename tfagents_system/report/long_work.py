@@ -120,7 +120,8 @@ class LongWork:
                 return False
 
         texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[parts]")]
-        console = Drawn(file=self._stream) if is_terminal else Drawn()
+        # Long lines that are printed meanwhile, such as paths, stay one line: they are copied.
+        console = Drawn(file=self._stream, soft_wrap=True) if is_terminal else Drawn()
         both = is_terminal and sys.stdout is not None and sys.stdout.isatty()
         self._bar = Progress(
             texts[0],
