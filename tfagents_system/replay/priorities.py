@@ -1,8 +1,8 @@
 """Prioritised experience replay (Schaul et al., arXiv 1511.05952): which steps of a ring are drawn how often.
 
 Priorities are a column beside the ring's own, in a file of its own: other columns never change once they are written,
-these change with each update. So checkpoints have a copy of it, while the rows themselves stay in the ring. Its
-beginning says up to which row it is known; rows that came later have not been measured.
+these change with each update. So checkpoints have a copy of it, while the rows themselves stay in the ring. Its head is
+two int64: up to which row it is known, since rows that came later have not been measured, and the ring's size.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Priorities:
     def snapshot(self) -> bytes:
         """Its file, as of this moment."""
         self._take_over()
-        return _head(int(self._known_rows[0])) + self._column.tobytes()
+        return _head(int(self._known_rows[0]), self._ring.num_rows) + self._column.tobytes()
 
     def restore(self, snapshot: bytes | None) -> None:
         """Goes back to those of a `snapshot`, as far as its rows are held; rows behind it count as new.
@@ -86,7 +86,7 @@ class Priorities:
         """
         self._take_over()
         ring, column = self._ring, np.zeros(len(self._column), np.float32)
-        if snapshot is not None and len(snapshot) == _HEAD_BYTES + self._column.nbytes:
+        if snapshot is not None and _is_of(ring, snapshot, len(snapshot)):
             known = int(np.frombuffer(snapshot, np.int64, 1)[0])
             column[:] = np.frombuffer(snapshot, np.float32, offset=_HEAD_BYTES)
             for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
@@ -130,13 +130,15 @@ def discard(folder: Path) -> None:
 
 def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
     """The head and the column of the ring's file; it is made where there is none of this size."""
-    path, length = ring.folder / PRIORITIES, -(-ring.num_rows // GROUP) * GROUP
+    path, length = ring.folder / PRIORITIES, _length(ring)
     size = _HEAD_BYTES + 4 * length
     try:
-        if not path.exists() or path.stat().st_size != size:
+        if not path.exists() or not _is_of(
+            ring, np.fromfile(path, np.uint8, _HEAD_BYTES).tobytes(), path.stat().st_size
+        ):
             path.unlink(missing_ok=True)
             with path.open("wb") as file:
-                file.write(_head(ring.total_rows))
+                file.write(_head(ring.total_rows, ring.num_rows))
                 os.posix_fallocate(file.fileno(), 0, size)
         head = np.memmap(path, np.int64, "r+", shape=(1,))
         return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, (length,)))
@@ -147,5 +149,16 @@ def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
         ) from None
 
 
-def _head(known_rows: int) -> bytes:
-    return np.array([known_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
+def _head(known_rows: int, num_rows: int) -> bytes:
+    return np.array([known_rows, num_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
+
+
+def _is_of(ring: Ring, head: bytes, size: int) -> bool:
+    """Whether a file of this size that begins so has the priorities of a ring of this one's size."""
+    if size != _HEAD_BYTES + 4 * _length(ring):
+        return False
+    return int(np.frombuffer(head, np.int64, 2)[1]) == ring.num_rows
+
+
+def _length(ring: Ring) -> int:
+    return -(-ring.num_rows // GROUP) * GROUP
