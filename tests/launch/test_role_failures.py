@@ -24,7 +24,8 @@ from tfagents_system.run_files.history import read_history
 def test_a_crashed_role_is_restarted_and_the_restart_logged(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {CRASHES}; }}; {SAVES}"
+    crashes = CRASHES.replace("; exit", "; echo a package says goodbye; exit")
+    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {crashes}; }}; {SAVES}"
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
     line = "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 10 in a row, in 0.01 s"
     assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")

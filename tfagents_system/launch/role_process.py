@@ -27,6 +27,7 @@ _RENEW_SECS = 60.0
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 64 * 1024
 _LAST_WORDS_CHARS = 200
+_SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 
 
 class Process(Protocol):
@@ -266,9 +267,13 @@ class RoleProcess:
         return [line for line in lines if line.startswith("error:")] or lines
 
     def last_words(self) -> str:
-        """` (ValueError: ...)`, the last line of its log, if there is one."""
+        """` (ValueError: ...)`, the last line of its log, if there is one.
+
+        Of a program that failed it is the last that says why: what is printed at its exit comes behind an exception.
+        """
         lines = self.last_lines()
-        return f" ({lines[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
+        says_why = [line for line in lines if _SAYS_WHY.match(line)] if self.exit_code == EXIT_FAILED else []
+        return f" ({(says_why or lines)[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
 
 
 def kill_roles(roles: Sequence[RoleProcess]) -> None:
