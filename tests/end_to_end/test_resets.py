@@ -13,6 +13,8 @@ from tfagents_system.run_files.metrics import read_metrics
 pytestmark = pytest.mark.slow
 
 PARAMS = """
+import time
+
 import gymnasium
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -29,7 +31,13 @@ class TrainParams(TrainParamsBase):
     checkpoint_period_itrs = 10
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
+        return Slow(gymnasium.make("Pendulum-v1"))
+
+
+class Slow(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep(0.005)  # A stop must not come after the end.
+        return super().step(action)
 """
 
 

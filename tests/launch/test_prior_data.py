@@ -67,9 +67,10 @@ def test_the_run_has_a_copy_that_stays(
     assert prepare.prepare(environ, None) and rows(paths) == 7, "before the first update what is there now"
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     demos.unlink()
-    assert prepare.prepare(environ, None) and rows(paths) == 7
+    keeping = {**environ, "TFAGENTS_EDITS": "keep"}
+    assert prepare.prepare(keeping, None) and rows(paths) == 7
     write_demos(demos, 9)
-    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and rows(paths) == 7, "of its own folder"
+    assert prepare.prepare({**keeping, "TFAGENTS_RESET": "agent"}, None) and rows(paths) == 7, "of its own folder"
     again = {**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_EDITS": "take"}
     assert prepare.prepare(again, None) and rows(paths) == 10
     assert (paths.exp_dir / "before_reset_1" / "prior_data").is_dir()
