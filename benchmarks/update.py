@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,13 @@ def measure(threads: int, rounds: int, updates: int) -> None:
     if bfloat16_speedup() > 1.0:
         candidates["fused, bfloat16"] = make_update(matmul_precision="bfloat16")
     block = random_block(updates)
+    answer_rounds(candidates, block, rounds)
+
+
+def answer_rounds(
+    candidates: Mapping[str, Callable[[list[np.ndarray]], object]], block: list[np.ndarray], rounds: int
+) -> None:
+    """Compiles updates of a block, then prints a line of rates for each line of standard input, see `Rounds`."""
     for update in candidates.values():
         update(block)
     print("ready", flush=True)
@@ -131,7 +139,7 @@ def measure(threads: int, rounds: int, updates: int) -> None:
         for name, update in candidates.items():
             started = time.perf_counter()
             update(block)
-            rates[name] = updates / (time.perf_counter() - started)
+            rates[name] = len(block[0]) / (time.perf_counter() - started)
         print(json.dumps(rates), flush=True)
 
 

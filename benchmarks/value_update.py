@@ -9,17 +9,15 @@ as in RL Baselines3 Zoo. One CPU; candidates take turns in rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
-import time
 from typing import Any
 
 import numpy as np
 
 from benchmarks.outcome import Outcome, parse_args
-from benchmarks.update import BATCH, OBSERVATION, UNITS, Rounds, peak_gflops
+from benchmarks.update import BATCH, OBSERVATION, UNITS, Rounds, answer_rounds
 
 _NUM_ACTIONS = 8
 
@@ -78,18 +76,7 @@ def measure(rounds: int, updates: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     candidates = {algorithm: make_update(algorithm) for algorithm in ("dqn", "iqn", "sac_discrete")}
-    block = random_block(updates)
-    for update in candidates.values():
-        update(block)
-    print("ready", flush=True)
-    for _ in range(rounds):
-        sys.stdin.readline()
-        rates = {"peak": peak_gflops()}
-        for name, update in candidates.items():
-            started = time.perf_counter()
-            update(block)
-            rates[name] = updates / (time.perf_counter() - started)
-        print(json.dumps(rates), flush=True)
+    answer_rounds(candidates, random_block(updates), rounds)
 
 
 def main() -> None:

@@ -232,3 +232,49 @@ def test_priorities_begin_anew(tmp_path: Path, machine_was_off: Callable[[], Non
         assert again.priorities is not None
         rows, likelihood = again.priorities.draw(np.random.default_rng(0), 100, 0)
         assert len(set(rows.tolist())) > 20 and len(set(likelihood.tolist())) == 1
+
+
+@pytest.mark.parametrize("sizes", [[(60, 24), (30, 12), (60, 24)], [(30, 12), (60, 24), (30, 12)]])
+def test_scratch_of_another_node_is_made_as_the_copy_was(tmp_path: Path, sizes: list[tuple[int, int]]) -> None:
+    """The first node has a ring of before two changes, which the second node made."""
+    home, node = tmp_path / "run", tmp_path / "node1"
+    run = RunFolders(home, node, capacity=sizes[0][0], slack=sizes[0][1])
+    append_more(run.ring, 4)
+    run.checkpoint(1)
+    for number, (capacity, slack) in enumerate(sizes):
+        run = RunFolders(home, tmp_path / "node2", capacity=capacity, slack=slack)
+        append_more(run.ring, 4)  # As far behind the checkpoint as the slack of the next one has to be.
+        run.checkpoint(2 + number)
+    expected = steps(run.ring)
+    again = RunFolders(home, node, capacity=sizes[-1][0], slack=sizes[-1][1])
+    assert steps(again.ring) == expected and again.ring.verify() == 0
+    append_more(again.ring, 2)
+    again.checkpoint(9)
+    assert steps(RunFolders(home, tmp_path / "node3", capacity=sizes[-1][0]).ring) == steps(again.ring)
+
+
+def test_a_ring_far_from_full_goes_back_to_its_checkpoint_also_when_it_is_smaller(
+    tmp_path: Path, machine_was_off: Callable[[], None]
+) -> None:
+    run = RunFolders(tmp_path / "run", capacity=600, slack=60)
+    append_more(run.ring, 5)
+    run.checkpoint(1)
+    expected = steps(run.ring)
+    append_more(run.ring, 15)  # More rows than the slack has.
+    machine_was_off()
+    again = RunFolders(tmp_path / "run", capacity=60, slack=24)
+    assert steps(again.ring) == expected and again.ring.verify() == 0
+
+
+def test_a_ring_that_went_back_holds_the_same_when_it_is_smaller(
+    tmp_path: Path, machine_was_off: Callable[[], None]
+) -> None:
+    run = RunFolders(tmp_path / "run", capacity=600, slack=60)
+    append_more(run.ring, 5)
+    run.checkpoint(1)
+    expected = steps(run.ring)
+    append_more(run.ring, 15)
+    machine_was_off()
+    assert steps(RunFolders(tmp_path / "run", capacity=600, slack=60).ring) == expected
+    again = RunFolders(tmp_path / "run", capacity=60, slack=24)
+    assert steps(again.ring) == expected and again.ring.verify() == 0

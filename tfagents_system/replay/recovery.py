@@ -117,13 +117,14 @@ def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows:
     """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun."""
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
+    _give_up_stale(places, layout)
     rings = [files for files in (find_files(folder, layout) for folder in folders) if files is not None]
     if all(files.capacity_rows == capacity_rows for files in rings):
         return
     began, newest = time.monotonic(), rings[-1]
     if slack_rows is None:
         slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-    slack_rows = needed_slack(newest, slack_rows, _snapshots(places))
+    slack_rows = needed_slack(newest, capacity_rows, slack_rows, _snapshots(places))
     for files in rings:
         if files.capacity_rows != capacity_rows:
             is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
@@ -131,6 +132,14 @@ def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows:
     _end_resizing(places, folders)
     change = f"{newest.capacity_rows} rows before, {capacity_rows} now"
     logging.info("the ring has another size: %s, done in %.1f s", change, time.monotonic() - began)
+
+
+def _give_up_stale(places: RingFolders, layout: Layout) -> None:
+    """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since."""
+    if places.is_copied and not _is_as_it_was(places):
+        found, home = find_files(places.ring, layout), find_files(places.home, layout)
+        if found is not None and home is not None:
+            found.description.unlink()
 
 
 def _end_resizing(places: RingFolders, folders: Sequence[Path]) -> None:

@@ -34,19 +34,28 @@ from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.run_files.heartbeat import read_json, write_json
 
 _FOLDER, _WHOLE = "resized", "whole.json"
-_ROWS_AT_ONCE = 100_000
+_BYTES_AT_ONCE = 16 << 20
 
 
-def needed_slack(files: RingFiles, slack_rows: int, snapshots: Sequence[bytes]) -> int:
-    """Slack with which a ring of another size can still go back to these snapshots, as far as this one can."""
-    header, needed = files.newest_header(), [slack_rows]
+def needed_slack(files: RingFiles, capacity_rows: int, slack_rows: int, snapshots: Sequence[bytes]) -> int:
+    """Slack with which a ring of another capacity holds what this one does, and can go back to what this one can.
+
+    Args:
+      files: The ring.
+      capacity_rows, slack_rows: Of the other one; the least slack.
+      snapshots: Those that it may have to go back to.
+    """
+    header = files.newest_header()
     if header is None:
         return slack_rows
-    for snapshot in snapshots:
+    written, needed = int(header["written_rows"]), slack_rows
+    for snapshot in (header.tobytes(), *snapshots):
         with contextlib.suppress(ring_header.DamagedHeaderError):
-            behind = int(header["written_rows"]) - int(files.parse_header(snapshot)["total_rows"])
-            needed += [behind] if behind <= files.slack_rows else []
-    return max(needed)
+            covered = files.parse_header(snapshot)
+            total, filled = int(covered["total_rows"]), int(covered["filled_rows"])
+            if written - (total - filled) <= files.num_rows:  # None of its rows has been overwritten.
+                needed = max(needed, written - total + min(filled, capacity_rows) - capacity_rows)
+    return needed
 
 
 def make(old: RingFiles, capacity_rows: int, slack_rows: int, told: str) -> None:
@@ -116,8 +125,9 @@ def _fill(new: RingFiles, old: RingFiles, header: np.ndarray) -> None:
     first = max(0, end - old.num_rows, end - new.num_rows)
     for column in old.columns:
         rows, own = old.map(column, "r"), new.map(column)
-        for begin in range(first, end, _ROWS_AT_ONCE):
-            numbers = np.arange(begin, min(begin + _ROWS_AT_ONCE, end))
+        at_once = max(1, _BYTES_AT_ONCE // max(1, column.step_bytes))
+        for begin in range(first, end, at_once):
+            numbers = np.arange(begin, min(begin + at_once, end))
             own[numbers % new.num_rows] = rows[numbers % old.num_rows]
     for num_rows in (old.num_rows, new.num_rows):
         for boundary in range(-(-(first + 1) // num_rows) * num_rows, end, num_rows):
