@@ -88,7 +88,7 @@ def train(
     environ = _environ_of(folder, given)
     default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
     exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
-    with _claimed(exp_dir, inputs / "output.txt") as output:
+    with _claimed(exp_dir, inputs / ".output.txt") as output:
         if file is None:
             assert isinstance(params, type)
             file = _written(inputs / "params.py", _cell_of(params) + _alias(params))

@@ -143,6 +143,14 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     assert told == ["gone gone.py", "changed linked/robot.xml", "changed models/robot.xml", "new own.py"]
 
 
+def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
+    for name in ("params.py", "run.tmp"):
+        (tmp_path / name).write_text(name)
+    files = params_folder.files_of(tmp_path)
+    (tmp_path / "run.tmp").unlink()
+    assert files == ["params.py", "run.tmp"] and list(params_folder.digests(tmp_path, files)) == ["params.py"]
+
+
 @pytest.mark.parametrize("limit", ["files", "bytes", "time"])
 def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most_mb = 100
@@ -261,7 +269,7 @@ def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], projec
 
 
 def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
-    environ: dict[str, str], project: Path, tmp_path: Path
+    environ: dict[str, str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vars_file = tmp_path / "vars.sh"
     vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
@@ -278,6 +286,8 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
     assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
     assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
     assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
+    monkeypatch.setattr(run_directory, "is_finished", lambda run: run.exp_dir.name.endswith(("4", "6")))
+    assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:

@@ -106,8 +106,9 @@ def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignment
         own = read_vars_file(vars_file, {**environ, _TASK: str(number)})
         own = resolve(own, assignments, vars_file=vars_file, root=ROOT).environ
         values, _ = read_variables(own, vars_file=vars_file, root=ROOT)
-        if "exp_dir" in values and run_directory.has_begun(RunPaths(values["exp_dir"])):
-            looks.look(values, environ, RunPaths(values["exp_dir"]), edits, found)
+        run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
+        if run is not None and run_directory.has_begun(run) and not run_directory.is_finished(run):
+            looks.look(values, environ, run, edits, found)
     for told, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
         told += [each for each in dict.fromkeys(all_told) if each not in told]
 

@@ -45,8 +45,8 @@ class KeptFolder:
             self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
             self.copy, self.digests = Path(self._made.name).resolve(), digests
             self._original = params.parent
-            params_folder.copy(params.parent, files, self.copy)
-            check.facts.append(f"{params.parent}: {counted(len(files), 'file')} kept for the run")
+            params_folder.copy(params.parent, digests, self.copy)
+            check.facts.append(f"{params.parent}: {counted(len(digests), 'file')} kept for the run")
         except params_folder.TooLargeError as error:
             check.notes.append(f"{error}: {_only_the_file(params)}")
         except OSError as error:

@@ -59,8 +59,11 @@ def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_
         for name in files:
             file = os.path.join(path, name)
             if not name.startswith(".") and os.path.isfile(file) and os.path.realpath(file) not in left_out:
+                try:
+                    size_bytes += os.path.getsize(file)
+                except FileNotFoundError:  # Removed this moment.
+                    continue
                 found.append(os.path.relpath(file, str(folder)))
-                size_bytes += os.path.getsize(file)
         is_late = time.time() > deadline
         if len(found) > MOST_FILES or size_bytes > most_mb << 20 or is_late:
             raise TooLargeError(
@@ -80,15 +83,18 @@ def copy(folder: Path, files: Iterable[str], target: Path) -> None:
 
 
 def digests(folder: Path, files: Iterable[str]) -> Dict[str, str]:
-    """SHA-256 of files, by their relative paths.
+    """SHA-256 of files, by their relative paths; without those that are gone by now, as temporary ones of others are.
 
     Raises:
       OSError: One can't be read.
     """
     found = {}
     for name in files:
-        with open(os.path.join(str(folder), name), "rb") as file:
-            found[name] = hashlib.sha256(file.read()).hexdigest()
+        try:
+            with open(os.path.join(str(folder), name), "rb") as file:
+                found[name] = hashlib.sha256(file.read()).hexdigest()
+        except FileNotFoundError:
+            continue
     return found
 
 
