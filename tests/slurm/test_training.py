@@ -32,6 +32,8 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     assert json.loads((exp_dir / "run.json").read_text())["seed"] == 5 + 1
     assert not (tmp_path / "run").exists()
 
+    status["roles"]["trainer"]["state"] = "stopped"  # A finished task is not looked at.
+    (exp_dir / "status.json").write_text(json.dumps(status))
     for name, text in before.items():
         (tmp_path / name).write_text(text.replace("train_batch_size = 64", "train_batch_size = 32"))
     edited = r"edited since the run began with its copies of them: my_params.py \(line 14\)\."
