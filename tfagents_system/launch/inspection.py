@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
+from tfagents_system.agents.iteration_counts import (
+    has_prior_data,
+    iterations_of_run,
+    steps_of_run,
+    updates_per_iter,
+    updates_ratio,
+)
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
@@ -25,7 +31,7 @@ from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
-from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
+from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -115,6 +121,7 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
+            check_prior_experts(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -273,7 +280,7 @@ class Inspector:
 
     def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
         """Makes the ring of prior data of an agent that begins; one that goes on has it."""
-        if params.prior_data is None or "server" in self._values or self.found.checks[PARAMS].errors:
+        if not has_prior_data(params) or "server" in self._values or self.found.checks[PARAMS].errors:
             return
         from tfagents_system.launch.prior_checks import check_kept, make_prior_data
 

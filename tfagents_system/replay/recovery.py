@@ -20,6 +20,7 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
 from tfagents_system.replay import ring_resize
+from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
@@ -43,12 +44,14 @@ class RingFolders:
       home: The run directory's `replay/`: the same folder, or that of the ring's copy.
       checkpoints: The run directory's checkpoints.
       earlier: Those of the agents before, the newest first: one that has no checkpoint yet goes on from these.
+      prior: Prior data that experts add to; None: there are none.
     """
 
     ring: Path
     home: Path
     checkpoints: Path
     earlier: tuple[Path, ...] = ()
+    prior: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What a ring is gone back to."""
@@ -103,7 +106,11 @@ def open_ring(
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
-        _recover(ring, copy if has_copy else None, places.newest_checkpoint())
+        checkpoint = places.newest_checkpoint()
+        _recover(ring, copy if has_copy else None, checkpoint)
+        if places.prior is not None:  # Each agent has its own.
+            is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
+            go_back(places.prior, layout, checkpoint if is_of_agent else None)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(ring, epoch, counts_kept_steps)

@@ -17,7 +17,7 @@ stored (`Ring.verify`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +63,12 @@ class Ring:
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
+      keep_prior: Stores the rows of prior data elsewhere, once for each segment: here it is only counted, after that.
+        None: its rows are stored here.
     """
 
     counts_init_steps = False
+    keep_prior: Callable[[Segment], None] | None = None
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
     init_steps = _Counter("init_steps")  # Those of them that belong to the first random episodes.
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
@@ -181,9 +184,12 @@ class Ring:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
             before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
             if not are_own or ring_header.is_next(before or self.worker(segment.worker_id), segment):
+                written.append(segment)
+                if segment.is_prior and self.keep_prior is not None:
+                    self.keep_prior(segment)
+                    continue
                 # Into the slack: a process that dies here leaves all that is held as it was.
                 self.rows.write(segment, self.total_rows + rows)
-                written.append(segment)
                 rows += segment.num_rows
         if written:
             self._commit(written, rows, are_own)
@@ -269,9 +275,10 @@ class Ring:
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
         for segment in segments:
-            self.ring_steps += segment.num_starts
-            self.held_out_steps += segment.num_starts if segment.held_out else 0
-            self.repeated_steps += segment.context + segment.deferred
+            if self.keep_prior is None or not segment.is_prior:
+                self.ring_steps += segment.num_starts
+                self.held_out_steps += segment.num_starts if segment.held_out else 0
+                self.repeated_steps += segment.context + segment.deferred
             if are_own:
                 ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()

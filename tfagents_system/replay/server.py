@@ -27,6 +27,7 @@ from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.prior_data import PriorRing, open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
@@ -34,7 +35,6 @@ from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
-from tfagents_system.replay.stored_ring import open_prior
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -58,9 +58,7 @@ def serve(role: Role) -> int:
     params = role.params
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
     ring, copy = open_ring(
-        RingFolders(
-            _replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints, earlier_checkpoints(role.paths)
-        ),
+        _folders(role),
         layout,
         capacity_rows(params, layout),
         slack_rows(params, layout),
@@ -75,7 +73,8 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
+    grown = _let_experts_add(ring, settings)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities, grown)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -172,10 +171,29 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         env_id = role.max_workers * int(os.environ.get("SAC_ENVS_PER_WORKER") or 1)
         goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
         settings = dataclasses.replace(settings, goals_at=goals.at)
-    if role.params.prior_data is None:
+    if not iteration_counts.has_prior_data(role.params):
         return settings
-    prior = open_prior(role.paths.prior_data, layout)
+    prior = open_prior(role.paths.prior_data, layout, grows=_experts_add(role.params), max_workers=role.max_workers)
     return dataclasses.replace(settings, prior=PriorData(prior, iteration_counts.prior_samples(role.params)))
+
+
+def _let_experts_add(ring: Ring, settings: DrawSettings) -> PriorRing | None:
+    """To the run's prior data, which is returned, if they are to."""
+    prior = settings.prior.ring if settings.prior is not None else None
+    if not isinstance(prior, PriorRing) or not prior.grows:
+        return None
+    ring.keep_prior = prior.keep
+    return prior
+
+
+def _experts_add(params: TrainParamsBase) -> bool:
+    return params.n_expert_episodes_in_prior_data is not None
+
+
+def _folders(role: Role) -> RingFolders:
+    paths = role.paths
+    prior = paths.prior_data if _experts_add(role.params) else None
+    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths), prior)
 
 
 def _replay_from() -> list[Path]:

@@ -108,8 +108,9 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
+        sender, is_prior = self._links.sender, self._feeds_prior_data()
         self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
+            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_prior
         )
         share = self._eval_share()
         self._evaluator = Evaluator(
@@ -188,6 +189,10 @@ class Worker:
             self._eval_lane = num_envs
             num_envs += self._environments.eval_lanes
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
+
+    def _feeds_prior_data(self) -> bool:
+        """Whether its steps are prior data, and not the run's own experience."""
+        return False
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
