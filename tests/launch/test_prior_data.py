@@ -165,6 +165,9 @@ def test_there_is_room_for_experts_alone_or_behind_files(
         " ".join(capsys.readouterr().out.split())
     )
     assert StoredRing(paths.prior_data).capacity_rows == 13 + 5 * 21
+    alone = {**environ, "SAC_EXPERT_WORKERS": "0", "TFAGENTS_EDITS": "take"}
+    params.write_text(EXPERTS)
+    assert prepare.prepare(alone, None), "experts may have brought some"
 
 
 def test_an_agent_that_began_without_room_for_experts_does_not_get_it(environ: dict[str, str], tmp_path: Path) -> None:

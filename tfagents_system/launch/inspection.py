@@ -121,7 +121,8 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
-            check_prior_experts(params, self._values, self.found.checks[PARAMS])
+            if self._agent_begins:  # One that goes on may have what experts have brought.
+                check_prior_experts(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks

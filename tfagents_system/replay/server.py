@@ -245,6 +245,7 @@ def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWri
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,
+        prior_steps=service.prior_steps,
         bytes=ring.filled_rows * ring.layout.step_bytes,
         checkpoint_wanted=snapshots.is_wanted,
         snapshots=snapshots.written,

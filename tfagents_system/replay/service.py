@@ -98,6 +98,12 @@ class ReplayService:
         self._publish_stored()
 
     @property
+    def prior_steps(self) -> int | None:
+        """Steps of prior data that are trained on; None where the run has no prior data."""
+        prior = self._draw_settings.prior
+        return None if prior is None else prior.ring.training_steps
+
+    @property
     def waiting_for(self) -> str | None:
         """What the trainer's request waits for, None if nothing waits."""
         if not self._pending or not self._is_held_back:
@@ -273,10 +279,9 @@ class ReplayService:
 
     def _why_untrained(self) -> str | None:
         """Why there is nothing to train on; None: there is."""
-        prior = self._draw_settings.prior
         if not self._ring.training_steps:
             return _why_untrained(self._ring)
-        return None if prior is None or prior.ring.training_steps else _NO_PRIOR_DATA
+        return _NO_PRIOR_DATA if self.prior_steps == 0 else None
 
     def _take_snapshots(self) -> None:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
