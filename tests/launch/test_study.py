@@ -360,31 +360,28 @@ def test_a_trial_that_another_process_runs_is_left_to_it(
     assert numbers_to_run(other.trials._study, folder, 3) == [1, 2]
 
 
-def test_what_is_left_is_submitted_as_an_array(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands: list[list[str]] = []
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Those that would have submitted; nothing else is in the queue."""
+    found: list[list[str]] = []
 
     def call(command: list[str]) -> int:
-        commands.append(command)
+        found.append(command)
         return 0
 
     monkeypatch.setattr(studies.subprocess, "call", call)
-    args = studies._parse(
-        [
-            "vars.sh",
-            "--space",
-            "sac",
-            "--trials=3",
-            "--parallel=2",
-            "--slurm",
-            "--set",
-            "discount=0.9",
-            "--keep",
-            "--time",
-            "5:00",
-        ]
-    )
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: "")
+    return found
+
+
+WORDS = ["vars.sh", "--space", "sac", "--trials=3", "--parallel=2", "--slurm"]
+WORDS += ["--set", "discount=0.9", "--keep", "--time", "5:00"]
+
+
+def test_what_is_left_is_submitted_as_an_array(
+    folder: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = studies._parse(WORDS)
     assert studies._submit(args, SPACE, folder) == EXIT_DONE
     (command,) = commands
     assert command[0].endswith("/submit.sh") and command[1:] == [
@@ -397,6 +394,26 @@ def test_what_is_left_is_submitted_as_an_array(
     for wrong in (["--time", "5:00"], ["--slurm", "--array=0-3"], ["--slurm", "-a0-3"]):
         with pytest.raises(SystemExit):
             studies._parse(["vars.sh", "--space", "sac", *wrong])
+
+
+def test_trials_in_the_queue_are_not_submitted_again(
+    folder: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = (f"{folder.parent}/{name}_array/snapshot/20260101-000000-1/job.sbatch" for name in ("swing", "other"))
+    # A long array is parted: the last word of the command is added to the number of the task.
+    queue = f"1 {own} 0\n0 {own} 2\n0 {other} 0\nN/A /bin/bash\nN/A {own.replace('_array', '')}\n"
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: queue)
+    args = studies._parse(WORDS)
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE
+    assert commands.pop()[2] == "--array=0%2"
+    queue += f"0 {own} 0\n"
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE and not commands
+    assert "3 trials wait in the queue, none is left to submit" in capsys.readouterr().out
+
+
+def test_a_dry_run_of_a_submission_writes_nothing(folder: Path, commands: list[list[str]]) -> None:
+    assert studies._submit(studies._parse([*WORDS, "--dry_run"]), SPACE, folder) == EXIT_DONE
+    assert commands[0][2] == "--array=0,1,2%2" and commands[0][-1] == "--dry_run" and not any(folder.iterdir())
 
 
 # What may be tried.
