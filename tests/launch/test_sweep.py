@@ -465,7 +465,8 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
         run = begun(folder, number, "done").run_json
         run.write_text(json.dumps(json.loads(run.read_text()) | {"jobs": [job]}))
 
-    begun_by_job(0, "7"), begun_by_job(1, "6")
+    for number, job in ((0, "7"), (1, "6")):
+        begun_by_job(number, job)
     assert sweep.main([*command, "--take_edits"]) == 0
     options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
     # Task 2 has no run yet.
