@@ -17,6 +17,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, Us
 from tfagents_system.launch import study as studies
 from tfagents_system.launch import study_results, study_task
 from tfagents_system.launch.study import _keep_space, _space, open_study
+from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
 from tfagents_system.launch.trials import Trials, curve_of, numbers_to_run, progress_of, settings_of, value_of
 from tfagents_system.machine.signals import StopFlag
@@ -359,31 +360,28 @@ def test_a_trial_that_another_process_runs_is_left_to_it(
     assert numbers_to_run(other.trials._study, folder, 3) == [1, 2]
 
 
-def test_what_is_left_is_submitted_as_an_array(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands: list[list[str]] = []
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Those that would have submitted; nothing else is in the queue."""
+    found: list[list[str]] = []
 
     def call(command: list[str]) -> int:
-        commands.append(command)
+        found.append(command)
         return 0
 
     monkeypatch.setattr(studies.subprocess, "call", call)
-    args = studies._parse(
-        [
-            "vars.sh",
-            "--space",
-            "sac",
-            "--trials=3",
-            "--parallel=2",
-            "--slurm",
-            "--set",
-            "discount=0.9",
-            "--keep",
-            "--time",
-            "5:00",
-        ]
-    )
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: "")
+    return found
+
+
+WORDS = ["vars.sh", "--space", "sac", "--trials=3", "--parallel=2", "--slurm"]
+WORDS += ["--set", "discount=0.9", "--keep", "--time", "5:00"]
+
+
+def test_what_is_left_is_submitted_as_an_array(
+    folder: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = studies._parse(WORDS)
     assert studies._submit(args, SPACE, folder) == EXIT_DONE
     (command,) = commands
     assert command[0].endswith("/submit.sh") and command[1:] == [
@@ -396,6 +394,26 @@ def test_what_is_left_is_submitted_as_an_array(
     for wrong in (["--time", "5:00"], ["--slurm", "--array=0-3"], ["--slurm", "-a0-3"]):
         with pytest.raises(SystemExit):
             studies._parse(["vars.sh", "--space", "sac", *wrong])
+
+
+def test_trials_in_the_queue_are_not_submitted_again(
+    folder: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = (f"{folder.parent}/{name}_array/snapshot/20260101-000000-1/job.sbatch" for name in ("swing", "other"))
+    # A long array is parted: the last word of the command is added to the number of the task.
+    queue = f"1 {own} 0\n0 {own} 2\n0 {other} 0\nN/A /bin/bash\nN/A {own.replace('_array', '')}\n"
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: queue)
+    args = studies._parse(WORDS)
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE
+    assert commands.pop()[2] == "--array=0%2"
+    queue += f"0 {own} 0\n"
+    assert studies._submit(args, SPACE, folder) == EXIT_DONE and not commands
+    assert "3 trials wait in the queue, none is left to submit" in capsys.readouterr().out
+
+
+def test_a_dry_run_of_a_submission_writes_nothing(folder: Path, commands: list[list[str]]) -> None:
+    assert studies._submit(studies._parse([*WORDS, "--dry_run"]), SPACE, folder) == EXIT_DONE
+    assert commands[0][2] == "--array=0,1,2%2" and commands[0][-1] == "--dry_run" and not any(folder.iterdir())
 
 
 # What may be tried.
@@ -454,10 +472,10 @@ def user_folder(tmp_path: Path) -> Path:
 def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[set[str]] = []
 
-    def search(args: Any, *more: Any) -> int:
-        asked.append([args.edits])
+    def search(args: Any, plan: SweepPlan, *more: Any) -> int:
+        asked.append({"--keep", "--take_edits"} & set(plan.add(1, {}).command))
         return EXIT_DONE
 
     monkeypatch.setattr(studies, "_search", search)
@@ -473,12 +491,16 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
         studies.main(command)
     assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
-    for option, edits in (("--keep", "keep"), ("--take_edits", "take")):
-        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == [edits]
+    for option in ("--keep", "--take_edits"):
+        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == {option}
     with pytest.raises(SystemExit):
         studies.main([*command, "--fresh"])
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert studies.main(command) == EXIT_DONE and asked[-1] == ["keep"], "nobody is there to answer"
+    assert studies.main(command) == EXIT_DONE and asked[-1] == {"--keep"}, "nobody is there to answer"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for jobs, option in (([], "--take_edits"), (["7"], "--keep")):
+        run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
+        assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:

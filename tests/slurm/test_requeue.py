@@ -243,6 +243,10 @@ def trials_of_a_study_go_on_with_their_settings(cluster: SlurmCluster, tmp_path:
         return file.read_text().splitlines() if file.exists() else []
 
     cluster.wait_until(lambda: all(len(starts(task)) == 1 for task in range(2)), 90.0, f"starts in\n{job.output}")
+    asked = "import pathlib, sys; from tfagents_system.launch.study import queued_trials as queued"
+    asked += "; print(*(queued(pathlib.Path(folder)) for folder in sys.argv[1:]))"
+    found = cluster.run(sys.executable, "-c", asked, f"{job.exp_dir}_study", str(study), cwd=ROOT)
+    assert found.stdout.split("\n")[-2] == "{0, 1} set()", found.stderr
     job.signal("--signal=USR1", part="_0")
     job.signal("--signal=KILL", part="_1.0")
     cluster.wait_until(lambda: job.output.count(": finished") == 2, 90.0, f"the end of both in\n{job.output}")

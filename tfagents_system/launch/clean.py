@@ -109,11 +109,17 @@ def half_removed(pattern: str) -> Iterator[Leftover]:
 # Snapshots.
 
 
-def scripts_of_jobs() -> Optional[str]:
-    """The commands of all queued and running jobs of this user, a line each; None if SLURM does not say."""
+def queued_jobs(form: str = "%o", each_task: bool = False) -> Optional[str]:
+    """All queued and running jobs of this user, a line each; None if SLURM does not say.
+
+    Args:
+      form: What is told of each, as squeue's `--format`: its command.
+      each_task: A line for each task of an array.
+    """
+    tasks = ["--array"] if each_task else []
     try:
         done = subprocess.run(
-            ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%o"],
+            ["squeue", "--noheader", f"--user={os.getuid()}", f"--format={form}", *tasks],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             universal_newlines=True,
@@ -146,7 +152,7 @@ def unneeded_snapshots(directory: str, scripts: str) -> Iterator[Leftover]:
 
     Args:
       directory: A run's, or an array's.
-      scripts: As `scripts_of_jobs` gives them.
+      scripts: As `queued_jobs` gives them.
     """
     snapshots = snapshots_below(directory)
     sources = sources_of_runs(directory) if snapshots else set()
@@ -258,7 +264,7 @@ def find_leftovers(directories: Sequence[str], *, rings: bool) -> Tuple[List[Lef
     """What may go, and what the user should know."""
     found = []  # type: List[Leftover]
     notes = []  # type: List[str]
-    scripts = scripts_of_jobs() if any(snapshots_below(directory) for directory in directories) else ""
+    scripts = queued_jobs() if any(snapshots_below(directory) for directory in directories) else ""
     if scripts is None:
         notes.append("squeue does not say what is queued: all snapshots stay")
     for directory in directories:

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, KEEP, add_edit_options, is_again
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options, edits_of_start
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import optuna
 
 PRUNERS = ("median", "hyperband", "none")
+_STUDY = "_study"  # Behind the name of its runs.
+_JOURNAL = "journal.log"
 _CORNERS = 10**6  # Task numbers of settings that are checked and never run.
 
 
@@ -53,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
-    args.edits = KEEP if is_again(os.environ) else args.edits  # As the trials have it.
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
-    _keep_space(folder, space)
-    _look_at_trials(plan, folder, args)
+    if not args.is_dry or (folder / _JOURNAL).exists():
+        _keep_space(folder, space)
+        _look_at_trials(plan, folder, args)
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
 
 
@@ -98,27 +101,55 @@ def read_plan(folder: Path) -> StudyPlan:
 
 
 def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
-    """Submits the trials that are not over and that nobody runs, each as the task of its number."""
-    from tfagents_system.launch import study_results
-    from tfagents_system.launch.trials import numbers_to_run
-
-    study = open_study(folder, args.pruner, args.parallel)
-    numbers = numbers_to_run(study, folder, args.trials)
+    """Submits the trials that are not over and that no job has or will have, each as the task of its number."""
+    numbers = list(range(args.trials))
+    if (folder / _JOURNAL).exists() or not args.is_dry:
+        numbers = _numbers_to_submit(args, space, folder)
     if not numbers:
-        print(*study_results.write(study, space, folder), sep="\n", flush=True)
         return EXIT_DONE
-    plan = StudyPlan(args.trials, args.pruner)
-    write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
+    if not args.is_dry:
+        plan = StudyPlan(args.trials, args.pruner)
+        write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
     settings = [word for text in args.assignments for word in ("--set", text)]
-    settings += [EDIT_OPTIONS[args.edits]] if args.edits else []
+    edits = edits_of_start(args.edits, None, os.environ)
+    settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
     if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
         os.environ.setdefault("SAC_PYTHON", sys.executable)
     if code := subprocess.call([str(word) for word in command]):
         return code
-    print(f"{len(numbers)} trials are submitted; the same command shows what was found, and submits what is left")
+    if not args.is_dry:
+        print(f"{len(numbers)} trials are submitted; the same command shows what was found, and submits what is left")
     return EXIT_DONE
+
+
+def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> list[int]:
+    """Where there are none, it tells what was found, or who waits."""
+    from tfagents_system.launch import study_results
+    from tfagents_system.launch.trials import numbers_to_run
+
+    study = open_study(folder, args.pruner, args.parallel)
+    to_run = numbers_to_run(study, folder, args.trials)
+    queued = queued_trials(folder)
+    if to_run and queued.issuperset(to_run):
+        print(f"{len(to_run)} trials wait in the queue, none is left to submit", flush=True)
+    elif not to_run:
+        print(*study_results.write(study, space, folder), sep="\n", flush=True)
+    return [number for number in to_run if number not in queued]
+
+
+def queued_trials(folder: Path) -> set[int]:
+    """Trials of a study that are tasks of this user's queued or running arrays."""
+    snapshots = f"{os.path.realpath(folder).removesuffix(_STUDY)}_array/snapshot/"
+    found = set[int]()
+    for line in (queued_jobs("%K %o", each_task=True) or "").splitlines():
+        # SLURM's number of the task, and the command of the array, whose last word is added to that.
+        number, _, command = line.partition(" ")
+        script, _, offset = command.rpartition(" ")
+        if snapshots in os.path.realpath(script) and number.isdigit() and offset.isdigit():
+            found.add(int(number) + int(offset))
+    return found
 
 
 def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Path) -> int:
@@ -169,7 +200,7 @@ def _space(name: str) -> Space:
 
 def _folder(of_a_task: RunPaths) -> Path:
     name = of_a_task.exp_dir.name.rpartition("_task_")[0]
-    return of_a_task.exp_dir.with_name(f"{name}_study")
+    return of_a_task.exp_dir.with_name(f"{name}{_STUDY}")
 
 
 def _keep_space(folder: Path, space: Space) -> None:
@@ -210,9 +241,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     args, further = parser.parse_known_args(arguments)
     args.further = further
+    args.is_dry = "--dry_run" in further
     if further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    own = [word for word in further if re.match(r"-a|--(array|add_workers|to|study|reset_training|dry_run)(=|$)", word)]
+    own = [word for word in further if re.match(r"-a|--(array|add_workers|to|study|reset_training)(=|$)", word)]
     if own:
         parser.error(f"{' '.join(own)}: --slurm submits an array of trials: leave it out")
     for name in ("trials", "parallel"):
@@ -234,7 +266,7 @@ def open_study(folder: Path, pruner: str, parallel: int) -> optuna.Study:
         "none": optuna.pruners.NopPruner,
     }
     return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / "journal.log"))),
+        storage=JournalStorage(JournalFileBackend(str(folder / _JOURNAL))),
         study_name=folder.name,
         direction="maximize",
         sampler=optuna.samplers.TPESampler(multivariate=True, constant_liar=parallel > 1),
