@@ -109,9 +109,7 @@ class BlockUpdate:
             for size in ([batch_size - prior_samples, prior_samples] if prior_samples else [batch_size])
             for spec in minibatch
         ]
-        # AutoGraph would compile the same loop, a third of a second later.
-        function = tf.function(train_block, input_signature=[self.block_spec], autograph=False)
-        self._train_block = function.get_concrete_function()
+        self._train_block = self._compiled_block(train_block)
         self._measure_block = self._compiled_measuring(minibatch, parts) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -228,8 +226,11 @@ class BlockUpdate:
             losses = tf.map_fn(lambda each: losses_of(_joined(each, parts)), arrays, fn_output_signature=specs)
             return tf.nest.map_structure(tf.reduce_mean, losses)
 
-        function = tf.function(measure_block, input_signature=[self.block_spec], autograph=False)
-        return function.get_concrete_function()
+        return self._compiled_block(measure_block)
+
+    def _compiled_block(self, function: Callable[..., Any]) -> Any:
+        """A compiled function of a block's arrays. AutoGraph would take a third of a second to find the same loop."""
+        return tf.function(function, input_signature=[self.block_spec], autograph=False).get_concrete_function()
 
     def _array_specs(self) -> dict[str, Any]:
         """Specs of one step of each array of a block by name, in their order."""
