@@ -347,11 +347,8 @@ class Hyperparameters:
     # The experience of others, drawn beside the run's own.
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
-    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps a copy as a second ring, which
-    never loses anything."""
-    n_expert_episodes_in_prior_data: Annotated[
-        Count | None, "episodes in total", NotDeterministic("all workers are planned ones")
-    ] = None
+    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
+    n_expert_episodes_in_prior_data: Annotated[Count | None, "episodes in total", _TIMING] = None
     """Experts feed prior data, which has room for so many of their episodes of full length; what they collect beyond
     that is not kept. Nothing is learned before there is any. None: they feed the run's own ring."""
     prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR_RING, MayChange] = 0.5
@@ -362,10 +359,7 @@ class Hyperparameters:
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[
-        float,
-        number_where("a number of at least 0", lambda value: value >= 0),
-        Unless("algorithm", _OF_VALUES),
-        When("offline_updates", of_agent=False),
+        float, attribute_rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates", of_agent=False)
     ] = 0.0
     """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
     the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""

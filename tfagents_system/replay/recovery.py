@@ -106,11 +106,7 @@ def open_ring(
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
-        checkpoint = places.newest_checkpoint()
-        _recover(ring, copy if has_copy else None, checkpoint)
-        if places.prior is not None:  # Each agent has its own.
-            is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
-            go_back(places.prior, layout, checkpoint if is_of_agent else None)
+        _recover_all(places, ring, copy if has_copy else None)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(ring, epoch, counts_kept_steps)
@@ -179,6 +175,15 @@ def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
         discard(ring.folder)  # They are of what another agent had to learn.
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
+
+
+def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None:
+    """The run's own ring, and prior data: each agent has its own."""
+    checkpoint = places.newest_checkpoint()
+    _recover(ring, copy, checkpoint)
+    if places.prior is not None:
+        is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
+        go_back(places.prior, ring.layout, checkpoint if is_of_agent else None)
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:

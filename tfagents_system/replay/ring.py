@@ -63,8 +63,7 @@ class Ring:
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
-      keep_prior: Stores the rows of prior data elsewhere, once for each segment: here it is only counted, after that.
-        None: its rows are stored here.
+      keep_prior: Stores the rows of prior data elsewhere, which are then only counted here; None: they come here, too.
     """
 
     counts_init_steps = False
@@ -74,6 +73,7 @@ class Ring:
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.
+    epoch = _Counter("epoch")  # Which of the run's agents it is filled for, from 1; see `begin_epoch`.
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -188,8 +188,7 @@ class Ring:
                 if segment.is_prior and self.keep_prior is not None:
                     self.keep_prior(segment)
                     continue
-                # Into the slack: a process that dies here leaves all that is held as it was.
-                self.rows.write(segment, self.total_rows + rows)
+                self.rows.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
                 rows += segment.num_rows
         if written:
             self._commit(written, rows, are_own)
@@ -213,11 +212,6 @@ class Ring:
         """
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
-
-    @property
-    def epoch(self) -> int:
-        """Which of the run's agents it is filled for, from 1; see `begin_epoch`."""
-        return int(self._header["epoch"])
 
     def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
         """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
@@ -274,12 +268,12 @@ class Ring:
         header["total_rows"] += rows
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
-        for segment in segments:
-            if self.keep_prior is None or not segment.is_prior:
-                self.ring_steps += segment.num_starts
-                self.held_out_steps += segment.num_starts if segment.held_out else 0
-                self.repeated_steps += segment.context + segment.deferred
-            if are_own:
+        here = [segment for segment in segments if self.keep_prior is None or not segment.is_prior]
+        self.ring_steps += sum(segment.num_starts for segment in here)
+        self.held_out_steps += sum(segment.num_starts for segment in here if segment.held_out)
+        self.repeated_steps += sum(segment.context + segment.deferred for segment in here)
+        if are_own:
+            for segment in segments:
                 ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()
 

@@ -87,15 +87,15 @@ def serve(role: Role) -> int:
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
     )
-    ends = _End(role)
+    ends, beat = _End(role), functools.partial(_beat, role, ring, settings, service, snapshots)
     while not ends.has_come():
         service.step()
-        _beat(role, ring, service, snapshots, "serving")
-    _beat(role, ring, service, snapshots, "saving")
+        beat("serving")
+    beat("saving")
     service.drain(_DRAIN_SECS)
     snapshots.close(_SNAPSHOT_SECS)
     server.stop()
-    _beat(role, ring, service, snapshots, "stopped")
+    beat("stopped")
     return EXIT_RESUMABLE
 
 
@@ -236,7 +236,9 @@ def _workers_of(role: Role, iteration: int) -> range:
     return range(min(role.num_workers, random_count(role.params)) if is_first else role.num_workers)
 
 
-def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:
+def _beat(
+    role: Role, ring: Ring, settings: DrawSettings, service: ReplayService, snapshots: SnapshotWriter, state: str
+) -> None:
     role.heartbeat.beat(
         state,
         env_steps=ring.env_steps,
@@ -245,7 +247,7 @@ def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWri
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,
-        prior_steps=service.prior_steps,
+        prior_steps=settings.prior_steps,
         bytes=ring.filled_rows * ring.layout.step_bytes,
         checkpoint_wanted=snapshots.is_wanted,
         snapshots=snapshots.written,

@@ -98,23 +98,16 @@ class ReplayService:
         self._publish_stored()
 
     @property
-    def prior_steps(self) -> int | None:
-        """Steps of prior data that are trained on; None where the run has no prior data."""
-        prior = self._draw_settings.prior
-        return None if prior is None else prior.ring.training_steps
-
-    @property
     def waiting_for(self) -> str | None:
         """What the trainer's request waits for, None if nothing waits."""
         if not self._pending or not self._is_held_back:
             return None
         request, done = self._pending[0]
-        why = self._why_untrained()
+        why, told = _why_untrained(self._ring, self._draw_settings), self._pacing.waiting_for(request)
         if self._lacks or why is None:
-            return self._lacks or self._pacing.waiting_for(request)
+            return self._lacks or told
         if self._pacing.allowed(request, done) > 0:
             return f"experience to train on{why}"
-        told = self._pacing.waiting_for(request)
         return f"{told}; nothing to train on so far{why}" if self._ring.filled_rows else told
 
     def step(self) -> None:
@@ -259,7 +252,7 @@ class ReplayService:
             request = settled
         if request.count == 0:
             return 0  # A block that says so.
-        if self._why_untrained() is not None:
+        if _why_untrained(self._ring, self._draw_settings) is not None:
             return None
         allowed = self._pacing.allowed(request, done)
         return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
@@ -270,18 +263,12 @@ class ReplayService:
         They become due with a later one. It is not held back: its workers would wait for its end, and with them what
         is to be trained on.
         """
-        settled, why = self._pacing.settle(request), self._why_untrained()
+        settled, why = self._pacing.settle(request), _why_untrained(self._ring, self._draw_settings)
         if settled is None or settled.count == 0 or why is None:
             return settled
         what, secs = "iteration %d has no updates yet%s", 60
         logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, why)
         return dataclasses.replace(settled, count=0)
-
-    def _why_untrained(self) -> str | None:
-        """Why there is nothing to train on; None: there is."""
-        if not self._ring.training_steps:
-            return _why_untrained(self._ring)
-        return _NO_PRIOR_DATA if self.prior_steps == 0 else None
 
     def _take_snapshots(self) -> None:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
@@ -302,8 +289,10 @@ class ReplayService:
         logging.error("refused a %s: %s", what, error)
 
 
-def _why_untrained(ring: Ring) -> str:
-    """Why nothing of what the ring holds may be trained on."""
+def _why_untrained(ring: Ring, draw: DrawSettings) -> str | None:
+    """Why there is nothing to train on; None: there is."""
+    if ring.training_steps:
+        return _NO_PRIOR_DATA if draw.prior_steps == 0 else None
     if ring.ring_steps:
         return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
     return (

@@ -27,6 +27,8 @@ class ExpertWorker(Worker):
     the run's metrics: its own log and heartbeat have them.
     """
 
+    is_expert = True
+
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         del time_step_spec, action_spec, seed
         path, function = os.environ.get(POLICY), self._params.expert_policy_ctor()
@@ -37,9 +39,6 @@ class ExpertWorker(Worker):
             )
         policy = load_policy(Path(path), POLICY) if path else function
         return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
-
-    def _feeds_prior_data(self) -> bool:
-        return self._params.n_expert_episodes_in_prior_data is not None
 
     def _report_collected(self, report: Report) -> None:
         policy = self._policy.policy

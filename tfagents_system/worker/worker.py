@@ -61,6 +61,7 @@ class Worker:
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
+    is_expert: ClassVar[bool] = False  # Whether its steps may be prior data.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -108,15 +109,14 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
-        sender, is_prior = self._links.sender, self._feeds_prior_data()
+        sender, is_expert = self._links.sender, self.is_expert
         self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_prior
+            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_expert
         )
-        share = self._eval_share()
         self._evaluator = Evaluator(
             self._params,
             worker_id,
-            share,
+            self._eval_share(),
             self._connection,
             self._runner,
             self._policy,
@@ -189,10 +189,6 @@ class Worker:
             self._eval_lane = num_envs
             num_envs += self._environments.eval_lanes
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
-
-    def _feeds_prior_data(self) -> bool:
-        """Whether its steps are prior data, and not the run's own experience."""
-        return False
 
     def _eval_share(self) -> int:
         """Episodes of an evaluation that are this worker's."""
