@@ -26,6 +26,7 @@ from typing import NoReturn
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.edit_checks import look_at_array
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
@@ -130,9 +131,7 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
 def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
-    for note in preparation.checks.notes:
-        if note not in preparation.plan.notes:  # Those are printed below the plan.
-            print(f"note: {note}")
+    _tell_notes(preparation.checks, preparation.plan)
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
     if preparation.edits == FRESH and paths.run_json.exists():
@@ -178,6 +177,12 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     if not quiet_plan:
         print(preparation.plan.table())
     return True
+
+
+def _tell_notes(checks: Checklist, plan: CpuPlan) -> None:
+    for note in checks.notes:
+        if note not in plan.notes:  # Those are printed below the plan.
+            print(f"note: {note}")
 
 
 def _tell_beginning(checks: Checklist) -> None:

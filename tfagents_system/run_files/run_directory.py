@@ -212,9 +212,7 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for),
         "edits": edits,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
-        "seed": seed,
-        "jobs": list(dict.fromkeys([*before.get("jobs", []), *([job] if job else [])])),
-        "created": before.get("created", _now()),
+        **_of_run(before, seed, job),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
@@ -274,6 +272,12 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
     }
+
+
+def _of_run(before: Mapping[str, Any], seed: int, job: str | None) -> dict[str, Any]:
+    """What run.json has from the first start on, and its SLURM jobs."""
+    jobs = dict.fromkeys([*before.get("jobs", []), *([job] if job else [])])
+    return {"seed": seed, "jobs": list(jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
