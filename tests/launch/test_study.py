@@ -17,6 +17,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, Us
 from tfagents_system.launch import study as studies
 from tfagents_system.launch import study_results, study_task
 from tfagents_system.launch.study import _keep_space, _space, open_study
+from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
 from tfagents_system.launch.trials import Trials, curve_of, numbers_to_run, progress_of, settings_of, value_of
 from tfagents_system.machine.signals import StopFlag
@@ -471,10 +472,10 @@ def user_folder(tmp_path: Path) -> Path:
 def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[set[str]] = []
 
-    def search(args: Any, *more: Any) -> int:
-        asked.append([args.edits])
+    def search(args: Any, plan: SweepPlan, *more: Any) -> int:
+        asked.append({"--keep", "--take_edits"} & set(plan.add(1, {}).command))
         return EXIT_DONE
 
     monkeypatch.setattr(studies, "_search", search)
@@ -490,12 +491,16 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
         studies.main(command)
     assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
-    for option, edits in (("--keep", "keep"), ("--take_edits", "take")):
-        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == [edits]
+    for option in ("--keep", "--take_edits"):
+        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == {option}
     with pytest.raises(SystemExit):
         studies.main([*command, "--fresh"])
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert studies.main(command) == EXIT_DONE and asked[-1] == ["keep"], "nobody is there to answer"
+    assert studies.main(command) == EXIT_DONE and asked[-1] == {"--keep"}, "nobody is there to answer"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for jobs, option in (([], "--take_edits"), (["7"], "--keep")):
+        run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
+        assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:

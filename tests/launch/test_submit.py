@@ -116,7 +116,7 @@ def test_what_sbatch_knows_in_short_passes(user: User) -> None:
 
 
 def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside(user: User) -> None:
-    assert refused(user.submit("--fresh"))[0].startswith("--fresh would start over each time that the job is requeued")
+    assert refused(user.submit("--fresh"))[0].startswith("--fresh is for starts by hand")
     for option in ("--keep", "--take_edits"):
         script = user.submit("--dry_run", option).stdout
         assert shlex.split(script.splitlines()[-1])[-1] == option and "#SBATCH --keep" not in script

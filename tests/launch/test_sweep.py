@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.machines import flat
 from tests.support.waiting import until
-from tfagents_system.errors import UserError
+from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import sweep, sweep_plan
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
@@ -430,8 +430,51 @@ def test_tasks_whose_files_were_edited_are_refused_together(
         started.clear()
     assert sweep.main([*command, "--fresh"]) == 0 and [t.state for t in started] == [WAITING] * 4
     assert all("TFAGENTS_EDITS" not in t.environ for t in started)
+    begun(vars_file.parent, 1)
+    (vars_file.parent / "p.py").write_text(PARAMS + "\n\nX = 2\n")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert sweep.main(command) == 0, "nobody is there to answer"
+    assert all("--keep" in t.command for t in started[-4:])
+
+
+def test_a_fresh_sweep_leaves_no_earlier_run_in_its_place(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command = vars_file.parent, [str(vars_file), "--seeds", "0-2", "--fresh"]
+    begun(folder, 0, "done"), begun(folder, 1)
+    with pytest.raises(UserError):
+        sweep.main([*command, "--set", "nosuch=1"])
+    assert not list(folder.glob("logs/try_before_*")), "what is refused moves nothing"
+    monkeypatch.setattr(sweep.TaskRunner, "run", lambda runner: EXIT_RESUMABLE)
+    assert sweep.main(command) == EXIT_RESUMABLE
+    told = capsys.readouterr().out
+    assert "2 runs that were there are in try_before_<n>_task_<id> now" in told
+    assert "0 of 3 tasks are done: the same command without --fresh goes on with the others" in told
+    assert sorted(path.name for path in folder.glob("logs/*")) == ["try_before_1_task_0", "try_before_1_task_1"]
+    assert not any("--fresh" in task.command for task in started), "what is begun from now on goes on"
+
+
+def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, command = vars_file.parent, [str(vars_file), "--seeds", "0-2"]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    def begun_by_job(number: int, job: str) -> None:
+        run = begun(folder, number, "done").run_json
+        run.write_text(json.dumps(json.loads(run.read_text()) | {"jobs": [job]}))
+
+    for number, job in ((0, "7"), (1, "6")):
+        begun_by_job(number, job)
+    assert sweep.main([*command, "--take_edits"]) == 0
+    options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
+    # Task 2 has no run yet.
+    assert options == [{"--keep"}, {"--take_edits"}, {"--take_edits"}]
+    started.clear()
+    assert sweep.main([*command, "--fresh"]) == 0
+    assert [task.state for task in started] == [DONE, WAITING, WAITING]
+    assert [path.name for path in folder.glob("logs/try_before_*")] == ["try_before_1_task_1"]
 
 
 @pytest.mark.parametrize(

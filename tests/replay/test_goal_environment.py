@@ -30,6 +30,9 @@ class Narrowing(Line):
         self.calls.append("reset")
         return super().reset(seed=seed)
 
+    def close(self) -> None:
+        self.calls.append("close")
+
     def set_state(self, state: dict[str, float]) -> None:
         if "reach" not in state:
             raise KeyError(*state)
@@ -40,8 +43,10 @@ class Narrowing(Line):
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.near).astype(np.float64)
 
 
-def goals_of(env: Narrowing, config: dict[str, Any]) -> GoalEnvironment:
-    return GoalEnvironment(TrainingEnvironment(env, 12), Curriculum.from_config(config))
+def goals_of(env: Narrowing, config: dict[str, Any], *more: Narrowing) -> GoalEnvironment:
+    """With this environment, and further ones where it builds another."""
+    envs = iter([env, *more])
+    return GoalEnvironment(lambda: TrainingEnvironment(next(envs), 12), Curriculum.from_config(config))
 
 
 def near(goals: Any) -> int:
@@ -58,6 +63,16 @@ def test_it_has_the_values_of_the_iteration_that_is_drawn_for() -> None:
     assert env.calls == ["reset", "reach=3", "reset", "reach=2", "reset", "reach=1", "reset"]
     assert near(goals.at(4)) == 3, "a trainer that was restarted asks for an earlier iteration"
     assert near(goals_of(Narrowing(), CURRICULUM).at(6)) == 2, "and so does a restarted server"
+
+
+def test_before_a_parameter_s_first_value_it_is_as_if_it_never_had_one() -> None:
+    later = {"curriculum": {"reach": {"iters": [5, 9], "range": [3.0, 1.0]}}}
+    env, other = Narrowing(), Narrowing()
+    goals = goals_of(env, later, other)
+    assert [near(goals.at(iteration)) for iteration in (4, 5, 9, 5)] == [9, 3, 1, 3] and not other.calls
+    assert near(goals.at(4)) == 9, "a run that goes back to a checkpoint asks for it"
+    assert near(goals.at(3)) == 9 and near(goals.at(9)) == 1
+    assert "close" in env.calls and other.calls == ["reset", "reach=1", "reset"]
 
 
 def test_without_a_curriculum_it_is_reset_once() -> None:

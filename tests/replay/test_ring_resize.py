@@ -253,6 +253,23 @@ def test_scratch_of_another_node_is_made_as_the_copy_was(tmp_path: Path, sizes: 
     assert steps(RunFolders(home, tmp_path / "node3", capacity=sizes[-1][0]).ring) == steps(again.ring)
 
 
+def test_a_ring_that_has_its_first_size_again_checks_its_oldest_rows_too(
+    tmp_path: Path, machine_was_off: Callable[[], None]
+) -> None:
+    where = tmp_path / "run"
+    for capacity, slack in ((62, 24), (150, 40), (62, 24)):
+        run = RunFolders(where, capacity=capacity, slack=slack)
+        append_more(run.ring, 13)
+    assert run.ring.files.fingerprint in run.ring.files.earlier
+    run.checkpoint(1)
+    oldest = run.ring.held[0]
+    assert run.ring.steps_left[oldest % run.ring.num_rows] == 1, "of its segment the end alone is left"
+    run.ring.reward[oldest % run.ring.num_rows] += 1.0
+    machine_was_off()
+    ring = RunFolders(where, capacity=62, slack=24).ring
+    assert ring.ring_steps == run.ring.ring_steps - 1 and ring.steps_left[oldest % ring.num_rows] == 0
+
+
 def test_a_ring_far_from_full_goes_back_to_its_checkpoint_also_when_it_is_smaller(
     tmp_path: Path, machine_was_off: Callable[[], None]
 ) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.run_files import edited_files, params_folder, run_inputs
-from tfagents_system.run_files.edited_files import Edit, used_files
+from tfagents_system.run_files.edited_files import Edit
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.used_files import used_files
 
 PARAMS = """
 import importlib, arm, os.path
@@ -84,6 +85,35 @@ def test_what_a_run_is_made_of_is_what_its_params_import_and_name(project: Path)
     (project / "wheels/rim.py").write_text("from ... import plot\nimport params\nfrom .... import x")  # Nowhere; round.
     assert used_files(project, "params.py", FILES) == USED
     assert used_files(project, "broken.py", FILES) == {"broken.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("importlib.import_module('plot')", {"plot.py"}),
+        ("from importlib import import_module\nimport_module('made.unmade', None)", {"made/unmade.py"}),
+        ("importlib.import_module(name)", set()),
+        ("__import__('plot')", {"plot.py"}),
+        ("import unmade\nimport sys\nsys.path.insert(0, str(Path(__file__).parent / 'made'))", {"made/unmade.py"}),
+        ("HERE = os.path.join(HERE, 'x', 'wheels')\nsys.path += [HERE]\nimport flat", {"wheels/flat.py"}),
+        ("import flat\nHERE = 'wheels'", set()),
+        ("sorted(ROBOT.parent.glob('*.xml'))", {"models/legs.xml", "models/other.xml"}),
+        ("glob.glob(f'{HERE}/models/o*.xml')", {"models/other.xml"}),
+        ("glob.iglob('./**/*.csv', recursive=True)", {"track.csv"}),
+        ("glob.glob('wheels/*.xml')", set()),
+        ("ROBOT.parent.glob('*'), '**/*', '*.*', '[a-z]+ .py', 'a * b.py', '/'", set()),
+    ],
+)  # fmt: skip
+def test_modules_and_files_that_are_looked_for_when_it_runs(project: Path, text: str, more: set[str]) -> None:
+    (project / "params.py").write_text(PARAMS + text)
+    assert used_files(project, "params.py", FILES) == USED | more
+
+
+def test_what_a_module_of_a_package_or_the_json_looks_for(project: Path) -> None:
+    (project / "wheels/rim.py").write_text("import importlib\nimportlib.import_module('.flat', __package__)")
+    assert used_files(project, "params.py", FILES) == USED | {"wheels/flat.py"}
+    (project / "config.json").write_text('{"tracks": "*.csv", "name": "[a-z]*"}')
+    assert used_files(project, "none.py", FILES, project / "config.json") == {"track.csv"}
 
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - {"wheels/__init__.py"}))

@@ -381,16 +381,36 @@ def test_copies_are_all_new_or_all_old_whenever_a_start_is_killed(
     assert len(run_directory.read_run_json(paths)["edits"]) == 1 and "num_iter = 4" in paths.params.read_text()
 
 
-def test_a_requeued_job_does_not_begin_anew_again(environ: dict[str, str], project: Path, start: Starter) -> None:
-    assert start("--fresh", SLURM_RESTART_COUNT="0").code == 0
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+def test_a_requeued_job_does_once_what_it_asks_for(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
     train(paths)
-    done = start("--fresh", SLURM_RESTART_COUNT="1")
-    assert done.code == 0 and "was done by its first start" in done.told
-    again = start("--reset_training", TFAGENTS_SUBMITTED_AGAIN="1")
-    assert again.code == 0 and "was done by its first start" in again.told
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # Its first start was killed before it came to that.
+    done = start("--fresh", **job)
+    assert done.code == 0 and "run_before_1" in done.told, done.told
+    train(paths)
+    done = start("--fresh", **job)
+    assert done.code == 0 and "was done by an earlier start" in done.told
+    assert not start(SLURM_JOB_ID="8").code, "another job goes on with the run"
+    again = start("--fresh", SLURM_JOB_ID="9", TFAGENTS_SUBMITTED_AGAIN="7")
+    assert again.code == 0 and "was done by an earlier start" in again.told
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "8"]
+    assert paths.status_json.exists() and len(list(paths.exp_dir.parent.glob("run_before_*"))) == 1
+
+
+def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+    for mass in (2, 3):
+        (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+        assert start("--take_edits", **job).code == 0
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+    run = json.loads(paths.run_json.read_text())
+    del run["jobs"]
+    paths.run_json.write_text(json.dumps(run))
+    done = start("--reset_training", **job)
+    assert done.code == 0 and "was done by an earlier start" in done.told, "an earlier version did not record its jobs"
     assert "resets" not in json.loads(paths.run_json.read_text())
-    assert paths.status_json.exists() and not list(paths.exp_dir.parent.glob("run_before_*"))
 
 
 def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:

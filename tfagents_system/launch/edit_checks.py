@@ -123,7 +123,7 @@ def _ids(array: str) -> list[int]:
 def _ways_on(environ: Mapping[str, str]) -> str:
     keep, take, fresh = (option(name) for name in ("keep", "take_edits", "fresh"))
     anew = f"{fresh} starts over and moves the old run aside"
-    if resources.JOB_MB in environ or environ.get(_JOB):  # Each requeue would start over.
+    if resources.JOB_MB in environ or environ.get(_JOB):  # Jobs of submit.sh go on with the run that is there.
         anew = "another SAC_EXP_NAME begins another run"
     return f"{keep} goes on with the copies in the run directory, {take} with the files as they are now, {anew}"
 

@@ -26,6 +26,7 @@ from typing import NoReturn
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.edit_checks import look_at_array
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
@@ -38,14 +39,17 @@ from tfagents_system.launch.run_settings import (
     CATCH_UP,
     EDITS,
     FRESH,
-    KEEP,
     RESET,
     SUBMITTED_AGAIN,
     TAKE,
     RunSettings,
     add_edit_options,
+    edits_of_start,
+    has_done_its_part,
     is_again,
+    job_of,
     resolve,
+    run_of_start,
 )
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
@@ -127,9 +131,7 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
 def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
-    for note in preparation.checks.notes:
-        if note not in preparation.plan.notes:  # Those are printed below the plan.
-            print(f"note: {note}")
+    _tell_notes(preparation.checks, preparation.plan)
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
     if preparation.edits == FRESH and paths.run_json.exists():
@@ -147,6 +149,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
             reset=reset,
+            job=job_of(preparation.environ),
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
@@ -174,6 +177,12 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
     if not quiet_plan:
         print(preparation.plan.table())
     return True
+
+
+def _tell_notes(checks: Checklist, plan: CpuPlan) -> None:
+    for note in checks.notes:
+        if note not in plan.notes:  # Those are printed below the plan.
+            print(f"note: {note}")
 
 
 def _tell_beginning(checks: Checklist) -> None:
@@ -230,19 +239,13 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Names may hold any bytes.
     if args.check:
         os.environ[SHOW_TRACES] = "1"
+    if not args.check:
+        finish_interrupted(os.environ, args.vars_file)
     if is_again(os.environ):
-        os.environ.pop(SUBMITTED_AGAIN, None)
-        if args.edits in (TAKE, FRESH) or args.reset_training:
-            print(
-                "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by its "
-                "first start"
-            )
-        args.edits, args.reset_training, args.catch_up = KEEP, None, False
+        _leave_out_what_was_done(args)
     if args.edits is not None:
         os.environ[EDITS] = args.edits
     _tell_of_reset(parser, args)
-    if not args.check:
-        finish_interrupted(os.environ, args.vars_file)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     given = dict(os.environ)
     os.environ.update(settings.environ)
@@ -259,6 +262,19 @@ def main() -> int:
     if not is_to_run or args.then is None:
         return EXIT_DONE
     _become(args.then, args.vars_file, fork_server)
+
+
+def _leave_out_what_was_done(args: argparse.Namespace) -> None:
+    """A job that goes on asks for the same again; what it asks for once may be done already."""
+    run = run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
+    if has_done_its_part(run, os.environ):
+        if args.edits in (TAKE, FRESH) or args.reset_training:
+            print(
+                "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by an "
+                "earlier start"
+            )
+        args.reset_training, args.catch_up = None, False
+    args.edits = edits_of_start(args.edits, run, os.environ)
 
 
 def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -278,7 +294,7 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
 def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
     """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
-    for name in (CARRIER, EDITS, RESET, CATCH_UP):  # From here on the run directory says it.
+    for name in (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN):  # From here on the run directory says it.
         os.environ.pop(name, None)
     handed_over = 2
     if fork_server is not None:

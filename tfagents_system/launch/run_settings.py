@@ -29,7 +29,8 @@ FOLDER = "TFAGENTS_PARAMS_FOLDER"
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
-SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"  # Of a job that continues after one that SLURM did not requeue (job.sh).
+# The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
+SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
@@ -99,7 +100,32 @@ def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> 
 
 def is_again(environ: Mapping[str, str]) -> bool:
     """Whether SLURM, or a job before, has started this: nobody is there to answer, and an edit must not end it."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or bool(environ.get(SUBMITTED_AGAIN))
+    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or SUBMITTED_AGAIN in environ
+
+
+def job_of(environ: Mapping[str, str]) -> str | None:
+    """The id of the SLURM job that makes this start; the first one's where it was submitted again."""
+    return environ.get(SUBMITTED_AGAIN) or environ.get("SLURM_JOB_ID")
+
+
+def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str]) -> bool:
+    """Whether an earlier start by the same job has done with this run what the job asks for once, as by --fresh."""
+    job = job_of(environ)
+    return is_again(environ) and (run is None or job is None or run_directory.was_started_by(run, job))
+
+
+def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
+    """What this start does about edits where `edits` is asked for: a job does it once with each of its runs."""
+    return KEEP if is_again(environ) and (edits is None or has_done_its_part(run, environ)) else edits
+
+
+def run_of_start(
+    environ: Mapping[str, str], assignments: Sequence[str], *, vars_file: Path | None, root: Path
+) -> RunPaths | None:
+    """The run directory of a start, see `resolve`; None for workers that join, and where nothing says it."""
+    resolved = resolve(environ, assignments, vars_file=vars_file, root=root).environ
+    values, _ = read_variables(resolved, vars_file=vars_file, root=root)
+    return RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
 
 
 def carried(environ: Mapping[str, str]) -> Overrides:

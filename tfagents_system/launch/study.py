@@ -27,7 +27,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, KEEP, add_edit_options, is_again
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options, edits_of_start
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
-    args.edits = KEEP if is_again(os.environ) else args.edits  # As the trials have it.
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
@@ -112,7 +111,8 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
         plan = StudyPlan(args.trials, args.pruner)
         write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
     settings = [word for text in args.assignments for word in ("--set", text)]
-    settings += [EDIT_OPTIONS[args.edits]] if args.edits else []
+    edits = edits_of_start(args.edits, None, os.environ)
+    settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
     if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.

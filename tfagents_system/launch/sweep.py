@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import KEEP, add_edit_options, is_again
+from tfagents_system.launch.run_settings import FRESH, add_edit_options
 from tfagents_system.launch.sweep_plan import TASK, SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -95,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     vars_file = args.vars_file.absolute()
     grid = _grid_of(args, vars_file)
     settings = {number: grid.settings(number) for number in range(len(grid))}
-    edits = KEEP if is_again(os.environ) else args.edits  # As its tasks have it.
-    plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=edits)
+    plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
+    plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()
     with SweepView() as view:
@@ -105,16 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for task in plan.tasks:
         if task.state == FAILED:
             print(f"{task}: {task.reason} (log in {task.log})")
-    print(_ending(code, plan.tasks), flush=True)
+    print(_ending(code, plan.tasks, args.edits), flush=True)
     return code
 
 
-def _ending(code: int, tasks: Sequence[Task]) -> str:
+def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:
     folders = f"{os.path.relpath(tasks[0].paths.exp_dir).rpartition('_task_')[0]}_task_*"
     done = sum(task.state == DONE for task in tasks)
     if code == EXIT_DONE or done == len(tasks):
         return f"all {done} tasks are done: python -m tfagents_system.report compare {folders}"
-    return f"{done} of {len(tasks)} tasks are done: the same command goes on with the others"
+    command = "the same command without --fresh" if edits == FRESH else "the same command"
+    return f"{done} of {len(tasks)} tasks are done: {command} goes on with the others"
 
 
 if __name__ == "__main__":

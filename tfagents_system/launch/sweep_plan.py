@@ -16,8 +16,19 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
+from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, EDITS, FRESH, TAKE, RunSettings, resolve
+from tfagents_system.launch.run_settings import (
+    EDIT_OPTIONS,
+    EDITS,
+    FRESH,
+    TAKE,
+    RunSettings,
+    edits_of_start,
+    is_again,
+    resolve,
+    run_of_start,
+)
 from tfagents_system.launch.sweep_tasks import DONE, Place, Task
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.claims import held_cpus
@@ -31,7 +42,7 @@ from tfagents_system.machine.topology import (
     split_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
@@ -75,6 +86,7 @@ class SweepPlan:
         self._assignments = assignments
         self._is_open = is_open
         self._edits = edits
+        self._to_move: list[Task] = []
         self._edit_checks = EditChecks()
         self._values: list[dict[str, Any]] = []
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
@@ -121,6 +133,19 @@ class SweepPlan:
             if "exp_dir" in values:
                 self._look_at_files(number, resolved, values)
 
+    def move_aside(self) -> None:
+        """Moves the runs that --fresh begins anew: what is there after a stop is of this sweep, and can go on.
+
+        Raises:
+          UserError: Another start works in one of them.
+        """
+        for task in self._to_move:
+            wait_for_orphans(task.paths, task.save_secs)
+            run_inputs.move_aside(task.paths)
+        if self._to_move:
+            name = self._to_move[0].paths.exp_dir.name.rpartition("_task_")[0]
+            print(f"{len(self._to_move)} runs that were there are in {name}_before_<n>_task_<id> now", flush=True)
+
     def _note(self, numbers: Iterable[int], findings: Iterable[str]) -> None:
         for finding in dict.fromkeys(findings):
             self._findings.setdefault(finding, []).extend(numbers)
@@ -130,7 +155,8 @@ class SweepPlan:
         texts, resolved, values = self._resolved(number, settings)
         paths = RunPaths(values.get("exp_dir", Path()))
         options = [word for text in texts for word in ("--set", text)]
-        options += [EDIT_OPTIONS[self._edits]] if self._edits else []
+        edits = resolved.environ.get(EDITS)
+        options += [EDIT_OPTIONS[edits]] if edits and edits != FRESH else []  # For that the plan moves it aside.
         given, _ = parse_assignments(self._assignments)
         task = Task(
             number=number,
@@ -141,12 +167,14 @@ class SweepPlan:
             save_secs=values.get("save_deadline_secs", 60.0),
         )
         if "exp_dir" in values:
-            if self._edits != FRESH and run_directory.is_finished(paths, resolved.overrides):
+            if edits != FRESH and run_directory.is_finished(paths, resolved.overrides):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
             else:
                 self._look_at_files(number, resolved, values)
+        if edits == FRESH and paths.run_json.exists():
+            self._to_move.append(task)
         self.tasks.append(task)
         self._values.append(values)
         return resolved.environ
@@ -154,13 +182,14 @@ class SweepPlan:
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
         environ = read_vars_file(self._vars_file, {**os.environ, TASK: str(number)})
-        if self._edits:
-            environ[EDITS] = self._edits
         given, _ = parse_assignments(self._assignments)
         own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
         # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
         seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
         texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
+        run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
+        if edits := edits_of_start(self._edits, run, environ):
+            environ[EDITS] = edits
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
         self._note([number], [*resolved.findings, *findings])
@@ -168,10 +197,10 @@ class SweepPlan:
 
     def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
         """Notes edits of the files that a task's run has begun with."""
-        paths = RunPaths(values["exp_dir"])
-        if self._edits not in (TAKE, FRESH) and run_directory.has_begun(paths):
+        paths, edits = RunPaths(values["exp_dir"]), resolved.environ.get(EDITS)
+        if edits not in (TAKE, FRESH) and run_directory.has_begun(paths):
             check = Check("")
-            self._edit_checks.look(values, resolved.environ, paths, self._edits, check)
+            self._edit_checks.look(values, resolved.environ, paths, edits, check)
             self._note([number], check.errors)
 
     def _place(self, parallel: int) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from absl import logging
 
 from tfagents_system.envs import loading
-from tfagents_system.envs.curriculum import Curriculum, Values
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -16,22 +18,26 @@ from tfagents_system.train_params_base import TrainParamsBase
 class GoalEnvironment:
     """An environment that is never stepped, with the curriculum's values of the iteration whose minibatches are drawn.
 
-    So what a goal is worth follows from the iteration, also after a restart. Values that are not due yet in an earlier
-    iteration than before stay as they are, as in evaluations.
+    So what a goal is worth follows from the iteration, also after a restart, and after going back to an earlier one.
 
     Args:
-      env: As `make_goal_environment` builds it.
+      build: Makes an environment, always the same one.
       curriculum: Of the run.
 
     Raises:
       EnvironmentFault: Its reset fails.
+      Exception: Those of `build`.
     """
 
-    def __init__(self, env: TrainingEnvironment, curriculum: Curriculum) -> None:
-        self._env, self._curriculum = env, curriculum
-        self._set: Values = {}
-        env.reset()  # Some environments only have what their functions need behind a reset.
-        self._functions = env.goal_functions
+    def __init__(self, build: Callable[[], TrainingEnvironment], curriculum: Curriculum) -> None:
+        self._build, self._curriculum = build, curriculum
+        self._begin()
+
+    def _begin(self) -> None:
+        """Builds an environment, with its own values."""
+        self._env, self._set = self._build(), dict[str, float]()
+        self._env.reset()  # Some environments only have what their functions need behind a reset.
+        self._functions = self._env.goal_functions
 
     def at(self, iteration: int) -> GoalEnvironment:
         """Sets what the curriculum has for an iteration; a reset makes it take effect, as for a worker's next episode.
@@ -39,8 +45,12 @@ class GoalEnvironment:
         Raises:
           UserError: The environment has no such parameter, or raises.
           EnvironmentFault: Its reset fails.
+          Exception: Those of `build`, for an iteration in which a parameter has no value yet that it has had.
         """
         values = self._curriculum.values_at(iteration, is_eval=False)
+        if self._set.keys() - values.keys():  # Nobody knows what it was before.
+            self._env.close()
+            self._begin()
         changed = {name: value for name, value in values.items() if self._set.get(name) != value}
         if changed:
             for name, value in changed.items():
@@ -82,13 +92,16 @@ def make_goal_environment(params: TrainParamsBase, env_id: int, seed: int) -> Go
       EnvironmentFault: Its reset fails.
     """
     name = "the replay server's environment"
-    try:
-        env = loading.make_collect_env(params, env_id, seed, name=name)
-    except (UserError, EnvironmentDiedError):
-        raise
-    except Exception as error:
-        raise UserError(
-            f"{name}, which computes the rewards of hindsight, could not be built: {describe_error(error)}. Its id for "
-            f"collect_env_args_kwargs is {env_id}, the one behind those of all workers: let the hook take it"
-        ) from error
-    return GoalEnvironment(env, Curriculum.from_config(params.env_config))
+
+    def build() -> TrainingEnvironment:
+        try:
+            return loading.make_collect_env(params, env_id, seed, name=name)
+        except (UserError, EnvironmentDiedError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{name}, which computes the rewards of hindsight, could not be built: {describe_error(error)}. Its id "
+                f"for collect_env_args_kwargs is {env_id}, the one behind those of all workers: let the hook take it"
+            ) from error
+
+    return GoalEnvironment(build, Curriculum.from_config(params.env_config))

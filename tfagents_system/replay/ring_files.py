@@ -187,10 +187,11 @@ class RingFiles:
         Raises:
           DamagedHeaderError: It is damaged, or of another ring.
         """
-        for fingerprint in self.earlier:
+        own = self.fingerprint
+        for fingerprint in set(self.earlier) - {own}:  # It may have its size for the second time.
             with contextlib.suppress(ring_header.DamagedHeaderError):
-                return ring_header.fitted(ring_header.parse(data, fingerprint), self.fingerprint, self.capacity_rows)
-        return ring_header.parse(data, self.fingerprint)
+                return ring_header.fitted(ring_header.parse(data, fingerprint), own, self.capacity_rows)
+        return ring_header.parse(data, own)
 
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.

@@ -12,19 +12,17 @@ import dataclasses
 import difflib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.used_files import used_files
 
-_MOST_BYTES = 1 << 20  # Of a data file that is searched for names of others.
 _MOST_LINES = 24  # Of all differences together.
 _MOST_RANGES = 6
 _MOST_COMPARED = 2000  # Lines that are not the same at both ends: difflib takes the square of that.
 _MOST_WIDE = 160
-_MODULE = re.compile(r"[A-Za-z_][\w.]*[.:][\w.]*\w")  # In a text: `arm:Arm` of an entry point, `robots.arm`.
 _CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
 
 
@@ -136,80 +134,6 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
         elif edit := _edit(paths.params_folder / name, source, str(source)):
             used.append(edit)
     return Edits(used, beside)
-
-
-def used_files(folder: Path, params: str, names: Iterable[str], config: Path | None = None) -> set[str]:
-    """Those of a folder's files that the params file imports, or names in a text, itself or by way of another one.
-
-    Args:
-      folder: Of the params file.
-      params: Its name.
-      names: Relative paths of the folder's files.
-      config: A JSON that may name further ones.
-    """
-    known = _Known(names)
-    found, left = set[str](), [params] if params in known.paths else []
-    if config is not None:
-        left += _used_by(config, config.name, known)
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += _used_by(folder / name, name, known)
-    return found
-
-
-class _Known:
-    """The files of a folder.
-
-    Attributes:
-      paths: Relative ones.
-      named: The paths of files of a name.
-    """
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self.paths = set(paths)
-        self.named = defaultdict[str, set[str]](set)
-        for path in self.paths:
-            self.named[PurePosixPath(path).name].add(path)
-
-
-def _used_by(path: Path, name: str, known: _Known) -> set[str]:
-    try:
-        content = path.read_bytes()[:_MOST_BYTES].decode(errors="replace")
-        if path.suffix != ".py":
-            return {each for base, paths in known.named.items() if base in content for each in paths}
-        tree = ast.parse(content)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return set()
-    package = PurePosixPath(name).parent.parts
-    used = set[str]()
-    for node in ast.walk(tree):
-        modules = _modules(node, package)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            last = node.value.rpartition("/")[2]
-            used |= known.named.get(last, set()) if "." in last else set()
-            modules = [tuple(node.value.partition(":")[0].split("."))] if _MODULE.fullmatch(node.value) else []
-        for module in modules:
-            used |= _files_of_module(module) & known.paths
-    return used
-
-
-def _modules(node: ast.AST, package: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Modules that a statement may import, each by its parts from the folder."""
-    if isinstance(node, ast.Import):
-        return [tuple(alias.name.split(".")) for alias in node.names]
-    if not isinstance(node, ast.ImportFrom) or node.level > len(package):
-        return []
-    above = package[: len(package) - node.level + 1] if node.level else ()
-    base = (*above, *(node.module.split(".") if node.module else ()))
-    return [base, *((*base, alias.name) for alias in node.names)]
-
-
-def _files_of_module(module: tuple[str, ...]) -> set[str]:
-    """Where it may be, with the packages that are imported before it."""
-    starts = ["/".join(module[:count]) for count in range(1, len(module) + 1)]
-    return {f"{start}{end}" for start in starts for end in (".py", "/__init__.py")}
 
 
 def _edit(copy: Path, source: Path, name: str) -> Edit | None:

@@ -180,6 +180,7 @@ def write_inputs(
     take_edits: bool = False,
     ends_for: str | None = None,
     reset: Reset | None = None,
+    job: str | None = None,
 ) -> None:
     """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
     begun gets different ones, its experience, of another task or other settings, is removed.
@@ -189,6 +190,7 @@ def write_inputs(
       take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
+      job: The SLURM job of this start.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
@@ -210,8 +212,7 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for),
         "edits": edits,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
-        "seed": seed,
-        "created": before.get("created", _now()),
+        **_of_run(before, seed, job),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
@@ -219,6 +220,12 @@ def write_inputs(
         run_inputs.install(paths, new, content, reset, settings, inputs if begins else None)
     else:
         write_atomically(paths.run_json, content)
+
+
+def was_started_by(paths: RunPaths, job: str) -> bool:
+    """Whether a SLURM job has started this run; also where an earlier version of this toolkit did not record it."""
+    run = read_run_json(paths)
+    return bool(run) and job in run.get("jobs", [job])
 
 
 def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
@@ -265,6 +272,12 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
     }
+
+
+def _of_run(before: Mapping[str, Any], seed: int, job: str | None) -> dict[str, Any]:
+    """What run.json has from the first start on, and its SLURM jobs."""
+    jobs = dict.fromkeys([*before.get("jobs", []), *([job] if job else [])])
+    return {"seed": seed, "jobs": list(jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:

@@ -36,7 +36,10 @@ say "attempt $((${SLURM_RESTART_COUNT:-0} + 1)) on ${SLURMD_NODENAME:-$(hostname
 
 told='' memory_before=$(memory_faults)
 for name in TERM USR1 USR2; do trap 'forward '$name "$name"; done
-if [[ -e $(again_file) ]]; then export TFAGENTS_SUBMITTED_AGAIN=1; fi
+if [[ -e $(again_file) ]]; then
+  TFAGENTS_SUBMITTED_AGAIN=$(<"$(again_file)")
+  export TFAGENTS_SUBMITTED_AGAIN
+fi
 start_run "${@:3}"
 # Leftovers of earlier jobs on this node. The run comes first.
 if command -v python3 >/dev/null; then python3 -S -E "$folder/../clean.py" --unasked & fi

@@ -36,7 +36,7 @@ read_options() {
         ;;
       --set=* | --keep | --take_edits | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
       --fresh)
-        fail "--fresh would start over each time that the job is requeued: choose another SAC_EXP_NAME, or move the run's" \
+        fail "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"
         ;;
       -a | --array) value_of "$@" && tfagents_array=$2 && shift ;;

@@ -64,12 +64,12 @@ is_at_time_limit() {
   left=$(seconds_left) && ((left <= $(warning_secs) + EARLY_SECS))
 }
 
-# Says that a job was submitted again, for its start: what is asked for once was done by the first one.
+# Says for which job another one was submitted, for the start of that: what is asked for once is done once by both.
 again_file() { echo "$snapshot/submitted_again${slurm_task:+_$slurm_task}"; }
 
 # Where a site forbids requeueing: a new job continues after this one.
 submit_again() {
-  touch "$(again_file)"
+  if [[ ! -e $(again_file) ]]; then echo "$SLURM_JOB_ID" >"$(again_file)"; fi
   # sbatch hands its environment on, and a new job has not been restarted.
   env -u SLURM_RESTART_COUNT sbatch --dependency="afterany:$job" ${slurm_task:+--array="$slurm_task"} \
     "$snapshot/job.sbatch" "$offset"
