@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -30,13 +29,6 @@ def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict
     (tmp_path / "params.py").write_text(PARAMS)
     assert prepare.start_fork_server(environ | {"SAC_FORK_ROLES": "0"}, None) is None
     assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer.start(dict(os.environ))
-    yield server
-    server.close()
 
 
 def test_a_users_code_runs_in_a_child_of_the_fork_server(
