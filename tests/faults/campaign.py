@@ -208,10 +208,10 @@ class Campaign:
         self._say = say
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> float:
-        """Starts the run and waits until it trains; returns the seconds that took."""
+    def start(self, *arguments: str) -> float:
+        """Starts the run, with further arguments, and waits until it trains; returns the seconds that took."""
         began, earlier = time.monotonic(), self._beat(TRAINER).get("pid")
-        self._process = self.run.start()
+        self._process = self.run.start(*arguments)
         if self.wait_until(lambda: self._beat(TRAINER).get("pid") != earlier and self._is_training()) is None:
             raise RuntimeError(f"the run did not start:\n{self.run.output.read_text()[-3000:]}\n{self.run.logs()}")
         return time.monotonic() - began
@@ -256,13 +256,8 @@ class Campaign:
             self.violations += [f"after {kind}: {text}" for text in self.run.balance_so_far().violations]
 
     def finish(self, timeout_secs: float = _END_SECS) -> int:
-        """Lets the run go to its end, at full speed; returns its exit code.
-
-        Plot and video, which come after the end, are cut short.
-        """
+        """Lets the run go to its end, at full speed; returns its exit code."""
         self.run.set_pace(0.0)
-        if self.wait_until(lambda: self.run.status().get("run", {}).get("state") == "done", timeout_secs) is not None:
-            self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(timeout_secs)
         except subprocess.TimeoutExpired:

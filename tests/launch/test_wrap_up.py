@@ -43,6 +43,12 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
     ]
 
 
+def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
+    lines = results(paths, monkeypatch, [], plot=False, video=False, report=False)
+    assert lines == [f"policy: {paths.policies / 'policy'}"]
+    assert list(paths.logs.iterdir()) == []
+
+
 def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.

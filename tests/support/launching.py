@@ -45,6 +45,7 @@ class UserRun:
             "collect_worker_cpus": 1,
             "share_cpus": 1,
             "log_secs": 1,
+            "plot": 0,
             "video": 0,
             "report": 0,
         }

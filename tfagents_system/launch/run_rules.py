@@ -114,6 +114,7 @@ class RunRules:
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
             stop=self._supervisor.stop,
+            plot=variables.plot,
             video=variables.video,
             tracking=TrackingSettings.of(vars(variables)),
             report=variables.report,

@@ -26,6 +26,7 @@ def write_results(
     cpus: Sequence[int],
     environ: Mapping[str, str],
     stop: StopFlag,
+    plot: bool = True,
     video: bool = True,
     tracking: TrackingSettings | None = None,
     report: bool = True,
@@ -39,9 +40,11 @@ def write_results(
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
     run = _Runner(cpus, environ, stop)
-    plots = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
-    plot_problem = run(plots, paths.log("plots"), _PLOT_DEADLINE_SECS)
-    lines = [f"note: no plot: {plot_problem}" if plot_problem else f"plot:   {paths.learning_curve}"]
+    lines = []
+    if plot:
+        draw = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
+        problem = run(draw, paths.log("plots"), _PLOT_DEADLINE_SECS)
+        lines.append(f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}")
     if video:
         try:
             lines.append(_film(paths, root, run, environ))

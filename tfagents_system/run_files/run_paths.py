@@ -124,7 +124,7 @@ class RunPaths:
         "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
     )
     episodes = Below("episodes", "the best episodes, step by step (docs/how_to/record_episodes.md)")
-    learning_curve = Below("learning_curve.png", "drawn at the end, and by `sac plots`")
+    learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_PLOT=0, and by `sac plots`")
     report = Below(
         "report.html",
         "made at the end (docs/how_to/watch.md); SAC_REPORT=0 makes none. A run that is stopped or fails "

@@ -197,6 +197,8 @@ class VariableFields:
     """experiment of MLflow"""
     track_artifacts: Annotated[bool, Variable("flag")] = False
     """1: a finished run also sends its settings, its best policy and its videos to Weights & Biases and MLflow"""
+    plot: Annotated[bool, Variable("flag")] = True
+    """1: a finished run draws learning_curve.png"""
     video: Annotated[bool, Variable("flag")] = True
     """1: a finished run plays one episode of its best policy for a video"""
     report: Annotated[bool, Variable("flag")] = True
