@@ -245,11 +245,11 @@ class Inspector:
         from tfagents_system.launch import reset_checks
 
         assert self._run is not None
-        folder = self._values.get("replay_dir", self._run.replay)
+        folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        findings = reset_checks.layout_findings(layout, folder)
+        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(layout, folder)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, layout, folder, check)
+            reset_checks.size_changes(params, layout, folders.values(), check)
         check.errors += findings
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)

@@ -31,10 +31,12 @@ from tfagents_system.replay.prior_data import PriorRing, open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -57,18 +59,8 @@ def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
-    ring, copy = open_ring(
-        _folders(role),
-        layout,
-        capacity_rows(params, layout),
-        slack_rows(params, layout),
-        from_checkpoint=role.deterministic,
-        max_workers=role.max_workers,
-        epoch=1 + role.agents_before,
-        counts_kept_steps=catches_up(role.paths),
-    )
-    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
-        fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
+    with LongWork("ring") as work, role.heartbeat.during("starting", work.__str__):
+        ring, copy = _open_ring(role, layout, work)
     ring.counts_init_steps = params.env_steps_before_training is not None
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
@@ -97,6 +89,25 @@ def serve(role: Role) -> int:
     server.stop()
     beat("stopped")
     return EXIT_RESUMABLE
+
+
+def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
+    params, paths = role.params, role.paths
+    ring, copy = open_ring(
+        _folders(role),
+        layout,
+        capacity_rows(params, layout),
+        slack_rows(params, layout),
+        from_checkpoint=role.deterministic,
+        max_workers=role.max_workers,
+        epoch=1 + role.agents_before,
+        counts_kept_steps=catches_up(paths),
+        work=work,
+    )
+    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
+        work.doing = "experience of other runs"
+        fill(ring, _replay_from(), paths.replay, paths.trainer_checkpoints, params.frame_stack)
+    return ring, copy
 
 
 class _End:

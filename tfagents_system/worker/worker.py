@@ -71,7 +71,7 @@ class Worker:
         self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
         self._end = RunEnd(role, self._guard)
         connection = self._end.connection = role.connect(self._end.is_stopped)
-        connection.wait_until_up(_START_DEADLINE_SECS)
+        role.wait_until_up(connection, _START_DEADLINE_SECS)
         self._back_pressure = BackPressure(self._params)
         stored = _first_status(connection, role.stop)
         self._record = stored.worker(worker_id)
