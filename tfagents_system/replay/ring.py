@@ -257,9 +257,8 @@ class Ring:
 
     def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
         """The ring holds segments that were written behind its newest row, `rows` together."""
-        header = self._header
+        header, oldest = self._header, self.total_rows - self.filled_rows
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
-        oldest = self.total_rows - self.filled_rows
         self.ring_steps -= self.rows.count_starts(oldest, oldest + surplus)
         if self.held_out_steps:
             self.held_out_steps -= self.rows.count_held_out(oldest, oldest + surplus)
