@@ -95,7 +95,7 @@ def test_the_ratio_is_exact_after_a_stop_in_mid_iteration_a_move_and_a_killed_tr
     code, output = finish(process)
     assert code == 75, f"{output}\n{run.logs()}"
     stopped = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
-    assert 1000 <= stopped.train_step and stopped.iteration < ITERATIONS
+    assert stopped.train_step >= 1000 and stopped.iteration < ITERATIONS
     move(run, tmp_path / "scratch")
 
     process = run.start()
