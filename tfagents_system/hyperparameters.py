@@ -46,6 +46,7 @@ _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None, of_agent=False)
+_WITH_PRIOR_RING = _WITH_PRIOR._replace(or_with="n_expert_episodes_in_prior_data")
 _WITH_HINDSIGHT = Unless("hindsight_share", None, of_agent=False)
 _COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -346,20 +347,19 @@ class Hyperparameters:
     # The experience of others, drawn beside the run's own.
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
-    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps a copy as a second ring, which
-    never loses anything."""
-    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
-    """Share of each minibatch that is drawn from it (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
+    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
+    n_expert_episodes_in_prior_data: Annotated[Count | None, "episodes in total", _TIMING] = None
+    """Experts feed prior data, which has room for so many of their episodes of full length; what they collect beyond
+    that is not kept. Nothing is learned before there is any. None: they feed the run's own ring."""
+    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR_RING, MayChange] = 0.5
+    """Share of each minibatch that is drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
     prior_rewards: Annotated[Any | None, attribute_rules.PRIOR_REWARDS, "per step", _WITH_PRIOR] = None
     """Reward of each step of files that have no rewards; `{"step": 0, "terminated": 1}`: of a step that terminates its
     episode another one. None: such files are refused."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[
-        float,
-        number_where("a number of at least 0", lambda value: value >= 0),
-        Unless("algorithm", _OF_VALUES),
-        When("offline_updates", of_agent=False),
+        float, attribute_rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates", of_agent=False)
     ] = 0.0
     """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
     the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""

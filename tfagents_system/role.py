@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,14 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, 
 from tfagents_system.machine.signals import StopFlag, die_with_parent
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files import run_directory, run_inputs
-from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat
+from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat
 from tfagents_system.run_files.resets import agents_before
-from tfagents_system.run_files.run_paths import RunPaths, worker_role
+from tfagents_system.run_files.run_paths import REPLAY, RunPaths, worker_role
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import joining
-from tfagents_system.transport.connection import Connection, StoppedError
+from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError
 from tfagents_system.transport.joining import Membership
 
 
@@ -111,6 +112,21 @@ class Role:
             return Connection(self.server_address, stop)
         self.joined.connection.stop = stop
         return self.joined.connection
+
+    def wait_until_up(self, connection: Connection, deadline_secs: float) -> None:
+        """Waits for the replay server; no longer than the deadline after it has last said what its start is at.
+
+        Raises:
+          StoppedError, ServerUnreachableError: See `Waiting.check`.
+        """
+        with self.heartbeat.during("starting"):
+            while True:
+                try:
+                    return connection.wait_until_up(deadline_secs)
+                except ServerUnreachableError:
+                    beat = read_heartbeat(self.paths.heartbeat(REPLAY)) or {}
+                    if not beat.get("doing") or time.time() - beat.get("time", 0.0) > deadline_secs:
+                        raise
 
     @property
     def slots(self) -> SlotCounts:

@@ -60,7 +60,7 @@ def serve(role: Role) -> int:
     password = credentials.read_password(Path(password_file) if password_file else None)
     facts = run_facts(role, os.environ)
     connection = Connection(role.server_address, role.stop.is_set)
-    connection.wait_until_up(_START_DEADLINE_SECS)
+    role.wait_until_up(connection, _START_DEADLINE_SECS)
     slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and os.environ.get("SAC_LOCAL_TRAINER") != "0"

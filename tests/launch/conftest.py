@@ -1,15 +1,31 @@
-"""Fixtures of runs with small shell programs as roles."""
+"""Fixtures of runs with small shell programs as roles, of runs that are prepared, and of a user on a login node."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tfagents_system.launch import role_process, wrap_up
+from tests.support.login_node import User
+from tests.support.prepared_runs import variables_of_run
+from tfagents_system.launch import environment_checks, role_process, wrap_up
+from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Of a small run that is prepared and not started."""
+    monkeypatch.setattr(environment_checks, "_MEASURING_SECS", 0.05)
+    return variables_of_run(tmp_path)
 
 
 @pytest.fixture
@@ -30,3 +46,10 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     exp_dir = tmp_path / "run"
     yield exp_dir
     assert list(processes_of_run(exp_dir)) == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer.start(dict(os.environ))
+    yield server
+    server.close()

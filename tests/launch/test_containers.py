@@ -69,11 +69,6 @@ class Container:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
-
-
-@pytest.fixture
 def container(user: User, tmp_path: Path) -> Container:
     return Container(user, tmp_path)
 

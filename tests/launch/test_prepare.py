@@ -5,67 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import tensorflow as tf
 
+from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs import env_process
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
-from tfagents_system.launch import environment_checks, prepare
+from tfagents_system.launch import prepare
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.report import long_work
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
-from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
-
-PARAMS = """
-import gymnasium
-from tfagents_system.train_params_base import TrainParamsBase
-
-class TrainParams(TrainParamsBase):
-    num_iter = 3
-    num_steps_per_iter = 5
-    train_batch_size = 32
-    n_episodes_in_buffer = 10
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
-"""
-
-
-@pytest.fixture
-def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    (tmp_path / "params.py").write_text(PARAMS)
-    (tmp_path / "config.json").write_text('{"horizon": 20}')
-    monkeypatch.setattr(environment_checks, "_MEASURING_SECS", 0.05)
-    sizes = {
-        "SAC_REVERB_CPUS": "1",
-        "SAC_TRAIN_CPUS": "1",
-        "SAC_NUM_COLLECT_WORKERS": "1",
-        "SAC_COLLECT_WORKER_CPUS": "1",
-    }
-    inputs = {"SAC_PARAMS": str(tmp_path / "params.py"), "SAC_CONFIG": str(tmp_path / "config.json")}
-    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run"), "SAC_SHARE_CPUS": "1", "SAC_SEED": "5"}
-    return {**os.environ, **sizes, **inputs, **run}
-
-
-def train(paths: RunPaths) -> None:
-    """As if updates had been done."""
-    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
@@ -352,192 +311,6 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert "try is finished (3 iterations" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
-
-
-def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    assert prepare.start_fork_server(environ, None) is None
-    (tmp_path / "config.json").write_text('{"horizon": 20}')
-    (tmp_path / "params.py").write_text("def broken(:\n")
-    assert prepare.start_fork_server(environ, None) is None
-    (tmp_path / "params.py").write_text(PARAMS)
-    assert prepare.start_fork_server(environ | {"SAC_FORK_ROLES": "0"}, None) is None
-    assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer.start(dict(os.environ))
-    yield server
-    server.close()
-
-
-def test_a_users_code_runs_in_a_child_of_the_fork_server(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer
-) -> None:
-    tells = f"""
-import os
-with open({str(tmp_path / "pid")!r}, "w") as file:
-    file.write(str(os.getpid()))
-"""
-    (tmp_path / "params.py").write_text(PARAMS + tells)
-    assert prepare.prepare(environ, None, fork_server=server)
-    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server.pid)
-    assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
-    train(RunPaths(tmp_path / "run"))
-    RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
-    with pytest.raises(UserError, match="died with SIGSEGV"):
-        prepare.prepare(environ, None, fork_server=server)
-
-
-HANG = "import threading\nTrainParams.env_ctor = lambda self, **kwargs: threading.Event().wait()\n"
-HANG_IN_RESET = """
-class Hanging(gymnasium.Env):
-    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))
-    def reset(self, seed=None, options=None):
-        import time
-        time.sleep(1000)
-TrainParams.env_ctor = lambda self, **kwargs: Hanging()
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        (HANG, "building the collect environment has not returned for 1 s: correct it"),
-        (
-            HANG_IN_RESET,
-            "reset() of the collect environment has not returned for 1 s: correct it, or raise SAC_STEP_TIM",
-        ),
-        ("import time; time.sleep(1000)", "params.py has not returned for 1 s"),
-    ],
-    ids=["env_ctor", "reset", "import"],
-)
-def test_code_that_hangs_ends_as_a_finding_beside_the_others(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch, code: str, told: str
-) -> None:
-    monkeypatch.setattr(env_process, "_MIN_BUILD_TIMEOUT_SECS", 1.0)
-    monkeypatch.setattr(env_process, "_BUILD_TIMES_STEP", 1.0)
-    (tmp_path / "params.py").write_text(PARAMS + "TrainParams.discount = 2\n" + code)
-    (tmp_path / "config.json").write_text('{"horizon": 20, "curriculum": 3}')
-    began = time.monotonic()
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ | {"SAC_STEP_TIMEOUT_SECS": "1"}, None, fork_server=server)
-    assert time.monotonic() - began < 30.0
-    text = "\n".join(raised.value.findings)
-    assert told in text and '"curriculum" must be an object' in text
-    assert ("discount" in text) == (code != "import time; time.sleep(1000)")
-    assert not (tmp_path / "run").exists()
-    # What hung is gone, and the server goes on.
-    assert not [pid for pid in psutil.Process(server.pid).children(recursive=True) if pid.status() != "zombie"]
-    monkeypatch.undo()
-    (tmp_path / "config.json").write_text('{"horizon": 20}')
-    (tmp_path / "params.py").write_text(PARAMS)
-    assert prepare.prepare(environ, None, fork_server=server)
-
-
-def test_a_crash_is_told_with_the_place_and_all_that_was_found_before(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer
-) -> None:
-    crash = "import os\nTrainParams.discount = 2\nTrainParams.env_ctor = lambda self, **k: os.kill(os.getpid(), 11)"
-    (tmp_path / "params.py").write_text(PARAMS + crash)
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None, fork_server=server)
-    assert [finding[:24] for finding in raised.value.findings] == [
-        "TrainParams.discount mus",
-        "the process died with SI",
-    ]
-    assert "SIGSEGV in building the collect environment" in raised.value.findings[1]
-    (tmp_path / "params.py").write_text(PARAMS + "import os\nos._exit(0)")
-    with pytest.raises(UserError, match=r"died with exit code 0 in importing .*params\.py"):
-        prepare.prepare(environ, None, fork_server=server)
-
-
-def test_a_crash_while_drawing_is_a_note(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    crash = "import os\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
-    crash += "PendulumEnv.render = lambda self: os.kill(os.getpid(), 11)\n"
-    (tmp_path / "params.py").write_text(PARAMS + crash)
-    assert prepare.check(environ, None, server) == 0
-    out = capsys.readouterr().out
-    assert "note  rendering       the process died with SIGSEGV in rendering" in out
-
-
-def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
-    environ: dict[str, str],
-    tmp_path: Path,
-    server: ForkServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
-    assert prepare.check(environ, None, server) == 0
-    told = capsys.readouterr()
-    assert "checks: measuring steps with the agent's policy, " in told.err, "as it takes more than two seconds"
-    lines = told.out.splitlines()
-    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
-    looked_at += [
-        "config",
-        "params",
-        "environment",
-        "episode",
-        "reset and step",
-        "evaluation",
-        "seeding",
-        "agent",
-        "duration",
-        "rendering",
-    ]
-    found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
-    assert found == [*looked_at, "disk", "memory"]
-    (duration,) = [line for line in lines if line.startswith("ok    duration")]
-    assert "about " in duration and " updates/s; " in duration and "the time" in duration
-    assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    elsewhere = environ | {"SAC_TRAIN_CPUS": "500", "SAC_SHARE_CPUS": "0", "SAC_TRAIN_GPUS": "1"}
-    elsewhere["SAC_REPLAY_DIR"] = "/proc/1/scratch of the node"
-    (tmp_path / "run").mkdir()
-    with RunLock(RunPaths(tmp_path / "run")):  # Such as a run that the job will go on with.
-        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "4096"}, None) == 0
-        report = capsys.readouterr().out
-        assert "4.0 GiB of the job's memory available" in report and "PendulumEnv" in report
-        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": ""}, None) == 0
-        assert "more than 1,000,000 GiB" in capsys.readouterr().out
-        assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "100"}, None) == 2
-        assert "100 MiB of the job's memory are available" in capsys.readouterr().out
-        assert prepare.check(elsewhere, None) == 2
-        assert "SAC_REPLAY_DIR" in capsys.readouterr().out
-        del elsewhere["SAC_REPLAY_DIR"]
-        assert prepare.check(elsewhere, None) == 2
-        report = capsys.readouterr().out
-        assert "SAC_TRAIN_CPUS=500" in report and "is in use by" in report and "there is no GPU" in report
-
-
-def test_a_run_that_is_at_work_is_named_by_a_check(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = RunPaths(tmp_path / "run")
-    with RunLock(paths):
-        assert prepare.check(environ, None) == 2
-    assert f"is in use by the run with pid {os.getpid()}" in capsys.readouterr().out
-    assert prepare.check(environ, None) == 0
-
-
-def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = prepare.start_fork_server(environ, None)
-    assert server is not None
-    os.kill(server.pid, signal.SIGKILL)
-    assert prepare.prepare(environ, None, fork_server=server)
-    assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

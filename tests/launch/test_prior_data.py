@@ -136,3 +136,55 @@ def test_an_agent_that_goes_on_keeps_the_prior_data_it_began_with(
     capsys.readouterr()
     assert prepare.prepare(taking, None) and rows(paths) == 13
     assert "data/other.npz is for an agent that begins (--reset_training)" in capsys.readouterr().out
+
+
+EXPERTS = (
+    PARAMS.replace('prior_data = "data/demos.npz"', "n_expert_episodes_in_prior_data = 5").replace(
+        "offline_updates = 5", ""
+    )
+    + "\n    def expert_policy_ctor(self):\n        return lambda observation: [0.0]\n"
+)
+TOGETHER = EXPERTS.replace("n_expert", 'prior_data = "data/demos.npz"\n    n_expert')
+
+
+def test_there_is_room_for_experts_alone_or_behind_files(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1"}
+    for text, rows_of_files in ((EXPERTS, 0), (TOGETHER, 13)):
+        params.write_text(text)
+        assert prepare.prepare(environ, None)
+        ring = StoredRing(paths.prior_data)
+        assert (ring.rows, ring.capacity_rows, ring.slack_rows) == (rows_of_files, rows_of_files + 5 * 21, 21)
+        assert "room for 105 steps of experts" in capsys.readouterr().out
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    params.write_text(TOGETHER.replace("= 5", "= 6"))
+    assert prepare.prepare({**environ, "TFAGENTS_EDITS": "take"}, None)
+    assert "data=6 is for an agent that begins (--reset_training): the ring of this one has room for 5" in (
+        " ".join(capsys.readouterr().out.split())
+    )
+    assert StoredRing(paths.prior_data).capacity_rows == 13 + 5 * 21
+    alone = {**environ, "SAC_EXPERT_WORKERS": "0", "TFAGENTS_EDITS": "take"}
+    params.write_text(EXPERTS)
+    assert prepare.prepare(alone, None), "experts may have brought some"
+
+
+def test_an_agent_that_began_without_room_for_experts_does_not_get_it(environ: dict[str, str], tmp_path: Path) -> None:
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    assert prepare.prepare(environ, None)
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    params.write_text(TOGETHER)
+    taking = {**environ, "SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1", "TFAGENTS_EDITS": "take"}
+    with pytest.raises(UserError, match=r"n_expert_episodes_in_prior_data=5: the agent of this run began without it"):
+        prepare.prepare(taking, None)
+
+
+def test_experts_that_nobody_starts_are_told_with_the_rest(environ: dict[str, str], tmp_path: Path) -> None:
+    params = tmp_path / "mine" / "params.py"
+    params.write_text(EXPERTS.replace("num_iter = 3", "num_iter = 3\n    prior_data_share = 0.001"))
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None)
+    told = str(raised.value)
+    assert "the run starts no expert (SAC_EXPERT_WORKERS=0), none can join, and there is no prior_data" in told
+    assert "prior_data_share=0.001 of train_batch_size=32 is 0 samples" in told

@@ -13,6 +13,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
 from tfagents_system.launch.reset_checks import layout_findings, size_changes
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_sizes import ring_bytes
 from tfagents_system.transport.segments import Layout
 
 OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
@@ -50,7 +51,7 @@ def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(
 
     def found(name: str) -> Check:
         check = Check("experience")
-        size_changes(params, layout(), tmp_path / name, check)
+        size_changes(params, layout(), [tmp_path / name], check)
         return check
 
     assert all(found(name) == Check("experience") for name in ("fits", "of a new run"))
@@ -62,3 +63,35 @@ def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(
     monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1000))
     (told,) = found("smaller").errors
     assert "n_episodes_in_buffer=3 of horizon=20 steps), for which" in told and "1,000 are: free space, or" in told
+
+
+@pytest.mark.parametrize("scratch", [True, False])
+@pytest.mark.parametrize("is_one_disk", [True, False])
+def test_each_disk_has_to_have_space_for_what_is_made_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one_disk: bool, scratch: bool
+) -> None:
+    """SAC_REPLAY_DIR: ring and copy get another size, and the new files of both are there together."""
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    home, ring = tmp_path / "home", tmp_path / "ring"
+    Ring.open(home, layout(), 84)
+    if scratch:
+        Ring.open(ring, layout(), 84)
+    enough = ring_bytes(params, layout())
+    stat, devices = Path.stat, {home: 1, ring: 1 if is_one_disk else 2}
+    own = {path: types.SimpleNamespace(st_dev=device) for path, device in devices.items()}
+    monkeypatch.setattr(Path, "stat", lambda path, **more: own[path] if path in own else stat(path, **more))
+
+    def needed(**free_bytes: int) -> list[str]:
+        free = {path: free_bytes.get(path.name, enough) for path in own}
+        monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=free[path]))
+        check = Check("experience")
+        size_changes(params, layout(), [home, ring], check)
+        assert bool(check.notes) != bool(check.errors)
+        return [error.partition(" gets ")[0] for error in check.errors]
+
+    in_home, in_ring = f"the ring in {home}", f"the ring in {ring}"
+    if scratch and is_one_disk:
+        assert needed() == [f"{in_home} and that in {ring}"] and not needed(home=2 * enough)
+    else:
+        assert not needed() and needed(home=enough - 1) == [in_home]
+        assert needed(ring=enough - 1) == [in_ring] * scratch

@@ -2,14 +2,19 @@
 
 import os
 import subprocess
+import time
 import types
+from unittest import mock
 
 import pytest
 
+from tests.support.waiting import until
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay import server
-from tfagents_system.run_files.heartbeat import write_json
-from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.role import Role
+from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat, write_json
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths
+from tfagents_system.transport.connection import ServerUnreachableError
 
 
 @pytest.fixture
@@ -54,6 +59,43 @@ def test_it_does_not_stay_for_a_trainer_that_died_or_never_was(role, orphaned):
         pass
     trainer_says(role, "saving", process.pid)
     assert ends.has_come()
+
+
+def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypatch):
+    """Such as a large ring that gets another size: nobody is to take it for a server that hangs."""
+    role.heartbeat, role.params, role.agents_before = Heartbeat(role.paths.heartbeat(REPLAY), REPLAY, 0.02), None, 0
+    waiting = types.SimpleNamespace(
+        paths=role.paths, heartbeat=Heartbeat(role.paths.heartbeat(TRAINER), TRAINER, min_secs=0.02)
+    )
+    waits = []
+
+    class Unreachable:
+        def wait_until_up(self, deadline_secs):
+            until(lambda: read_heartbeat(role.paths.heartbeat(TRAINER)), 10.0, "a heartbeat of who waits")
+            waits.append(deadline_secs)
+            raise ServerUnreachableError
+
+    class Opening:
+        def open_ring(self, role, layout, work):
+            work.doing, work.done, work.total, work.unit = "another size", 3, 10, "MiB"
+            path = role.paths.heartbeat(REPLAY)
+            until(lambda: "another size" in ((read_heartbeat(path) or {}).get("doing") or ""), 10.0, "a heartbeat")
+            assert read_heartbeat(path)["doing"].startswith("ring: 3 of 10 MiB (30 %), another size, ")
+            raise InterruptedError
+
+    for name in ("run_layout", "specs"):
+        monkeypatch.setattr(server, name, mock.MagicMock())
+    monkeypatch.setattr(server, "_open_ring", Opening().open_ring)
+    with pytest.raises(ServerUnreachableError):
+        Role.wait_until_up(waiting, Unreachable(), 600.0)
+    assert waits == [600.0], "nobody says anything"
+    with pytest.raises(InterruptedError):
+        server.serve(role)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 200 * len(waits))
+    with pytest.raises(ServerUnreachableError):
+        Role.wait_until_up(waiting, Unreachable(), 600.0)
+    assert waits == [600.0] * 3, "the server has said nothing for longer than that"
 
 
 def test_nor_longer_than_a_stop_may_take(role, orphaned, monkeypatch):

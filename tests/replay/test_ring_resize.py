@@ -15,9 +15,10 @@ import pytest
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import append_more, content
 from tfagents_system.errors import UserError
-from tfagents_system.replay import recovery
+from tfagents_system.replay import recovery, ring_resize
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.report.long_work import LongWork
 
 SIZES = [(60, 24), (150, 40), (30, 24), (31, 24), (300, 75), (60, 24)]  # Capacity and slack.
 
@@ -70,6 +71,26 @@ def test_what_fits_stays_and_the_run_goes_on(tmp_path: Path, scratch: str | None
             run.checkpoint(run.ring.env_steps)
         append_more(run.ring, 1)
         assert steps(RunFolders(*where, capacity=capacity).ring) == newest(run.ring, capacity)
+
+
+def test_how_far_it_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_resize, "_BYTES_AT_ONCE", 1 << 16)
+    run = RunFolders(tmp_path / "run", capacity=70_000, slack=4000)
+    append_more(run.ring, 60, steps=999)
+    told = set[str]()
+
+    class Heard(LongWork):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "done" and self.total:
+                told.add(self._parts())
+
+    work = Heard("ring")
+    row_bytes = sum(column.step_bytes for column in run.ring.files.columns)
+    recovery.open_ring(run.places, run.ring.layout, 80_000, None, work=work)
+    mib = 60_000 * row_bytes >> 20
+    assert {f"{n} of {mib} MiB ({100 * n // mib} %)" for n in range(1, mib + 1)} <= told and mib > 1
+    assert work.total is None and not list(tmp_path.rglob("resized"))
 
 
 @pytest.mark.parametrize("scratch", [None, "scratch"])

@@ -3,11 +3,14 @@
 import gzip
 import http.client
 import threading
+import time
 
 import pytest
 
 from tests.support.run_to_report import make_run
 from tfagents_system.errors import UserError
+from tfagents_system.report import long_work
+from tfagents_system.report.page import serve as serve_module
 from tfagents_system.report.page.assembly import page_data
 from tfagents_system.report.page.serve import ReportServer, serve
 
@@ -54,6 +57,29 @@ def test_a_run_that_was_removed_is_told_and_the_server_goes_on(server, monkeypat
     monkeypatch.setattr(server, "_read", gone)
     assert get(server, f"/{server.token}/data.json")[0] == 503
     assert get(server, "/")[0] == 404
+
+
+def test_only_the_first_reading_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
+    read = []
+
+    def slow(*args, **more):
+        with long_work.LongWork("reading runs") as work:
+            read.append(work)
+            time.sleep(0.05)
+
+    def refresh(server, poll_interval):
+        for _ in range(2):
+            server._kept = None
+            server.data()
+
+    monkeypatch.setattr(serve_module, "page_data", slow)
+    monkeypatch.setattr(ReportServer, "serve_forever", refresh)
+    assert serve([tmp_path], [], 0) == 0 and len(read) == 3
+    assert capsys.readouterr().err.count("reading runs") == 1
+    with long_work.LongWork("something else"):
+        time.sleep(0.05)
+    assert "something else" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_refused(server, tmp_path):

@@ -52,6 +52,15 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
     )
 
 
+def test_what_a_start_is_at_is_told():
+    content = status()
+    content["roles"]["trainer"] = {"alive": True, "restarts": 0}
+    content["roles"]["replay"] = {**beat("starting"), "doing": "ring: 3 of 10 MiB (30 %), another size, 8 s"}
+    told = "replay starting (ring: 3 of 10 MiB (30 %), another size, 8 s), trainer starting"
+    assert told in progress_line(content) and "no heartbeat" not in progress_line(content).partition("! trainer")[0]
+    assert "starting (ring: 3 of 10 MiB (30 %)" in words(rendered(content, 100))
+
+
 def test_what_is_not_known_yet_is_left_out_of_the_line():
     content = status()
     unknown = ("eval_return", "best_eval_return", "alpha", "train_return", "time_left_s")

@@ -26,6 +26,19 @@ def test_a_beat_says_who_where_when_and_what(path):
     assert (beat["iteration"], beat["curriculum"]) == (4, {"mass": 0.5})
 
 
+def test_long_work_beats_with_what_it_is_at(path):
+    heartbeat, times, at = Heartbeat(path, "replay", min_secs=0.02), set(), []
+    heartbeat.beat("starting")
+    with heartbeat.during("starting", lambda: f"row {len(at)}"):
+        for row in (1, 2):
+            at.append(row)
+            _wait_until(lambda row=row: (read_heartbeat(path) or {}).get("doing") == f"row {row}")
+            times.add(read_heartbeat(path)["time"])
+    assert len(times) == 2
+    heartbeat.beat("serving")
+    assert read_heartbeat(path)["state"] == "serving" and "doing" not in read_heartbeat(path)
+
+
 def test_beats_that_come_too_soon_are_left_out_unless_they_are_forced_or_something_waits_for_them(path):
     heartbeat = Heartbeat(path, "trainer", min_secs=60)
     heartbeat.beat("starting", n=0)

@@ -111,6 +111,8 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
     given: dict[str, Any] = {name: SET[name] for name in PRIOR}
     assert names_told(**given, prior_data=None) == PRIOR
+    experts = names_told(**given, prior_data=None, n_expert_episodes_in_prior_data=5)
+    assert experts == {"prior_rewards", "offline_updates"}, "those are of files"
     assert names_told(behaviour_cloning_weight=0.4) == {"behaviour_cloning_weight"}, "without offline updates"
 
 

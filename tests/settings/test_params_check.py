@@ -121,7 +121,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
-    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", *FRESH}
+    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", "n_expert_episodes_in_prior_data", *FRESH}
 
 
 def test_a_type_without_a_rule_is_no_description() -> None:

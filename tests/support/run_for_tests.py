@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.segments_for_tests import LAYOUT
 from tests.support.waiting import until
+from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
@@ -26,9 +27,10 @@ class RunFolders:
         capacity: int = CAPACITY,
         slack: int = SLACK,
         priority_exponent: float | None = None,
+        prior: Path | None = None,
     ) -> None:
         home = exp_dir / "replay"
-        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
+        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints", prior=prior)
         self.ring, self.copy = open_ring(
             self.places,
             LAYOUT,
@@ -37,7 +39,12 @@ class RunFolders:
             from_checkpoint=from_checkpoint,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
-        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)
+        self.prior = open_prior(prior, LAYOUT, grows=True) if prior is not None else None
+        if self.prior is not None:
+            self.ring.keep_prior = self.prior.keep
+        self.snapshots = SnapshotWriter(
+            self.ring, self.copy, self.places.checkpoints, priorities=self.priorities, prior=self.prior
+        )
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> run_checkpoints.Checkpoint:
         partial = run_checkpoints.begin(self.places.checkpoints, train_step)

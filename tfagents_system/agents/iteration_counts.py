@@ -89,6 +89,11 @@ def offline_updates(params: Any) -> int:
     return int(params.offline_updates) if params.prior_data is not None else 0
 
 
+def has_prior_data(params: Any) -> bool:
+    """Whether a part of each minibatch is drawn from files' or experts' experience."""
+    return params.prior_data is not None or params.n_expert_episodes_in_prior_data is not None
+
+
 def prior_samples(params: Any) -> int:
     """Samples of each minibatch that are drawn from prior data; 0 without any."""
-    return round(params.prior_data_share * params.train_batch_size) if params.prior_data is not None else 0
+    return round(params.prior_data_share * params.train_batch_size) if has_prior_data(params) else 0

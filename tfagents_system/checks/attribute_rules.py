@@ -28,6 +28,7 @@ GoalStrategy = Literal["future", "final", "episode"]
 EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
 PRIOR_REWARDS = numbers_such_as({"step": 0, "terminated": 1})
 SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
+NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 
 
 def _are_paths(value: Any) -> bool:

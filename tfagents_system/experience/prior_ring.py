@@ -18,6 +18,7 @@ from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay.filling import add_segments
+from tfagents_system.replay.prior_data import mark_as_made
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.transport.segments import Segment
@@ -34,12 +35,16 @@ class PriorForm:
       sequence_length: Of the run's samples; None: transitions.
       frame_stack: How many frames of which leaves samples see at once.
       rewards: Of data without rewards; None: there must be some.
+      expert_rows: Room for what experts bring, in rows.
+      segment_rows: Of their segments, at most.
     """
 
     conversion: Conversion
     sequence_length: int | None = None
     frame_stack: FrameStack = 1
     rewards: StepRewards | None = None
+    expert_rows: int = 0
+    segment_rows: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +56,11 @@ class _Source:
 
 
 def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Tell) -> str:
-    """Makes a ring that holds all of the sources, in a new folder.
+    """Makes a ring that holds all of the sources, and has room for what experts bring, in a new folder.
 
     Args:
-      sources: Run directories, folders with a ring, `.npz` or `.parquet` files, Minari data sets.
+      sources: Run directories, folders with a ring, `.npz` or `.parquet` files, Minari data sets; none where experts
+        bring all of it.
       folder: Does not exist.
       form: Of the run.
       tell: Called with what was decided about the data.
@@ -74,17 +80,21 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     if findings:
         raise UserError(*findings)
     sizes = [segment.num_rows for each in found for segment in each.segments()]
-    if not sizes:
+    if sources and not sizes:
         raise UserError("prior_data holds no step: give another data set")
     layout = form.conversion.layout
-    ring = Ring.open(folder, layout, sum(sizes), max(sizes))
+    ring = Ring.open(folder, layout, sum(sizes) + form.expert_rows, max([*sizes, form.segment_rows]))
     for each in found:
         add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
     ring.make_durable()
-    if not ring.training_steps:
+    if sources and not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
-    names = ", ".join(each.name for each in found)
-    return f"{names}: {ring.training_steps:,} steps in {ring.filled_rows * layout.step_bytes / 2**20:,.1f} MiB"
+    mark_as_made(ring)
+    names, megabytes = ", ".join(each.name for each in found), layout.step_bytes / 2**20
+    told = [f"{names}: {ring.training_steps:,} steps in {ring.filled_rows * megabytes:,.1f} MiB"] if sources else []
+    if form.expert_rows:
+        told.append(f"room for {form.expert_rows:,} steps of experts, {form.expert_rows * megabytes:,.1f} MiB")
+    return "; ".join(told)
 
 
 def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tfagents_system.agents.iteration_counts import iterations_of_run, steps_of_run, updates_per_iter, updates_ratio
+from tfagents_system.agents.iteration_counts import (
+    has_prior_data,
+    iterations_of_run,
+    steps_of_run,
+    updates_per_iter,
+    updates_ratio,
+)
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
@@ -25,7 +31,7 @@ from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
-from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
+from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -115,6 +121,8 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
+            if self._agent_begins:  # One that goes on may have what experts have brought.
+                check_prior_experts(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -237,11 +245,11 @@ class Inspector:
         from tfagents_system.launch import reset_checks
 
         assert self._run is not None
-        folder = self._values.get("replay_dir", self._run.replay)
+        folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        findings = reset_checks.layout_findings(layout, folder)
+        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(layout, folder)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, layout, folder, check)
+            reset_checks.size_changes(params, layout, folders.values(), check)
         check.errors += findings
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)
@@ -273,7 +281,7 @@ class Inspector:
 
     def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
         """Makes the ring of prior data of an agent that begins; one that goes on has it."""
-        if params.prior_data is None or "server" in self._values or self.found.checks[PARAMS].errors:
+        if not has_prior_data(params) or "server" in self._values or self.found.checks[PARAMS].errors:
             return
         from tfagents_system.launch.prior_checks import check_kept, make_prior_data
 

@@ -15,7 +15,8 @@ from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
-_GIVEN = "given.json"  # In the ring's folder: what `prior_data` was.
+_GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
+_ROOM = "n_expert_episodes_in_prior_data"
 
 
 def make_prior_data(
@@ -32,6 +33,7 @@ def make_prior_data(
     """
     from tfagents_system.experience.conversion import conversion_for
     from tfagents_system.experience.prior_ring import PriorForm, build
+    from tfagents_system.replay import ring_sizes
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
@@ -42,12 +44,15 @@ def make_prior_data(
         params.sample_form_ctor().sequence_length,
         params.frame_stack,
         params.prior_rewards,
+        ring_sizes.expert_rows(params, conversion.layout),
+        ring_sizes.segment_rows(params, conversion.layout),
     )
     made = folder / "prior_data"
     with check.catching():
         try:
             check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
-            write_json(made / _GIVEN, {"prior_data": _texts(params.prior_data)})
+            given = {"prior_data": _texts(params.prior_data), _ROOM: params.n_expert_episodes_in_prior_data}
+            write_json(made / _GIVEN, given)
             return made
         except OSError as error:
             raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
@@ -56,21 +61,32 @@ def make_prior_data(
 
 def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
     """Whether an agent that goes on began with the prior data that its parameters name now."""
-    given = _texts(params.prior_data)
-    if not (paths.prior_data / DESCRIPTION).is_file():
+    given, room = _texts(params.prior_data), params.n_expert_episodes_in_prior_data
+    is_there = (paths.prior_data / DESCRIPTION).is_file()
+    began = (read_json(paths.prior_data / _GIVEN) or {}) if is_there else {}
+    asked = [f"prior_data={', '.join(given)}"] * bool(given and not is_there)
+    asked += [f"{_ROOM}={room}"] * (room is not None and began.get(_ROOM) is None)
+    if asked:
         check.errors.append(
-            f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it. Let another one begin "
+            f"TrainParams.{' and '.join(asked)}: the agent of this run began without it. Let another one begin "
             "(--reset_training), choose another SAC_EXP_NAME, or set it to None"
         )
-    elif (before := (read_json(paths.prior_data / _GIVEN) or {}).get("prior_data", given)) != given:
+    elif (before := began.get("prior_data", given)) != given:
         check.notes.append(
-            f"TrainParams.prior_data={', '.join(given)} is for an agent that begins (--reset_training): this one keeps "
-            f"what it began with, {', '.join(before)}"
+            f"TrainParams.prior_data={', '.join(given) or None} is for an agent that begins (--reset_training): this "
+            f"one keeps what it began with, {', '.join(before) or None}"
+        )
+    if room is not None and began.get(_ROOM) not in (None, room):
+        check.notes.append(
+            f"TrainParams.{_ROOM}={room} is for an agent that begins (--reset_training): the ring of this one has room "
+            f"for {began[_ROOM]}"
         )
 
 
 def _texts(given: Any) -> list[str]:
-    """`prior_data`, as it was given."""
+    """`prior_data`, as it was given; none for None."""
+    if given is None:
+        return []
     return [str(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,39 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
     ]
 
 
-def size_changes(params: TrainParamsBase, layout: Layout, folder: Path, check: Check) -> None:
+def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check) -> None:
     """Tells whether the run's ring will get another size, which its parameters ask for; or why it can't.
 
     Args:
       params: Of the run, as they are now.
       layout: Of its experience; the ring has the same.
-      folder: Of the ring.
+      folders: Those that may have the ring or its copy; the new files are made beside the old ones in each that does.
       check: Gets what was found.
     """
-    has: int | None = (read_json(folder / "layout.json") or {}).get("capacity_rows")
-    needs = capacity_rows(params, layout)
-    if has is None or has == needs:
+    needs, capacities = capacity_rows(params, layout), {folder: _capacity(folder) for folder in folders}
+    resized = {folder: has for folder, has in capacities.items() if has is not None and has != needs}
+    on_disk = defaultdict[int, list[Path]](list)
+    for folder in resized:
+        on_disk[folder.stat().st_dev].append(folder)
+    for together in on_disk.values():
+        needed, free = len(together) * ring_bytes(params, layout), shutil.disk_usage(together[0]).free
+        if needed > free:
+            check.errors.append(
+                f"the ring in {' and that in '.join(map(str, together))} gets another size "
+                f"(n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} steps), for which "
+                f"{needed:,} bytes must be free beside it, {free:,} are: free space, or restore what it was"
+            )
+    if check.errors or not resized:
         return
-    needed, free = ring_bytes(params, layout), shutil.disk_usage(folder).free
-    if needed > free:
-        check.errors.append(
-            f"the ring in {folder} gets another size (n_episodes_in_buffer={params.n_episodes_in_buffer} of "
-            f"horizon={params.horizon} steps), for which {needed:,} bytes must be free beside it, {free:,} are: free "
-            "space, or restore what it was"
-        )
-        return
+    has = next(iter(resized.values()))
     rest = "all that it holds stays" if needs > has else "the newest experience that fits stays, the rest is given up"
     begun_anew = ", and priorities begin anew" if params.sample_form_ctor().is_prioritized else ""
     check.notes.append(f"the ring gets room for {needs:,} rows instead of {has:,}: {rest}{begun_anew}")
+
+
+def _capacity(folder: Path) -> int | None:
+    """Rows of the ring in a folder."""
+    return (read_json(folder / "layout.json") or {}).get("capacity_rows")
 
 
 def _column(described: Mapping[str, Any]) -> Column:

@@ -69,6 +69,11 @@ class DrawSettings:
     prioritized: Prioritized | None = None
     beta: Schedule | None = None
 
+    @property
+    def prior_steps(self) -> int | None:
+        """Steps of prior data that are trained on now; None without any."""
+        return None if self.prior is None else self.prior.ring.training_steps
+
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
         position = env_steps, train_steps, iteration

@@ -20,12 +20,14 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
 from tfagents_system.replay import ring_resize
+from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles, default_slack_rows, find_files, is_of_earlier_size
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.ring_resize import needed_slack
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete
 from tfagents_system.transport.layout import Layout
@@ -43,12 +45,14 @@ class RingFolders:
       home: The run directory's `replay/`: the same folder, or that of the ring's copy.
       checkpoints: The run directory's checkpoints.
       earlier: Those of the agents before, the newest first: one that has no checkpoint yet goes on from these.
+      prior: Prior data that experts add to; None: there are none.
     """
 
     ring: Path
     home: Path
     checkpoints: Path
     earlier: tuple[Path, ...] = ()
+    prior: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What a ring is gone back to."""
@@ -71,6 +75,7 @@ def open_ring(
     max_workers: int | None = None,
     epoch: int = 1,
     counts_kept_steps: bool = False,
+    work: LongWork | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
@@ -79,6 +84,7 @@ def open_ring(
       layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of another capacity gets this.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
+      work: Is told what takes long.
 
     Raises:
       UserError: The disk is too small, a folder can't be written or holds a ring of another kind, or scratch has
@@ -87,7 +93,8 @@ def open_ring(
     began = time.monotonic()
     if places.is_copied:
         scratch.make_private(places.ring)
-    _resize(places, layout, capacity_rows, slack_rows)
+    work = work or LongWork("ring")
+    _resize(places, layout, capacity_rows, slack_rows, work)
     is_as_it_was = _is_as_it_was(places)
     home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
     slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
@@ -95,15 +102,12 @@ def open_ring(
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
     recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
     if recovers:
-        with contextlib.suppress(OSError):  # A file that can't be written is reported below.
-            (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
-        files.mend_header()
-        if has_copy:
-            files.reset_header()  # The copy is gone back to, not what is still on scratch.
+        _begin_recovery(places, files, has_copy)
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
-        _recover(ring, copy if has_copy else None, places.newest_checkpoint())
+        work.doing = "what a checkpoint has"
+        _recover_all(places, ring, copy if has_copy else None)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(ring, epoch, counts_kept_steps)
@@ -113,7 +117,7 @@ def open_ring(
     return ring, copy
 
 
-def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows: int | None) -> None:
+def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows: int | None, work: LongWork) -> None:
     """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun."""
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
@@ -128,7 +132,8 @@ def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows:
     for files in rings:
         if files.capacity_rows != capacity_rows:
             is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
-            ring_resize.make(files, capacity_rows, slack_rows, _boot_id() if is_as_it_was else "")
+            ring_resize.make(files, capacity_rows, slack_rows, _boot_id() if is_as_it_was else "", work)
+    work.done, work.total, work.unit = 0, None, ""
     _end_resizing(places, folders)
     change = f"{newest.capacity_rows} rows before, {capacity_rows} now"
     logging.info("the ring has another size: %s, done in %.1f s", change, time.monotonic() - began)
@@ -172,6 +177,23 @@ def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
         discard(ring.folder)  # They are of what another agent had to learn.
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
+
+
+def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> None:
+    with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
+        (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
+    files.mend_header()
+    if has_copy:
+        files.reset_header()  # The copy is gone back to, not what is still on scratch.
+
+
+def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None:
+    """The run's own ring, and prior data: each agent has its own."""
+    checkpoint = places.newest_checkpoint()
+    _recover(ring, copy, checkpoint)
+    if places.prior is not None:
+        is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
+        go_back(places.prior, ring.layout, checkpoint if is_of_agent else None)
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:

@@ -17,7 +17,7 @@ stored (`Ring.verify`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.episode_index import EpisodeIndex
 from tfagents_system.replay.ring_damage import drop_damaged, oldest_checksum
-from tfagents_system.replay.ring_files import RingFiles
+from tfagents_system.replay.ring_files import STEP_SHARES, RingFiles
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
 from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.transport.bundles import bundled
@@ -63,14 +63,17 @@ class Ring:
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
+      keep_prior: Stores the rows of prior data elsewhere, which are then only counted here; None: they come here, too.
     """
 
     counts_init_steps = False
+    keep_prior: Callable[[Segment], None] | None = None
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
     init_steps = _Counter("init_steps")  # Those of them that belong to the first random episodes.
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.
+    epoch = _Counter("epoch")  # Which of the run's agents it is filled for, from 1; see `begin_epoch`.
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -181,9 +184,11 @@ class Ring:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
             before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
             if not are_own or ring_header.is_next(before or self.worker(segment.worker_id), segment):
-                # Into the slack: a process that dies here leaves all that is held as it was.
-                self.rows.write(segment, self.total_rows + rows)
                 written.append(segment)
+                if segment.is_prior and self.keep_prior is not None:
+                    self.keep_prior(segment)
+                    continue
+                self.rows.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
                 rows += segment.num_rows
         if written:
             self._commit(written, rows, are_own)
@@ -208,11 +213,6 @@ class Ring:
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
 
-    @property
-    def epoch(self) -> int:
-        """Which of the run's agents it is filled for, from 1; see `begin_epoch`."""
-        return int(self._header["epoch"])
-
     def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
         """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
         with self.lock:
@@ -222,6 +222,7 @@ class Ring:
 
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
+        (self.folder / STEP_SHARES).unlink(missing_ok=True)
         with self.lock:
             self._replace_header(ring_header.empty(self.files.fingerprint, len(self._header["workers"])))
 
@@ -256,9 +257,8 @@ class Ring:
 
     def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
         """The ring holds segments that were written behind its newest row, `rows` together."""
-        header = self._header
+        header, oldest = self._header, self.total_rows - self.filled_rows
         surplus = max(0, self.filled_rows + rows - self.capacity_rows)
-        oldest = self.total_rows - self.filled_rows
         self.ring_steps -= self.rows.count_starts(oldest, oldest + surplus)
         if self.held_out_steps:
             self.held_out_steps -= self.rows.count_held_out(oldest, oldest + surplus)
@@ -268,11 +268,12 @@ class Ring:
         header["total_rows"] += rows
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
-        for segment in segments:
-            self.ring_steps += segment.num_starts
-            self.held_out_steps += segment.num_starts if segment.held_out else 0
-            self.repeated_steps += segment.context + segment.deferred
-            if are_own:
+        here = [segment for segment in segments if self.keep_prior is None or not segment.is_prior]
+        self.ring_steps += sum(segment.num_starts for segment in here)
+        self.held_out_steps += sum(segment.num_starts for segment in here if segment.held_out)
+        self.repeated_steps += sum(segment.context + segment.deferred for segment in here)
+        if are_own:
+            for segment in segments:
                 ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
         self._write_header()
 

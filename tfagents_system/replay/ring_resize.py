@@ -31,6 +31,7 @@ from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_rows import RingRows
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
 
 _FOLDER, _WHOLE = "resized", "whole.json"
@@ -58,13 +59,14 @@ def needed_slack(files: RingFiles, capacity_rows: int, slack_rows: int, snapshot
     return needed
 
 
-def make(old: RingFiles, capacity_rows: int, slack_rows: int, told: str) -> None:
+def make(old: RingFiles, capacity_rows: int, slack_rows: int, told: str, work: LongWork) -> None:
     """Makes the files of another size, which `finish` puts in place.
 
     Args:
       old: The ring.
       capacity_rows, slack_rows: What it is to have.
       told: What `finish` returns.
+      work: Is told how far it is.
 
     Raises:
       UserError: The disk is too small for both, the folder can't be written, or the header is damaged. The ring is as
@@ -80,7 +82,7 @@ def make(old: RingFiles, capacity_rows: int, slack_rows: int, told: str) -> None
     new = RingFiles(folder, old.layout, capacity_rows, slack_rows, earlier=earlier)
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        new.make(lambda: _fill(new, old, header))
+        new.make(lambda: _fill(new, old, header, work))
         write_json(folder / _WHOLE, {"told": told, "inode": folder.stat().st_ino})
         sync(folder / _WHOLE)
     except BaseException as error:
@@ -119,20 +121,25 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder / _FOLDER, ignore_errors=True)
 
 
-def _fill(new: RingFiles, old: RingFiles, header: np.ndarray) -> None:
+def _fill(new: RingFiles, old: RingFiles, header: np.ndarray, work: LongWork) -> None:
     """Copies the rows that fit, also those of the slack, and the header, to the disk."""
     end = int(header["written_rows"])
     first = max(0, end - old.num_rows, end - new.num_rows)
+    done_bytes, row_bytes = 0, sum(column.step_bytes for column in old.columns)
+    work.doing, work.done, work.total, work.unit = "another size", 0, (end - first) * row_bytes >> 20, "MiB"
     for column in old.columns:
         rows, own = old.map(column, "r"), new.map(column)
         at_once = max(1, _BYTES_AT_ONCE // max(1, column.step_bytes))
         for begin in range(first, end, at_once):
             numbers = np.arange(begin, min(begin + at_once, end))
             own[numbers % new.num_rows] = rows[numbers % old.num_rows]
+            done_bytes += len(numbers) * column.step_bytes
+            work.done = done_bytes >> 20
     for num_rows in (old.num_rows, new.num_rows):
         for boundary in range(-(-(first + 1) // num_rows) * num_rows, end, num_rows):
             _seal(RingRows(new), RingRows(old, "r"), boundary, (first, end), old.slack_rows)
     ring_header.write_slots(new.header, ring_header.fitted(header, new.fingerprint, new.capacity_rows))
+    work.doing = "another size, to the disk"
     new.make_durable()
 
 

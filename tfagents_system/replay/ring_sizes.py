@@ -8,20 +8,34 @@ from tfagents_system.transport.layout import Layout
 
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of the ring: an episode of full length takes one more for each of its segments than it has steps.
+    """Rows of the ring."""
+    return params.n_episodes_in_buffer * _episode_rows(params, layout)
+
+
+def expert_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of prior data for what experts bring."""
+    return (params.n_expert_episodes_in_prior_data or 0) * _episode_rows(params, layout)
+
+
+def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
+    return default_slack_rows(capacity_rows(params, layout), segment_rows(params, layout))
+
+
+def segment_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of a segment, at most."""
+    steps = min(params.horizon, layout.max_segment_steps(params.sample_form_ctor().sequence_length))
+    return layout.history_rows(params.frame_stack) + steps + 1
+
+
+def _episode_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """An episode of full length takes one row more for each of its segments than it has steps.
 
     Where frames are stacked, segments from within an episode have their history, too.
     """
     segments = layout.num_segments(params.horizon, params.sample_form_ctor().sequence_length)
     history = (segments - 1) * layout.history_rows(params.frame_stack)
-    return params.n_episodes_in_buffer * (params.horizon + segments + history)
-
-
-def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
-    length = params.sample_form_ctor().sequence_length
-    steps = min(params.horizon, layout.max_segment_steps(length))  # Of a segment, at most.
-    return default_slack_rows(capacity_rows(params, layout), layout.history_rows(params.frame_stack) + steps + 1)
+    return params.horizon + segments + history
 
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:

@@ -27,14 +27,16 @@ from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.prior_data import PriorRing, open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
-from tfagents_system.replay.stored_ring import open_prior
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -57,25 +59,14 @@ def serve(role: Role) -> int:
     """Serves until told to stop; returns the exit code."""
     params = role.params
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
-    ring, copy = open_ring(
-        RingFolders(
-            _replay_folder(role), role.paths.replay, role.paths.trainer_checkpoints, earlier_checkpoints(role.paths)
-        ),
-        layout,
-        capacity_rows(params, layout),
-        slack_rows(params, layout),
-        from_checkpoint=role.deterministic,
-        max_workers=role.max_workers,
-        epoch=1 + role.agents_before,
-        counts_kept_steps=catches_up(role.paths),
-    )
-    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
-        fill(ring, _replay_from(), role.paths.replay, role.paths.trainer_checkpoints, params.frame_stack)
+    with LongWork("ring") as work, role.heartbeat.during("starting", work.__str__):
+        ring, copy = _open_ring(role, layout, work)
     ring.counts_init_steps = params.env_steps_before_training is not None
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
+    grown = _let_experts_add(ring, settings)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities, grown)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -88,16 +79,35 @@ def serve(role: Role) -> int:
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
     )
-    ends = _End(role)
+    ends, beat = _End(role), functools.partial(_beat, role, ring, settings, service, snapshots)
     while not ends.has_come():
         service.step()
-        _beat(role, ring, service, snapshots, "serving")
-    _beat(role, ring, service, snapshots, "saving")
+        beat("serving")
+    beat("saving")
     service.drain(_DRAIN_SECS)
     snapshots.close(_SNAPSHOT_SECS)
     server.stop()
-    _beat(role, ring, service, snapshots, "stopped")
+    beat("stopped")
     return EXIT_RESUMABLE
+
+
+def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
+    params, paths = role.params, role.paths
+    ring, copy = open_ring(
+        _folders(role),
+        layout,
+        capacity_rows(params, layout),
+        slack_rows(params, layout),
+        from_checkpoint=role.deterministic,
+        max_workers=role.max_workers,
+        epoch=1 + role.agents_before,
+        counts_kept_steps=catches_up(paths),
+        work=work,
+    )
+    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
+        work.doing = "experience of other runs"
+        fill(ring, _replay_from(), paths.replay, paths.trainer_checkpoints, params.frame_stack)
+    return ring, copy
 
 
 class _End:
@@ -172,10 +182,29 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         env_id = role.max_workers * int(os.environ.get("SAC_ENVS_PER_WORKER") or 1)
         goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
         settings = dataclasses.replace(settings, goals_at=goals.at)
-    if role.params.prior_data is None:
+    if not iteration_counts.has_prior_data(role.params):
         return settings
-    prior = open_prior(role.paths.prior_data, layout)
+    prior = open_prior(role.paths.prior_data, layout, grows=_experts_add(role.params), max_workers=role.max_workers)
     return dataclasses.replace(settings, prior=PriorData(prior, iteration_counts.prior_samples(role.params)))
+
+
+def _let_experts_add(ring: Ring, settings: DrawSettings) -> PriorRing | None:
+    """To the run's prior data, which is returned, if they are to."""
+    prior = settings.prior.ring if settings.prior is not None else None
+    if not isinstance(prior, PriorRing) or not prior.grows:
+        return None
+    ring.keep_prior = prior.keep
+    return prior
+
+
+def _experts_add(params: TrainParamsBase) -> bool:
+    return params.n_expert_episodes_in_prior_data is not None
+
+
+def _folders(role: Role) -> RingFolders:
+    paths = role.paths
+    prior = paths.prior_data if _experts_add(role.params) else None
+    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths), prior)
 
 
 def _replay_from() -> list[Path]:
@@ -218,7 +247,9 @@ def _workers_of(role: Role, iteration: int) -> range:
     return range(min(role.num_workers, random_count(role.params)) if is_first else role.num_workers)
 
 
-def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWriter, state: str) -> None:
+def _beat(
+    role: Role, ring: Ring, settings: DrawSettings, service: ReplayService, snapshots: SnapshotWriter, state: str
+) -> None:
     role.heartbeat.beat(
         state,
         env_steps=ring.env_steps,
@@ -227,6 +258,7 @@ def _beat(role: Role, ring: Ring, service: ReplayService, snapshots: SnapshotWri
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,
+        prior_steps=settings.prior_steps,
         bytes=ring.filled_rows * ring.layout.step_bytes,
         checkpoint_wanted=snapshots.is_wanted,
         snapshots=snapshots.written,

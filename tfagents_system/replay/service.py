@@ -31,6 +31,9 @@ from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
+_NO_PRIOR_DATA = (
+    ", no expert has brought any prior data yet: set SAC_EXPERT_WORKERS, or let one join (join_script.sh --role expert)"
+)
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
@@ -100,12 +103,12 @@ class ReplayService:
         if not self._pending or not self._is_held_back:
             return None
         request, done = self._pending[0]
-        if self._lacks or self._ring.training_steps:
-            return self._lacks or self._pacing.waiting_for(request)
+        why, told = _why_untrained(self._ring, self._draw_settings), self._pacing.waiting_for(request)
+        if self._lacks or why is None:
+            return self._lacks or told
         if self._pacing.allowed(request, done) > 0:
-            return f"experience to train on{_why_untrained(self._ring)}"
-        told = self._pacing.waiting_for(request)
-        return f"{told}; nothing to train on so far{_why_untrained(self._ring)}" if self._ring.filled_rows else told
+            return f"experience to train on{why}"
+        return f"{told}; nothing to train on so far{why}" if self._ring.filled_rows else told
 
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
@@ -249,7 +252,7 @@ class ReplayService:
             request = settled
         if request.count == 0:
             return 0  # A block that says so.
-        if not self._ring.training_steps:
+        if _why_untrained(self._ring, self._draw_settings) is not None:
             return None
         allowed = self._pacing.allowed(request, done)
         return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
@@ -260,11 +263,11 @@ class ReplayService:
         They become due with a later one. It is not held back: its workers would wait for its end, and with them what
         is to be trained on.
         """
-        settled = self._pacing.settle(request)
-        if settled is None or settled.count == 0 or self._ring.training_steps:
+        settled, why = self._pacing.settle(request), _why_untrained(self._ring, self._draw_settings)
+        if settled is None or settled.count == 0 or why is None:
             return settled
         what, secs = "iteration %d has no updates yet%s", 60
-        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, _why_untrained(self._ring))
+        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, why)
         return dataclasses.replace(settled, count=0)
 
     def _take_snapshots(self) -> None:
@@ -286,8 +289,10 @@ class ReplayService:
         logging.error("refused a %s: %s", what, error)
 
 
-def _why_untrained(ring: Ring) -> str:
-    """Why nothing of what the ring holds may be trained on."""
+def _why_untrained(ring: Ring, draw: DrawSettings) -> str | None:
+    """Why there is nothing to train on; None: there is."""
+    if ring.training_steps:
+        return _NO_PRIOR_DATA if draw.prior_steps == 0 else None
     if ring.ring_steps:
         return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
     return (

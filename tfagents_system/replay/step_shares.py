@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+import msgspec
+from absl import logging
+
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_files import STEP_SHARES
 from tfagents_system.transport.sharing import Sharing
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What a server that is started again has to know, beside the steps in the ring.
+
+    Attributes:
+      steps, epoch: It is of iterations of so many steps, for this agent of the run.
+      base: How many more steps the iterations 0 to i are to have than (i + 1) * steps: those of another agent.
+      workers: Who shares iterations that `decided` has not, of `steps` each.
+      decided: Iteration, steps and workers of those with other ones that were told and are not complete.
+    """
+
+    steps: int
+    epoch: int
+    base: int
+    workers: tuple[int, ...]
+    decided: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
 
 class StepShares:
@@ -13,8 +35,11 @@ class StepShares:
 
     A worker may be at most `lag` iterations ahead of the trainer, so what is decided when iteration i is complete is
     for iteration i + 1 + lag, which nobody has begun. It reaches the workers with the policy that they need for it. The
-    iterations before that are shared by the planned workers, and after a restart of the replay server by those that are
-    there, as they most likely were told.
+    iterations before that are shared by the planned workers.
+
+    What iterations lack, or have too many of, follows from the steps in the ring and from what was decided for
+    iterations that are not complete. A small file has that, so it is the same after a restart. It is written where
+    it changes: not while the workers stay the same and each iteration has its steps.
 
     Args:
       ring: Knows how many steps each iteration has brought.
@@ -30,9 +55,10 @@ class StepShares:
         self._lag = lag
         self._decided: dict[int, Sharing] = {}
         self._newest = -1  # Iteration that was complete when it was last decided.
-        self._collected = 0  # Steps of all iterations up to that one.
-        self._first: tuple[int, ...] = tuple(range(num_workers))  # Who shares iterations that nothing was decided of.
-        self._owed = 0  # Steps that earlier iterations lack; negative where they had too many.
+        self._workers: tuple[int, ...] = tuple(range(num_workers))  # Who shares iterations that nothing was decided of.
+        self._base = 0
+        self._path = ring.folder / STEP_SHARES
+        self._kept: _Kept | None = None
 
     def after(self, iteration: int, workers: Collection[int]) -> tuple[Sharing, ...]:
         """The sharings of the `lag` + 1 iterations after one that is complete.
@@ -42,26 +68,54 @@ class StepShares:
           workers: Those that are there.
         """
         if iteration > self._newest:
-            self._decide(iteration, workers)
+            self._decide(iteration, tuple(sorted(workers)) or tuple(range(self._num_workers)))
         return tuple(self._of(later) for later in range(iteration + 1, iteration + 2 + self._lag))
 
-    def _decide(self, iteration: int, present: Collection[int]) -> None:
-        workers = tuple(sorted(present)) or tuple(range(self._num_workers))  # All have left: whoever comes back.
-        collected = self._ring.steps_up_to(iteration)
-        if self._newest < 0 < iteration:  # After a restart: what earlier iterations lack is not known.
-            self._first = workers
-        else:
-            before = self._ring.steps_up_to(self._newest) if self._newest < 0 else self._collected
-            wanted = sum(self._of(i).steps for i in range(self._newest + 1, iteration + 1))
-            self._owed += wanted - (collected - before)
-        self._newest, self._collected = iteration, collected
-        fewest, most = len(workers), 2 * self._steps
-        steps = max(fewest, min(most, self._steps + self._owed))
-        self._owed -= steps - self._steps
-        later = iteration + 1 + self._lag
+    def _decide(self, iteration: int, workers: tuple[int, ...]) -> None:
+        if self._newest < 0:
+            self._begin(iteration, workers)
+        self._newest, later = iteration, iteration + 1 + self._lag
+        pending = sum(self._of(i).steps - self._steps for i in range(iteration + 1, later))
+        owed = self._base + (iteration + 1) * self._steps - self._ring.steps_up_to(iteration) - pending
+        steps = max(len(workers), min(2 * self._steps, self._steps + owed))
         self._decided[later] = Sharing(later, steps, workers)
-        self._decided = {i: sharing for i, sharing in self._decided.items() if i > iteration}
+        self._decided = {i: sharing for i, sharing in self._decided.items() if iteration < i <= later}
+        self._keep([self._of(i) for i in range(iteration + 1, later + 1)], workers)
+
+    def _begin(self, iteration: int, workers: tuple[int, ...]) -> None:
+        """Goes on as an earlier server has told it."""
+        kept = self._read()
+        if kept is not None:
+            self._base, self._workers, self._kept = kept.base, kept.workers, kept
+            self._decided = {row[0]: Sharing(*row) for row in kept.decided}
+        elif iteration == 0:
+            self._base = self._ring.steps_up_to(-1)
+        else:  # It is not known who was told what: this is where the counting begins.
+            self._base = self._ring.steps_up_to(iteration) - (iteration + 1) * self._steps
+            self._workers = workers
 
     def _of(self, iteration: int) -> Sharing:
-        steps = max(self._steps, len(self._first))
-        return self._decided.get(iteration) or Sharing(iteration, steps, self._first)
+        """As it was decided, else of the workers that share all others."""
+        return self._decided.get(iteration) or self._of_all(iteration, self._workers)
+
+    def _of_all(self, iteration: int, workers: tuple[int, ...]) -> Sharing:
+        return Sharing(iteration, max(self._steps, len(workers)), workers)
+
+    def _keep(self, told: Sequence[Sharing], workers: tuple[int, ...]) -> None:
+        others = [each for each in told if each != self._of_all(each.iteration, workers)]
+        rows = tuple((each.iteration, each.steps, each.workers) for each in others)
+        kept = _Kept(self._steps, self._ring.epoch, self._base, workers, rows)
+        if kept == self._kept:
+            return
+        try:
+            write_atomically(self._path, msgspec.json.encode(kept))
+        except OSError as error:
+            logging.error("%s can't be written (%s): a restart may forget steps", self._path, error.strerror)
+        self._kept = kept
+
+    def _read(self) -> _Kept | None:
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return kept if (kept.steps, kept.epoch) == (self._steps, self._ring.epoch) and kept.workers else None

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows, episode_of
 from tfagents_system.transport.layout import Column, Layout
@@ -119,6 +117,7 @@ class StoredRing:
             reward=reward[history:],
             discount=discount[history:],
             held_out=bool(columns.are_held_out(step_type[:1])[0]),
+            is_prior=False,
             history=history,
             lead=context,
             context=context,
@@ -137,23 +136,6 @@ class StoredRing:
 
     def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
         return np.concatenate([column[part] for part in row_ranges(begin, end, self._files.num_rows)])
-
-
-def open_prior(folder: Path, layout: Layout) -> Ring:
-    """Opens the ring that a start has made of `prior_data`, without damaged segments.
-
-    Raises:
-      UserError: It is not there, is of another layout than the run, or nothing of it is whole.
-    """
-    stored = StoredRing(folder)
-    if lines := differences(layout, stored.layout):
-        raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
-    ring = Ring.open(stored.folder, layout, stored.capacity_rows, stored.slack_rows)
-    damaged = ring.verify()
-    logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
-    if not ring.training_steps:
-        raise UserError(f"{folder} holds no step that may be trained on: begin another run (SAC_EXP_NAME)")
-    return ring
 
 
 def ring_folder(folder: Path) -> Path:

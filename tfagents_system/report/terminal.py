@@ -186,7 +186,7 @@ def _of_all_steps(trainer: Mapping[str, Any]) -> str:
 
 def _starting_line(status: dict[str, Any]) -> str:
     """`replay serving, trainer waiting, worker_0 collecting  env_steps 400`, before the trainer has numbers."""
-    states = ", ".join(f"{role} {beat['state']}" for role, beat in _collapsed(status, max_workers=2))
+    states = ", ".join(f"{role} {_state_in_words(beat)}" for role, beat in _collapsed(status, max_workers=2))
     env_steps = status["roles"].get(REPLAY, {}).get("env_steps")
     parts = [states, f"env_steps {format_number(env_steps)}" if env_steps else ""]
     return "  ".join([*filter(None, parts), *_warnings(status)])
@@ -278,12 +278,17 @@ def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
         grid.add_column(no_wrap=True, justify="right", style="dim")
     now = status["run"]["updated_at"]
     for role, beat in _collapsed(status, max_workers):
-        state = Text(beat["state"], style=_COLORS.get(beat["state"], "default"), overflow="ellipsis")
+        state = Text(_state_in_words(beat), style=_COLORS.get(beat["state"], "default"), overflow="ellipsis")
         cpus = f"CPU {format_cpu_list(beat['cpus'])}" if beat["cpus"] else ""
         age = f"{max(0.0, now - beat['time']):.0f} s ago" if beat.get("time") else ""
         restarts = beat.get("restarts") or 0
         grid.add_row(Text(role), Text(cpus, style="dim"), state, age, counted(restarts, "restart") if restarts else "")
     return grid
+
+
+def _state_in_words(beat: dict[str, Any]) -> str:
+    """`starting (ring: 120 of 2,000 MiB (6 %), another size, 8 s)`."""
+    return f"{beat['state']} ({beat['doing']})" if beat.get("doing") else str(beat["state"])
 
 
 def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict[str, Any]]]:

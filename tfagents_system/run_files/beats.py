@@ -36,6 +36,7 @@ class Beat(TypedDict, total=False):
     time: _Time
     remote: bool
     waiting_for: str | None
+    doing: str | None
     error: str | None
     save_error: str | None
     iteration: _Int

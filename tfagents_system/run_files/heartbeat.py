@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class BeatFile:
         with contextlib.suppress(OSError):  # As with a file that can't be written: reported then, and no error.
             path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._every_secs = every_secs
+        self.every_secs = every_secs
         self._lock = threading.Lock()
         self._next = 0.0
         self._pending: dict[str, Any] | None = None
@@ -98,7 +98,7 @@ class BeatFile:
                 self._write(self._pending)
 
     def _write(self, content: dict[str, Any]) -> None:
-        self._next, self._pending = time.monotonic() + self._every_secs, None
+        self._next, self._pending = time.monotonic() + self.every_secs, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -151,6 +151,23 @@ class Heartbeat:
             self._state, self._since = state, time.time()
         content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
         self._file.write(content, at_once=at_once)
+
+    @contextlib.contextmanager
+    def during(self, state: str, doing: Callable[[], str] = str) -> Iterator[None]:
+        """Beats beside long work that has no place for it, with the text of what it is at."""
+        is_over = threading.Event()
+
+        def beat() -> None:
+            while not is_over.wait(self._file.every_secs):
+                self.beat(state, doing=doing() or None)
+
+        thread = threading.Thread(target=beat, name="beat meanwhile", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
 
 class BeatReader:

@@ -84,7 +84,7 @@ class RunPaths:
         "agent_from",
         "what the agent began with, where SAC_AGENT_FROM said so: a copy, and `start.json`, which says of what",
     )
-    prior_data = Below("prior_data", "the ring of `prior_data`, made once: it is only read")
+    prior_data = Below("prior_data", "the ring of prior data, made once: it is only read, or experts add to it")
     trainer_session = Below("trainer_session.json", "a number that grows with each start of the trainer")
     replay = Below("replay", "the ring of experience, unless SAC_REPLAY_DIR moves it")
     journals = Below(

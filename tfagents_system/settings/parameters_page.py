@@ -55,7 +55,7 @@ def _condition(when: When) -> str:
     if when.attribute == IMAGES:
         return "with images in the observations"
     value = "" if when.value is True else f" = {when.value!r}"
-    more = f" or `{when.or_with}`" if when.or_with else ""
+    more = f"{' or' if when.is_equal else ', or with'} `{when.or_with}`" if when.or_with else ""
     return f"{'with' if when.is_equal else 'unless'} `{when.attribute}{value}`{more}"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfagents_system.agents.iteration_counts import offline_updates, prior_samples, random_count
+from tfagents_system.agents.iteration_counts import has_prior_data, offline_updates, prior_samples, random_count
 
 
 def prior_findings(params: Any) -> list[str]:
     """Of the share of prior data in a minibatch."""
     size, share, samples = params.train_batch_size, params.prior_data_share, prior_samples(params)
-    if params.prior_data is None or 0 < samples < size:
+    if not has_prior_data(params) or 0 < samples < size:
         return []
     return [
         f"TrainParams.prior_data_share={share:g} of train_batch_size={size} is {samples} samples, and a minibatch has "

@@ -127,7 +127,7 @@ class Trainer:
     # Starting.
 
     def _connect(self) -> None:
-        self._connection.wait_until_up(_START_DEADLINE_SECS)
+        self._role.wait_until_up(self._connection, _START_DEADLINE_SECS)
         self._minibatches = Minibatches(self._connection, self._plan, self._role.is_stopped)
         self._publisher.watch(self._snapshots.status)
         self._reports = WorkerReports(

@@ -48,6 +48,7 @@ class Segment:
       reward: `[lead + T]` float32, of each transition.
       discount: `[lead + T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
+      is_prior: It goes into prior data, and is counted like any other.
       history: Observations of the same episode before the first transition; 0 where it starts the episode.
       lead: Transitions that an earlier segment of the episode has brought already.
       context: Those of the lead, from its beginning, at which no sample starts.
@@ -71,6 +72,7 @@ class Segment:
     reward: np.ndarray
     discount: np.ndarray
     held_out: bool = False
+    is_prior: bool = False
     history: int = 0
     lead: int = 0
     context: int = 0
@@ -105,6 +107,7 @@ class Segment:
     def header(self) -> list[int]:
         """The first array on the wire: all that is no column."""
         flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
+        flags |= self.is_prior << 4
         return [
             WIRE_VERSION,
             self.worker_id,
@@ -155,6 +158,7 @@ class Segment:
             reward=arrays[0],
             discount=arrays[1],
             held_out=bool(flags & 8),
+            is_prior=bool(flags & 16),
             history=history,
             lead=lead,
             context=context,
@@ -183,7 +187,7 @@ def read_header(header: np.ndarray) -> tuple[int, ...]:
     _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
     worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
     _require(
-        worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 16,
+        worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 32,
         f"impossible header {header.tolist()}",
     )
     history, lead, context, deferred = parts

@@ -61,6 +61,7 @@ class Worker:
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
+    is_expert: ClassVar[bool] = False  # Whether its steps may be prior data.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -70,7 +71,7 @@ class Worker:
         self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
         self._end = RunEnd(role, self._guard)
         connection = self._end.connection = role.connect(self._end.is_stopped)
-        connection.wait_until_up(_START_DEADLINE_SECS)
+        role.wait_until_up(connection, _START_DEADLINE_SECS)
         self._back_pressure = BackPressure(self._params)
         stored = _first_status(connection, role.stop)
         self._record = stored.worker(worker_id)
@@ -108,14 +109,14 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
+        sender, is_expert = self._links.sender, self.is_expert
         self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
+            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_expert
         )
-        share = self._eval_share()
         self._evaluator = Evaluator(
             self._params,
             worker_id,
-            share,
+            self._eval_share(),
             self._connection,
             self._runner,
             self._policy,

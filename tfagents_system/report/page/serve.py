@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.report.long_work import untold
 from tfagents_system.report.page.assembly import json_in_html, page, page_data
 
 HOST = "127.0.0.1"
@@ -114,7 +115,7 @@ def serve(folders: Sequence[Path], groups: Sequence[str], port: int) -> int:
     print(f"report: {server.address}", flush=True)
     print(f"from elsewhere: ssh -N -L {server.server_address[1]}:{HOST}:{server.server_address[1]} {host}", flush=True)
     print(f"refreshed every {_REFRESH_SECS:g} s; Ctrl-C ends it", flush=True)
-    with server:
+    with server, untold():
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

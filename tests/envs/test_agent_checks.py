@@ -1,0 +1,218 @@
+"""What an agent, its networks and sequences can't do with an environment is told before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.agents.ddpg.actor_network import ActorNetwork
+from tf_agents.agents.sac import sac_agent
+from tf_agents.agents.td3 import td3_agent
+from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
+
+from tests.support.environment_report import check, report
+from tests.support.fakes import CounterEnv, FakeParams
+from tfagents_system.launch import agent_checks, spec_checks
+from tfagents_system.launch import environment_checks as checks_module
+
+
+def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed() -> None:
+    class Seeing(CounterEnv):
+        observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)
+
+        def reset(self, *args: Any, **kwargs: Any) -> Any:
+            return np.zeros((16, 16, 1), np.uint8), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros((16, 16, 1), np.uint8), *super().step(action)[1:]
+
+    assert report(CounterEnv, deterministic=True)[0].errors == []
+    assert report(Seeing)[0].errors == []
+    flat: Any = {"image_encoder_filters": ()}
+    for attributes in (flat, {**flat, "frame_stack": 2}):
+        assert report(Seeing, deterministic=True, **attributes)[0].errors == []
+    [finding] = report(Seeing, deterministic=True)[0].errors
+    assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and ")
+
+
+def test_several_actions_need_networks_of_the_users_own() -> None:
+    class Arms(CounterEnv):
+        action_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
+            {"left": gymnasium.spaces.Box(-1, 1, (1,)), "right": gymnasium.spaces.Box(-1, 1, (2,))}
+        )
+
+    findings, _ = check(Arms)
+    assert len(findings) == 1 and "2 parts (action/left, action/right)" in findings[0]
+    findings, _ = check(Arms, agent_ctor=lambda self, *args: None)
+    assert findings == ["agent_ctor must return a TFAgent, found None"]
+
+
+class OwnAgent(sac_agent.SacAgent):
+    """Not TF-Agents' own: it is trained by its own `train`."""
+
+
+def own_agent(cls: Any = OwnAgent, **options: Any) -> Any:
+    def agent_ctor(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
+        specs = time_step_spec.observation, action_spec
+        return cls(
+            time_step_spec,
+            action_spec,
+            actor_network=self.actor_ctor(*specs),
+            critic_network=self.critic_ctor(*specs),
+            **{f"{part}_optimizer": tf.keras.optimizers.legacy.Adam() for part in ("actor", "critic", "alpha")},
+            train_step_counter=train_step,
+            **options,
+        )
+
+    return agent_ctor
+
+
+def gaussian_actor(self: FakeParams, observation_spec: Any, action_spec: Any) -> Any:
+    """Not a tanh-squashed one."""
+    return ActorDistributionRnnNetwork(
+        observation_spec, action_spec, input_fc_layer_params=(4,), lstm_size=(4,), output_fc_layer_params=()
+    )
+
+
+def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
+    observation_spec = time_step_spec.observation
+    return td3_agent.Td3Agent(
+        time_step_spec,
+        action_spec,
+        actor_network=ActorNetwork(observation_spec, action_spec, fc_layer_params=(8,)),
+        critic_network=self.critic_ctor(observation_spec, action_spec),
+        actor_optimizer=tf.keras.optimizers.legacy.Adam(),
+        critic_optimizer=tf.keras.optimizers.legacy.Adam(),
+        train_step_counter=train_step,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hooks", "text"),
+    [
+        ({"agent_ctor": own_agent(gamma=0.99), "validation_share": 0.1, "n_step": 3}, ""),
+        ({"agent_ctor": td3}, ""),
+        ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share is not possible, Td3Agent has no losses"),
+        ({"agent_ctor": own_agent(gamma=1.0)}, ""),
+        ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
+        (
+            {"agent_ctor": own_agent(), "recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 2},
+            "recurrent_burn_in=2 is not possible, OwnAgent is not",
+        ),
+        (
+            {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},
+            "an update of the agent raised ZeroDivisionError",
+        ),
+    ],
+)
+def test_what_an_agent_of_the_users_own_can_not_do_is_told_before_the_start(hooks: dict[str, Any], text: str) -> None:
+    findings, _ = check(CounterEnv, **hooks)
+    assert len(findings) == bool(text)
+    assert text in "".join(findings)
+
+
+def test_the_makeup_of_an_agent_is_that_of_before_its_first_update() -> None:
+    class Lazy(OwnAgent):
+        def _train(self, experience: Any, weights: Any = None) -> Any:
+            if not made:
+                self.extra = tf.keras.layers.Dense(7)
+                made.append(self.extra)
+            self.extra(tf.zeros((1, 5)))
+            return super()._train(experience, weights)
+
+    made: list[Any] = []
+    checks, trial = report(CounterEnv, agent_ctor=own_agent(Lazy))
+    assert checks.errors == [] and made[0].kernel.shape == (5, 7)
+    assert trial.signature["class"] == "Lazy" and "5x7" not in trial.signature
+
+
+def unsaveable_combiner() -> Any:
+    """Reads a variable that nothing of it holds: TensorFlow can't save that."""
+    scale = tf.Variable(1.0)
+    return tf.keras.layers.Lambda(lambda observation: observation * scale.read_value())
+
+
+@pytest.mark.parametrize("render", [False, True])
+def test_networks_that_can_not_be_saved_are_told_before_the_start(render: bool) -> None:
+    (finding,), _ = check(CounterEnv, render=render, preprocessing_combiner=staticmethod(unsaveable_combiner))
+    assert finding.startswith("the agent's policies can't be saved as SavedModels (AssertionError: Tried to export")
+    assert finding.endswith("correct agent_ctor, actor_ctor or preprocessing_combiner")
+
+
+def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are known to be saved, and it takes seconds."""
+    monkeypatch.setattr(agent_checks, "PolicyExport", None)
+    assert check(CounterEnv) == ([], check(CounterEnv)[1])
+    ((finding,), _) = check(CounterEnv, render=True)
+    assert "can't be saved" in finding
+
+
+def test_sizes_of_agent_and_policy() -> None:
+    _, trial = report(CounterEnv)
+    # Actor 2-16-2, mean and deviation; two critics 4-16-1 with targets; alpha. Adam has two moments of each.
+    actor, critic = (2 * 16 + 16) + (16 * 4 + 4), (4 * 16 + 16) + (16 + 1)
+    weights = actor + 4 * critic + 1
+    assert trial.policy_bytes == 4 * actor
+    assert 0 <= trial.agent_bytes - 4 * 3 * weights < 100  # And counters.
+
+
+@pytest.fixture
+def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether policies can be saved takes seconds, and has tests of its own."""
+    monkeypatch.setattr(checks_module, "try_saving", lambda *arguments: None)
+
+
+@pytest.fixture
+def untried(unsaved: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So has what an update says."""
+    monkeypatch.setattr(checks_module, "try_update", lambda *arguments: None)
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("env", "hooks", "told"),
+    [
+        (lambda: CounterEnv(terminate_at=6), {}, None),
+        (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
+        (lambda: CounterEnv(truncate_at=5), {}, "_length=6 are never trained on by the agent of agent_ctor"),
+        (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
+    ],
+)  # fmt: skip
+def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
+    env: Any, hooks: Any, told: str | None
+) -> None:
+    hooks = {"recurrent": True, "recurrent_sequence_length": 6, **hooks}
+    checks, _ = report(env, agent_ctor=own_agent(), **hooks)
+    assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
+    if told:
+        assert report(env, **hooks)[0].notes == [], "the toolkit's own agents learn from them"
+
+
+@pytest.mark.usefixtures("unsaved")
+@pytest.mark.parametrize(
+    ("hooks", "length", "is_refused"),
+    [
+        ({"agent_ctor": own_agent()}, 11, True),
+        ({"agent_ctor": own_agent()}, 10, False),
+        ({"actor_ctor": gaussian_actor}, 11, True),  # Our own SacAgent, whose train is called as well.
+        ({"actor_ctor": gaussian_actor}, 10, False),
+        ({}, 11, False),
+    ],
+)
+def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are_learned_from(
+    hooks: Any, length: int, is_refused: bool
+) -> None:
+    checks, _ = report(CounterEnv, recurrent=True, recurrent_sequence_length=length, **hooks)
+    told = f"TrainParams.recurrent_sequence_length={length} is longer than any episode (horizon=10)"
+    assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors
+
+
+@pytest.mark.usefixtures("untried")
+def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (checks_module, spec_checks):
+        monkeypatch.setattr(module, "EPISODE_SECS", 0.0)
+    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
+    assert report(CounterEnv, **hooks)[0].notes == []

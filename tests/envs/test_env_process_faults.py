@@ -1,0 +1,220 @@
+"""Every way in which an environment's process can fail, hang and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.user_environments import MY_ENVS, Folder, pid_of, steps, zeros
+from tests.support.waiting import gone
+from tfagents_system.envs import env_process, loading
+from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.role_process import MARK_VARIABLE
+from tfagents_system.machine import processes
+from tfagents_system.machine.processes import is_alive
+
+
+def fault_of(env: TrainingEnvironment, count: int = 3) -> EnvironmentFault:
+    with pytest.raises(EnvironmentFault) as caught:
+        steps(env, count)
+    return caught.value
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(MY_ENVS.splitlines(), 1) if text in line)
+
+
+def test_an_exception_names_the_users_line_and_the_process_goes_on(each_user: Folder) -> None:
+    env = each_user.make(does="raise")
+    line = line_of('raise ZeroDivisionError("the motor is off")')
+    assert str(fault_of(env)) == (
+        "worker 3: environment 1 failed in step 3 of episode 1: "
+        f"ZeroDivisionError: the motor is off (my_envs.py, line {line})"
+    )
+    assert env.reset().observation[2] == pid_of(env)
+
+
+@pytest.mark.parametrize(
+    ("does", "text"),
+    [
+        ("shape", r"expected shape \(4,\) but found \(3,\)"),
+        ("scalar", r"expected shape \(4,\) but found \(\)"),
+        ("nan", "observation is not finite"),
+        ("inf", "observation is not finite"),
+        ("text", r"expected shape \(4,\) but found \(\)"),
+        ("ragged", "ValueError"),
+        ("none", r"expected shape \(4,\) but found \(\)"),
+        ("reward", "the reward is nan"),
+    ],
+)
+def test_what_the_space_does_not_allow_is_a_fault(user: Folder, does: str, text: str) -> None:
+    fault = fault_of(user.make("Wrong", does=does))
+    assert fault.step == 3
+    with pytest.raises(EnvironmentFault, match=text):
+        raise fault
+
+
+@pytest.mark.parametrize(("does", "text"), [("floats", "the space says uint8"), ("large", "300, which uint8 can't")])
+def test_integers_are_not_cast_silently(user: Folder, does: str, text: str) -> None:
+    with pytest.raises(EnvironmentFault, match=text):
+        user.make("Integers", does=does).reset()
+
+
+def test_a_hang_is_killed_with_its_children_and_told_with_its_line(
+    user: Folder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = user.make(does="hang", timeout_secs=2.0)
+    began = time.monotonic()
+    fault = fault_of(env)
+    assert 2.0 <= time.monotonic() - began < 10.0
+    told = str(fault)
+    assert "step() has not returned for 2 s (SAC_STEP_TIMEOUT_SECS)" in told
+    line = line_of("while True:  # the line where it hangs")
+    assert any(f"(my_envs.py, line {line + k}): its process was killed" in told for k in (0, 1)), told
+    out, err = capfd.readouterr()
+    assert 'my_envs.py"' in err and "in misbehave" in err, "the whole trace is in the log"
+    assert gone(int(out.split("child ")[1].split()[0]), 10.0), "what it had started"
+    assert gone(pid_of(env), 10.0)
+    with pytest.raises(EnvironmentFault, match="has not returned for 2 s"):
+        env.reset()
+
+
+@pytest.mark.parametrize("ends_by", ["", "exit", "crash", "hang"])
+def test_players_in_sessions_of_their_own_end_with_their_environment_and_others_go_on(
+    user: Folder, capfd: pytest.CaptureFixture[str], ends_by: str
+) -> None:
+    """Whether it is closed, dies or hangs: what comes next is another environment in the same worker."""
+    other, env = user.make(does="player "), user.make(does=f"player {ends_by}", timeout_secs=1.0)
+    steps(other, 3)
+    theirs = players_of(capfd)
+    if ends_by:
+        fault_of(env)
+    else:
+        steps(env, 3)
+    own = players_of(capfd)
+    assert len(set(own + theirs)) == 4
+    if not ends_by:
+        assert all(is_alive(pid) for pid in own + theirs)
+    env.close()
+    assert all(gone(pid, 1.0) for pid in own) and all(is_alive(pid) for pid in theirs)
+    other.close()
+    assert all(gone(pid, 1.0) for pid in theirs)
+
+
+def test_when_the_worker_is_killed_its_supervisor_finds_the_players_by_its_mark(
+    user: Folder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"worker_0.{os.getpid()}"
+    monkeypatch.setenv(MARK_VARIABLE, mark)
+    env = user.make(does="player ")
+    steps(env, 3)
+    assert processes.end_marked([f"{MARK_VARIABLE}={mark}"]) == []
+    assert all(gone(pid, 1.0) for pid in [pid_of(env), *players_of(capfd)])
+
+
+def players_of(capfd: pytest.CaptureFixture[str]) -> list[int]:
+    told = capfd.readouterr().out.split("players ")[1].split("\n")[0]
+    return [int(pid) for pid in told.split()]
+
+
+@pytest.mark.parametrize("shows_environment", [True, False])  # One that is stuck while it ends shows none.
+def test_a_process_that_the_kernel_does_not_let_go_is_told_and_not_waited_for(
+    user: Folder, monkeypatch: pytest.MonkeyPatch, shows_environment: bool
+) -> None:
+    env = user.make(does="hang", timeout_secs=1.0)
+    pid = pid_of(env)
+    with monkeypatch.context() as patch:
+        told: list[str] = []
+        patch.setattr(processes, "KILL_SECS", 0.3)
+        patch.setattr(os, "killpg", lambda *_: None)
+        patch.setattr(processes, "kill_all", lambda *_: None)
+        if not shows_environment:
+            patch.setattr(processes, "environment_of", lambda pid: set())
+        patch.setattr(env_process.logging, "warning", lambda text, *more: told.append(text % more))
+        began = time.monotonic()
+        fault_of(env)
+        assert time.monotonic() - began < 8.0
+    assert len(told) == 1 and f"has not ended 0.3 s after SIGKILL: the kernel holds on to pid {pid}" in told[0]
+    assert isinstance(env.user_env, EnvProcess) and env.user_env._process is not None
+    os.killpg(pid, signal.SIGKILL)
+    assert env.user_env._process.wait(5.0) == -signal.SIGKILL
+
+
+def test_a_hang_in_reset_and_a_stopped_process(user: Folder) -> None:
+    with pytest.raises(EnvironmentFault, match=r"reset\(\) has not returned for 1 s .*my_envs.py, line"):
+        user.make(does="hang in reset", timeout_secs=1.0).reset()
+    assert "step() has not returned for 1 s" in str(fault_of(user.make(does="stop", timeout_secs=1.0)))
+
+
+@pytest.mark.parametrize(
+    ("does", "text"), [("crash", "its process ended with SIGSEGV in step()"), ("exit", "ended with exit code 7")]
+)
+def test_a_process_that_dies_is_a_fault(user: Folder, does: str, text: str) -> None:
+    fault = fault_of(user.make(does=does))
+    assert text in str(fault) and fault.step == 3
+    if does == "crash":
+        assert f"(my_envs.py, line {line_of('# the line where it crashes')})" in str(fault)
+
+
+def test_a_killed_process_is_a_fault_at_the_next_call(user: Folder) -> None:
+    env = user.make()
+    steps(env, 1)
+    os.kill(pid_of(env), signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match="its process ended with SIGKILL"):
+        env.step(zeros(env))
+
+
+def test_who_waits_can_give_up(user: Folder) -> None:
+    asked: list[int] = []
+    is_built = False
+
+    def is_to_stop() -> bool:
+        asked.append(1)
+        return is_built and len(asked) > 1
+
+    settings = ProcessSettings(user.settings.python, 60.0, on_wait=is_to_stop)
+    env = loading.make_collect_env(user.params(does="hang in reset"), 0, 1, process=settings)
+    asked.clear()
+    is_built = True  # However often it is asked before.
+    with pytest.raises(EnvironmentFault, match="when the worker was told to stop"):
+        env.reset()
+    assert len(asked) == 2
+
+
+def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Folder) -> None:
+    program = (
+        "import sys, os, signal, time\n"
+        "from pathlib import Path\n"
+        "from tfagents_system.envs import wire\n"
+        "from tfagents_system.envs.env_process import EnvProcess, ProcessSettings\n"
+        "from tfagents_system.settings.load_params import load_params\n"
+        "config = {'horizon': 5, 'name': 'Counter', 'kwargs': {'does': 'hang in reset'}}\n"
+        "params = load_params(Path('my_params.py'), config)\n"
+        "env = EnvProcess(ProcessSettings(Path(sys.argv[1])), params, {'kind': 'collect', 'env_id': 0, 'seed': 0})\n"
+        "env._send(wire.RESET, {'seed': None})\n"
+        "time.sleep(0.5)\n"
+        "print(env.pid, sorted(os.sched_getaffinity(env.pid)), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    cpu = min(os.sched_getaffinity(0))
+    done = subprocess.run(
+        ["taskset", "-c", str(cpu), sys.executable, "-c", program, str(user.settings.python)],
+        cwd=user.folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    pid, _, cpus = done.stdout.strip().partition(" ")
+    assert cpus == f"[{cpu}]", "on the worker's CPUs"
+    assert gone(int(pid), 10.0)

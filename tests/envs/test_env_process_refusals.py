@@ -1,0 +1,105 @@
+"""What can't be used in an environment's process, told at the start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import second_python
+from tests.support.user_environments import PARAMS, Folder
+from tfagents_system.envs import env_process, loading
+from tfagents_system.envs.env_process import ProcessSettings
+from tfagents_system.errors import UserError
+from tfagents_system.settings.load_params import load_params
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("Text", "observation has the space Text.*which has no fixed shape")],
+)
+def test_spaces_that_can_not_be_used(user: Folder, name: str, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        user.make(name)
+
+
+def test_a_params_file_that_needs_tensorflow(user: Folder) -> None:
+    (user.folder / "my_params.py").write_text("import tensorflow\n" + PARAMS)
+    with pytest.raises(UserError, match="No module named 'tensorflow'.*inside the hooks.*SAC_ENV_PYTHON="):
+        user.make()
+
+
+def test_a_py_environment_is_refused_with_the_remedy(user: Folder) -> None:
+    package = user.folder / "tf_agents" / "environments"
+    package.mkdir(parents=True)
+    (package / "py_environment.py").write_text("class PyEnvironment:\n    pass\n")
+    (user.folder / "my_envs.py").write_text(
+        "from tf_agents.environments.py_environment import PyEnvironment\n\n\nclass Counter(PyEnvironment):\n    pass\n"
+    )
+    with pytest.raises(
+        UserError, match="the TF-Agents PyEnvironment .* return the Gymnasium or gym environment itself"
+    ):
+        user.make()
+
+
+def test_a_constructor_that_raises(user: Folder) -> None:
+    with pytest.raises(Exception, match=r"TypeError: .*colour.*\(my_params.py, line 14\)"):
+        user.make(colour=3)
+
+
+def test_overridden_attributes_are_overridden_there_too(user: Folder) -> None:
+    source = PARAMS.replace("num_iter = 2", 'kind = "Nothing"').replace("my_envs, name)", "my_envs, self.kind)")
+    (user.folder / "my_params.py").write_text(source)
+    config = {"horizon": 10, "name": "Nothing", "kwargs": {}}
+    params = load_params(user.folder / "my_params.py", config, attributes={"kind": "Counter"})
+    with contextlib.closing(loading.make_collect_env(params, 3, 11, process=user.settings)) as env:
+        assert tuple(env.observation_spec().shape) == (4,)
+
+
+def test_interpreters_that_can_not_be_used(tmp_path: Path) -> None:
+    (tmp_path / "my_params.py").write_text(PARAMS)
+    params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"})
+
+    def fails(python: Path) -> str:
+        with pytest.raises(UserError) as caught:
+            loading.make_collect_env(params, 0, 1, process=ProcessSettings(python))
+        return str(caught.value)
+
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60)
+    assert f"has no NumPy: {bare}/bin/python -m pip install numpy" in fails(bare / "bin" / "python")
+    assert "can't be started (No such file or directory): give the path of a Python" in fails(tmp_path / "python")
+    old = tmp_path / "old_python"
+    old.write_text("#!/bin/sh\nexit 97\n")
+    old.chmod(0o755)
+    assert "is older than Python 3.9" in fails(old)
+
+
+def test_without_memfd_as_on_macos_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_params.py").write_text(PARAMS)
+    params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"})
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setenv("SAC_ENV_PYTHON", "/opt/sim/bin/python")
+    with pytest.raises(
+        UserError, match="SAC_ENV_PYTHON=/opt/sim/bin/python needs Linux: .*`SAC_ENV_PYTHON= python tfa"
+    ):
+        loading.make_play_env(params, 1, render=False)
+
+
+def test_the_modules_of_the_other_side_are_python_3_9_and_need_numpy_only(each_python: Path) -> None:
+    program = (
+        "import sys; import tfagents_system.envs.env_server; "
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & "
+        "{'tensorflow', 'tf_agents', 'absl', 'gym', 'gymnasium', 'tree', 'msgspec', 'psutil'}))"
+    )
+    root = Path(env_process.__file__).resolve().parents[2]
+    done = subprocess.run(
+        [str(each_python), "-c", program], env={"PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+    python_version, numpy_version, _ = second_python.versions(each_python)
+    assert numpy_version.startswith("2.") and python_version >= [3, 9]

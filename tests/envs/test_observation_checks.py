@@ -1,0 +1,135 @@
+"""Bounds, stacks and images: what observations are taken for is told before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.support.environment_report import check, report
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.contract import check_contract
+
+# Bounds of observations.
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "is_outside"),
+    [(-1, 1, 1.001, False), (-1, 1, 1.1, True), (-1, 1, -1.1, True), (0, np.inf, -0.0005, False),
+     (0, np.inf, -0.1, True), (-np.inf, np.inf, 1e30, False), (0, 1000, 1001, False), (0, 1000, 1003, True)],
+)  # fmt: skip
+def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_outside: bool) -> None:
+    class Env(CounterEnv):
+        observation_space = gymnasium.spaces.Box(low, high, (2,), np.float64)
+
+        def reset(self, **kwargs: Any) -> Any:
+            return np.full(2, value), {}
+
+        def step(self, action: Any) -> Any:
+            return np.full(2, value), 0.0, False, False, {}
+
+    found = Check("contract")
+    check_contract(Env(), found)
+    assert bool(found.errors) == is_outside
+    if is_outside:
+        assert f"is {value:.6g} where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
+
+
+def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:
+    assert check(DictEnv, frame_stack=3, action_history=2)[0] == []
+    (finding,), _ = check(CounterEnv, frame_stack=3)
+    assert "TrainParams.frame_stack=3 stacks images, but the observations hold none" in finding and "to 1" in finding
+
+
+def test_a_stacked_part_that_is_not_there_is_told_with_what_is_meant() -> None:
+    parts = [name for name in DictEnv.observation_space.spaces]
+    assert check(DictEnv, frame_stack={parts[0]: 3})[0] == []
+    (near,), _ = check(DictEnv, frame_stack={parts[0] + "s": 3})
+    assert f'frame_stack stacks "{parts[0]}s", but the observations have no such part: "{parts[0]}" is meant' in near
+    (far,), _ = check(CounterEnv, frame_stack={"zzz": 3})
+    assert "no such part: they have observation. Name one of these" in far
+    assert check(CounterEnv, frame_stack={"observation": 3})[0] == []
+    assert check(CounterEnv, action_history="two") == ([], None), "told by the check of TrainParams"
+
+
+def observing(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
+    class Observing(CounterEnv):
+        observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+
+        def reset(self, **kwargs: Any) -> Any:
+            super().reset(**kwargs)
+            return np.zeros(shape, dtype), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(shape, dtype), *super().step(action)[1:]
+
+    return Observing
+
+
+LINESIGHT: Any = {"image_encoder_layers": ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))}
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "text"),
+    [
+        ((15, 17, 3), (4, 4, 4, 4), "observation is encoded"),
+        ((17, 14, 3), (4, 4, 4, 4), "observation is flattened: smaller than 15 x 15 pixels"),
+        ((3, 16, 16), (4, 4), "observation is flattened: smaller than 7 x 7 pixels"),
+        ((17, 17, 3), (), "observation is flattened: image_encoder_filters=()"),
+        ((33, 50, 3), LINESIGHT, "observation is flattened: smaller than 34 x 34 pixels"),
+        ((34, 50, 3), LINESIGHT, "observation is encoded"),
+        ((17, 17, 3), {"image_encoder_layers": ()}, "observation is flattened: image_encoder_layers=()"),
+    ],
+)
+def test_what_becomes_of_an_image_is_told(shape: Any, filters: Any, text: str) -> None:
+    given = filters if isinstance(filters, dict) else {"image_encoder_filters": filters}
+    checks, _ = report(observing(shape), **given)
+    assert (checks.errors, checks.notes) == ([], [])
+    assert text in checks["environment"].facts
+
+
+FLAT: Any = {"image_encoder_filters": ()}
+
+
+OWN: Any = {"critic_ctor": lambda self, *specs: FakeParams.critic_ctor(self, *specs)}
+
+
+OWN_AGENT: Any = {"agent_ctor": lambda self, *specs: FakeParams.agent_ctor(self, *specs)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "hooks", "is_refused"),
+    [
+        ((3, 20, 18), {}, True),
+        ((12, 20, 18), {}, True),
+        ((5, 20, 18), {}, False),
+        ((3, 20, 16), {}, False),
+        ((16, 32, 20), {}, False),
+        ((20, 18, 3), {"frame_stack": 3}, False),
+        ((3, 20, 18), FLAT, False),
+        ((3, 20, 18), {**FLAT, "frame_stack": 3}, True),
+        ((3, 20, 18), OWN, False),
+        ((3, 20, 18), OWN_AGENT, False),
+        ((3, 20, 18), {**OWN, "frame_stack": 3}, True),
+        ((3, 20, 18), {**OWN, "image_augmentation_pixels": 2}, True),
+    ],
+)
+def test_images_with_channels_first_are_refused_where_it_matters(shape: Any, hooks: Any, is_refused: bool) -> None:
+    errors, _ = check(observing(shape), **{"image_encoder_filters": (4, 4, 4, 4), **hooks})
+    text = f"images are [height, width, channels], and observation {shape} has its channels first: transpose it"
+    assert [error.startswith(text) for error in errors] == [True] * is_refused
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((17, 17, 3), np.float32), ((2, 17, 17, 3), np.uint8), ((17, 17), np.uint8), ((9, 9, 1), int)]
+)
+def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: Any) -> None:
+    checks, _ = report(observing(shape, dtype))
+    (note,) = checks.notes
+    told = f"observation {shape} {np.dtype(dtype)} is flattened, images are uint8 of shape [height, width, channels]"
+    assert note.startswith(told) and checks.errors == []
+    assert report(observing(shape, dtype), **OWN)[0].notes == []
+    assert report(observing((17,), dtype))[0].notes == []

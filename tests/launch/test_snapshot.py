@@ -1,0 +1,134 @@
+"""What submit.sh freezes for its job, and of an array; sbatch itself is a fake one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.support.login_node import ROOT, User, refused
+from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.run_files import params_folder
+from tfagents_system.settings.variables import read_variables
+
+
+def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> None:
+    (user.folder / "parts/deep").mkdir(parents=True)
+    (user.folder / "parts/deep/robot.xml").write_text("<robot/>")
+    (user.folder / "link.py").symlink_to(ROOT / "setup.sh")
+    for unwanted in ("logs/old/x", ".git/x", "__pycache__/x", "env/pyvenv.cfg", "other/run.json"):
+        (user.folder / unwanted).parent.mkdir(parents=True)
+        (user.folder / unwanted).touch()
+    assert user.submit().returncode == 0
+    copied = {
+        str(path.relative_to(user.snapshot / "params")) for path in user.snapshot.glob("params/**/*") if path.is_file()
+    }
+    assert copied == {"my_params.py", "my.json", "vars.sh", "link.py", "parts/deep/robot.xml"}
+    assert not (user.snapshot / "params/link.py").is_symlink()
+    package = user.snapshot / "package"
+    assert (package / "tfagents_system/launch/run_script.sh").stat().st_mode & 0o111
+    assert (package / "tfagents_system/sac_train.py").read_bytes() == (
+        ROOT / "tfagents_system/sac_train.py"
+    ).read_bytes()
+    assert not list(package.rglob("__pycache__"))
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert (user.snapshot / "package.commit").read_text() in (head, "no git repository\n")
+
+
+def test_the_snapshot_has_what_a_run_keeps(user: User) -> None:
+    (user.folder / "parts").mkdir()
+    (user.folder / "parts/loop").symlink_to(user.folder)
+    (user.folder / "parts/größe.xml").write_text("<robot/>")
+    assert user.submit().returncode == 0
+    files = params_folder.files_of(user.folder, [user.exp_dir])
+    assert "parts/größe.xml" in files
+    assert params_folder.digests(user.snapshot / "params", files) == params_folder.digests(user.folder, files)
+
+
+def test_without_any_python_the_remedy_is_told(user: User) -> None:
+    for name in ("python3", "python"):
+        user.add_tool(name, "#!/bin/sh\nexit 1\n")
+    (finding,) = refused(user.submit(SAC_VENV="/nowhere"))
+    assert "no Python here that copies the folder of SAC_PARAMS" in finding and "3.6 or later" in finding
+
+
+def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(user: User) -> None:
+    user.write_vars('SAC_REPLAY_DIR="$SLURM_TMPDIR/ring"\nSAC_ROBOT="it\'s $(date +%s) \\$HOME"\n')
+    assert user.submit(SAC_ENV_PYTHON="my_params.py").returncode == 0
+    values = user.resolved(SLURM_TMPDIR="/node/scratch 7", HOME="/elsewhere")
+    assert values["SAC_PARAMS"] == f"{user.snapshot}/params/my_params.py"
+    assert values["SAC_CONFIG"] == f"{user.snapshot}/config.json"
+    assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
+    assert values["SAC_REPLAY_DIR"] == "/node/scratch 7/ring"
+    assert user.resolved()["SAC_REPLAY_DIR"] == "/tmp/ring"
+    assert re.fullmatch(r"it's \d+ \$HOME", values["SAC_ROBOT"])
+    assert values["SAC_ENV_PYTHON"] == str(user.folder / "my_params.py")
+    assert values["VIRTUAL_ENV"] == f"{user.tools.parent}/env"
+    assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
+
+
+@pytest.mark.parametrize(
+    "places",
+    ["", "SAC_LOGS_DIR=runs", "SAC_LOGS_DIR=../of_all/./runs", "SAC_LOGS_DIR=~/runs", "SAC_LOGS_DIR=/runs/../x",
+     "SAC_EXP_DIR=logs/x SAC_LOGS_DIR=runs", "SAC_EXP_DIR=~/x"],
+)  # fmt: skip
+def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
+    (user.folder / "linked").mkdir()
+    (user.folder / "linked/vars.sh").symlink_to("../vars.sh")
+    user.write_vars(f"unset SAC_EXP_DIR\n{places}\n")
+    environ = read_vars_file(user.folder / "vars.sh", {"PATH": os.environ["PATH"], "HOME": "/home/user"})
+    for path in ("vars.sh", "linked/vars.sh"):
+        done = user.run("submit.sh", path, "--dry_run", HOME="/home/user")
+        assert done.returncode == 0, done.stderr
+        (told,) = re.findall(r"(?m)^    SAC_EXP_DIR=(.*)$", done.stderr)
+        with mock.patch.dict(os.environ, {"HOME": "/home/user"}):
+            values, findings = read_variables(environ, vars_file=user.folder / path, root=ROOT)
+        assert findings == [] and Path(shlex.split(told)[0]) == values["exp_dir"]
+        assert "SAC_LOGS_DIR=" not in done.stderr
+
+
+def test_other_runs_are_not_copied(user: User) -> None:
+    user.write_vars("unset SAC_EXP_DIR\nSAC_LOGS_DIR=runs\n")
+    snapshots = [user.submit("--array=0-1"), user.submit()]
+    assert [done.returncode for done in snapshots] == [0, 0], snapshots
+    (params,) = user.folder.glob("runs/test/snapshot/*/params")
+    assert {path.name for path in params.iterdir()} == {"my_params.py", "my.json", "vars.sh"}
+
+
+def test_a_grid_is_frozen_too(user: User) -> None:
+    (user.folder / "my_grid.json").write_text('{"discount": [0.9, 0.99]}')
+    user.write_vars("SAC_GRID=my_grid.json\n")
+    assert user.submit("--array=0-1").returncode == 0
+    assert user.resolved()["SAC_GRID"] == f"{user.snapshot}/grid.json"
+    assert (user.snapshot / "grid.json").read_bytes() == (user.folder / "my_grid.json").read_bytes()
+
+
+def test_an_array_has_a_folder_of_its_own_and_a_throttle(user: User) -> None:
+    assert user.submit("--array", "0-9").returncode == 0
+    assert user.submit("--array=1,3%2").returncode == 0
+    scripts = sorted((user.folder / "run_array").glob("snapshot/*/job.sbatch"))
+    assert user.calls == [f"--array=0-9%10 {scripts[0]} 0", f"--array=1,3%2 {scripts[1]} 0"]
+    assert "run_array/slurm-%A_%a.out" in scripts[0].read_text()
+
+
+def test_an_array_that_is_larger_than_the_site_allows_is_split(user: User) -> None:
+    assert user.submit("--array", "0-249,98-110:5").returncode == 0
+    script = next((user.folder / "run_array").glob("snapshot/*/job.sbatch"))
+    assert user.calls == [
+        f"--array=0-100,98-100:5%10 {script} 0",
+        f"--array=0-100,2-9:5%10 {script} 101",
+        f"--array=0-47%10 {script} 202",
+    ]
+
+
+def test_training_on_a_login_node_is_refused(user: User) -> None:
+    assert "this machine submits to a SLURM cluster" in refused(user.run("run_script.sh", "vars.sh"))[0]
+    # With it, without a controller that answers, or in a job, it goes on to its checks.
+    for environ in ({"SAC_ALLOW_LOGIN": "1"}, {"STATE": "DOWN"}, {"SLURM_JOB_ID": "7"}):
+        assert "trains with" in user.run("run_script.sh", "vars.sh", **environ).stdout
+    assert "trains with" in user.run("run_script.sh", "--check", "vars.sh").stdout

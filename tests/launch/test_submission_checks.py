@@ -1,0 +1,201 @@
+"""What submit.sh checks before anything is queued, and what it refuses; sbatch itself is a fake one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+
+import pytest
+
+from tests.support.login_node import FAKE_PYTHON, User, refused
+from tests.support.waiting import until
+
+CHECKING_PYTHON = (
+    FAKE_PYTHON
+    + """
+printf '%s\\n' "$*" "job $SLURM_JOB_ID task $SLURM_ARRAY_TASK_ID memory $TFAGENTS_JOB_MB" >"$0.check"
+{ends}
+"""
+)
+
+
+def checks(user: User, ends: str) -> None:
+    user.add_tool("../env/bin/python", CHECKING_PYTHON.replace("{ends}", ends))
+
+
+def test_the_dry_run_makes_the_checks(user: User) -> None:
+    checks(user, "echo 'ERROR settings  no such attribute discont'; exit 2")
+    done = user.submit("--dry_run", "--set", "discont=0.9", "--array=7-9")
+    assert (
+        done.returncode == 2 and "no such attribute discont" in done.stderr and "nothing was submitted" in done.stderr
+    )
+    assert done.stdout.startswith("#!/usr/bin/env bash\n#SBATCH")
+    command, given = (user.tools / "../env/bin/python.check").read_text().splitlines()
+    assert f"{user.folder}/vars.sh" in command and command.endswith("--set discont=0.9 --check")
+    assert given == "job 0 task 7 memory 4500"
+    assert user.submit("--dry_run", "--no_check").returncode == 0 and not user.exp_dir.exists()
+
+
+def test_what_was_frozen_is_checked_before_it_is_queued(user: User) -> None:
+    checks(user, "echo 'note  memory  it is tight'; exit 0")
+    done = user.submit("--set", "discount=0.9", "--array=7-9")
+    assert done.returncode == 0 and len(user.calls) == 1 and "note  memory  it is tight" in done.stderr
+    command, given = (user.tools / "../env/bin/python.check").read_text().splitlines()
+    assert f"{user.snapshot}/variables.sh" in command and command.endswith("--set discount=0.9 --check")
+    assert given == "job 0 task 7 memory 4500"
+    assert "it is tight" in (user.snapshot / "check.txt").read_text()
+
+
+def test_what_the_check_refuses_is_not_queued(user: User) -> None:
+    checks(user, "echo 'ok    config  fine'; echo 'ERROR params  num_iter is missing'; exit 2")
+    done = user.submit()
+    assert done.returncode == 2 and user.calls == [] and not user.exp_dir.exists()
+    assert "ERROR params  num_iter is missing" in done.stderr and "fine" not in done.stderr
+    assert "nothing was submitted" in done.stderr
+    user.exp_dir.mkdir()
+    (user.exp_dir / "run.json").touch()
+    assert user.submit().returncode == 2 and sorted(path.name for path in user.exp_dir.iterdir()) == ["run.json"]
+    assert user.submit("--no_check").returncode == 0 and len(user.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "told"),
+    [
+        ("", ("--no_check",), "--no_check"),
+        ("SAC_EXEC_PREFIX='container x'\n", (), "the environment is that of SAC_EXEC_PREFIX"),
+        ("SAC_JOB_PRELUDE='module load x'\n", (), "the environment is that of SAC_JOB_PRELUDE"),
+    ],
+)
+def test_where_the_check_can_not_be_made_the_job_makes_it(
+    user: User, more: str, options: tuple[str, ...], told: str
+) -> None:
+    checks(user, "exit 2")
+    user.write_vars(more)
+    done = user.submit(*options)
+    assert done.returncode == 0 and len(user.calls) == 1 and told in done.stderr
+
+
+def test_a_python_that_only_nodes_have_is_left_to_the_job(user: User) -> None:
+    """The start is refused here, which says nothing of the place where the job runs."""
+    user.write_vars("SAC_PYTHON=/opt/on_nodes/bin/python\n")
+    done = user.submit()
+    assert done.returncode == 0 and len(user.calls) == 1 and (user.snapshot / "job.sbatch").exists(), done
+    assert "checked by the job, not here: SAC_PYTHON=/opt/on_nodes/bin/python is no program here" in done.stderr
+    assert "nothing was submitted" not in done.stderr
+    user.write_vars("SAC_VENV=env\n")
+    assert refused(user.submit()) == ["SAC_VENV=env must be an absolute path: jobs start in other folders"]
+
+
+@pytest.mark.parametrize("where", ["", "/", "/new/run", "/new//run/", "/../empty/run"])
+def test_folders_that_were_there_outlive_a_refusal(user: User, where: str) -> None:
+    checks(user, "exit 2")
+    mine = user.folder / "mine/empty"
+    mine.mkdir(parents=True)
+    user.write_vars(f"SAC_EXP_DIR={shlex.quote(f'{mine}{where}')}\n")
+    assert user.submit().returncode == 2
+    assert mine.is_dir() and not list(mine.iterdir())
+
+
+def test_nobody_waits_for_the_clean_up(user: User) -> None:
+    old = user.exp_dir / "snapshot/20260101-000001-1"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    # It takes as long as the queue does not answer, and 10 s at most.
+    user.add_tool(
+        "squeue",
+        '#!/usr/bin/env bash\ncut -d" " -f6 /proc/$$/stat >"$0.session"\nuntil [[ -e $0.go ]]; do sleep 0.02; done\n',
+    )
+    done = user.submit("--no_check")
+    assert done.returncode == 0 and len(user.calls) == 1 and old.exists()
+    (user.tools / "squeue.go").touch()
+    until(lambda: len(list((user.exp_dir / "snapshot").iterdir())) == 1, 30.0, "the clean-up")
+    # A Ctrl-C, or the terminal's end, does not reach it.
+    assert int((user.tools / "squeue.session").read_text()) != os.getsid(0)
+    assert not old.exists()
+
+
+def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
+    checks(user, "exit 1")
+    done = user.submit()
+    assert done.returncode == 0 and "exit code 1, see" in done.stderr and len(user.calls) == 1
+    checks(user, "exec sleep 300")
+    # Shorter than 20 s, for the test.
+    user.add_tool("timeout", '#!/usr/bin/env bash\nexec /usr/bin/timeout "${@:1:2}" ${3/20/0.5} "${@:4}"\n')
+    began = time.monotonic()
+    done = user.submit()
+    assert done.returncode == 0 and "could not be checked within 20 s" in done.stderr and len(user.calls) == 2
+    assert time.monotonic() - began < 15.0
+
+
+@pytest.mark.parametrize(
+    ("options", "megabytes"),
+    [
+        (("--mem=9G",), "9216"), (("--mem", "700"), "700"), (("--mem=2T",), "2097152"), (("--mem=4096K",), "4"),
+        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""), (("--mem-bind=local",), "4500"),
+    ],
+)  # fmt: skip
+def test_the_check_knows_the_memory_of_the_job(user: User, options: tuple[str, ...], megabytes: str) -> None:
+    checks(user, "exit 0")
+    assert user.submit(*options).returncode == 0
+    assert (user.tools / "../env/bin/python.check").read_text().endswith(f"memory {megabytes}\n")
+
+
+def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
+    (user.folder / "vars.sh").write_text(
+        "SAC_REVERB_CPUS=0 SAC_TRAIN_CPUS=two SAC_PARAMS=no.py SAC_USE_HYPERTHREADS=yes\n"
+    )
+    findings = refused(user.submit("--array", "0..3", "--nodes=2-4"))
+    text = "\n".join(findings)
+    assert len(findings) == 10
+    for words in (
+        "SAC_REVERB_CPUS=0 must be a whole number", "SAC_TRAIN_CPUS=two must be", "SAC_NUM_COLLECT_WORKERS is missing",
+        "SAC_COLLECT_WORKER_CPUS is missing", "SAC_PARAMS=no.py must be an existing file", "SAC_CONFIG is missing",
+        "SAC_USE_HYPERTHREADS=yes must be 0 or 1", "SAC_EXP_NAME is missing", "--nodes=2-4 must be a number of nodes",
+        "--array=0..3 must be task ids such as 0-9",
+    ):  # fmt: skip
+        assert words in text
+    assert user.calls == [] and not user.exp_dir.exists()
+
+
+def test_files_are_looked_for_as_by_a_start(user: User) -> None:
+    elsewhere = user.folder / "elsewhere"
+    elsewhere.mkdir()
+    (user.folder / "vars.sh").rename(elsewhere / "vars.sh")
+    (elsewhere / "my_params.py").write_text("class TrainParams: ...  # Of the vars file's folder.\n")
+    (finding,) = refused(user.run("submit.sh", "elsewhere/vars.sh"))
+    assert finding.startswith("SAC_PARAMS=my_params.py must be one file") and str(user.folder) in finding
+    (user.folder / "my_params.py").unlink()
+    assert user.run("submit.sh", "elsewhere/vars.sh").returncode == 0
+    (params,) = user.exp_dir.glob("snapshot/*/params/my_params.py")
+    assert "Of the vars file's folder" in params.read_text()
+
+
+def test_other_refusals(user: User) -> None:
+    assert user.run("submit.sh").returncode == 2 and user.run("submit.sh", "--time=3").returncode == 2
+    assert refused(user.run("submit.sh", "nowhere.sh"))[0].startswith("vars file nowhere.sh is missing")
+    assert "--array needs a value" in refused(user.submit("--array"))[0]
+    user.write_vars("false\n")
+    assert "vars.sh fails (line 4)" in refused(user.submit())[0]
+    user.write_vars("SAC_EXP_DIR=$PWD/my.json/run\n")
+    assert "my.json/run can't be made" in refused(user.submit())[0]
+    user.write_vars('SAC_EXP_DIR="$TMPDIR/run"\n')
+    assert "must not depend on the job" in refused(user.submit())[0]
+    user.write_vars()
+    (user.tools / "sbatch").unlink()
+    path = f"{user.tools}:{os.path.dirname(shutil.which('env') or '')}"
+    if shutil.which("sbatch", path=path) is None:
+        assert "sbatch is not on PATH" in refused(user.submit(PATH=path))[0]
+
+
+def test_a_folder_that_is_too_large_is_refused(user: User) -> None:
+    (user.folder / "data.bin").write_bytes(bytes(3 * 2**20))
+    user.write_vars("SAC_SNAPSHOT_MB=2\n")
+    (finding,) = refused(user.submit())
+    assert (
+        "has 4 files with 3 MiB" in finding
+        and "Traceback" not in finding
+        and "SAC_SNAPSHOT_MB=2" in finding
+        and "a folder of their own" in finding
+    )
