@@ -93,13 +93,16 @@ def wait_for_a_policy(progress: list[Any], senders: list[Any], secs: float) -> i
 class Clients:
     """`count` simulated workers in a few processes."""
 
-    def __init__(self, port: int, count: int, target: Callable[..., None] = simulate) -> None:
+    def __init__(
+        self, port: int, count: int, target: Callable[..., None] = simulate, most_processes: int = _PROCESSES
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._processes: list[Any] = []
         self._pipes: list[Pipe] = []
-        for k in range(min(_PROCESSES, count)):
+        num_processes = min(most_processes, count)
+        for k in range(num_processes):
             ours, theirs = multiprocessing.Pipe()
-            share = range(k * count // _PROCESSES, (k + 1) * count // _PROCESSES) if count >= _PROCESSES else range(1)
+            share = range(k * count // num_processes, (k + 1) * count // num_processes)
             process = context.Process(target=target, args=(theirs, port, share), daemon=True)
             process.start()
             self._processes.append(process)
@@ -137,7 +140,7 @@ class Clients:
             process.join()
 
 
-def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
+def measure(outcome: Outcome, count: int, server_cpu: int, secs: float, most_processes: int) -> None:
     """All figures of one number of workers."""
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection
@@ -146,7 +149,7 @@ def measure(outcome: Outcome, count: int, server_cpu: int, secs: float) -> None:
         connection = Connection(f"localhost:{port}", lambda: False)
         connection.put(tables.WEIGHTS, [np.zeros(_POLICY_BYTES, np.uint8)])
         connection.put(tables.PROGRESS, tables.Progress(1, 0, 0, -1).to_wire())
-        clients = Clients(port, count)
+        clients = Clients(port, count, most_processes=most_processes)
         server = psutil.Process(told["pid"])
         try:
             for order in ("segment", "confirm", "policy", "all"):
@@ -223,7 +226,7 @@ def main() -> None:
     others = cpus[1:] or cpus
     os.sched_setaffinity(0, others)  # The simulated workers inherit it.
     for count in (8,) if args.quick else (16, 256, 1000):
-        measure(outcome, count, cpus[0], 1.0 if args.quick else 8.0)
+        measure(outcome, count, cpus[0], *((0.3, 2) if args.quick else (8.0, _PROCESSES)))
     outcome.note(f"the server on CPU {cpus[0]}, the simulated workers on {format_cpu_list(others)}")
     outcome.print()
 

@@ -291,7 +291,7 @@ def main() -> None:
     cpus = allowed_cpus()
     os.sched_setaffinity(0, {cpus[-1]})  # As the launcher does it: the trainer's CPU is its own.
     outcome = Outcome(__doc__.splitlines()[0])
-    secs = 1.0 if args.quick else 8.0
+    secs = 0.3 if args.quick else 8.0
     sizes = [int(size) for size in args.sizes.split(",") if size] or (
         [100_000] if args.quick else [10_000, 100_000, 1_000_000, 10_000_000]
     )
@@ -306,7 +306,7 @@ def main() -> None:
                 outcome.row("into it, segments of 50 steps", steps_in_per_sec(port, secs, 50), "steps/s")
                 outcome.ratio("minibatches/s over 2,000", out / 2000, 1.0)
                 outcome.ratio("steps/s in over 500,000", into / 500_000, 1.0)
-                replay, fixed = learner_ratio(port, 2 if args.quick else 15)
+                replay, fixed = learner_ratio(port, 1 if args.quick else 15)
                 outcome.row("learner with replay", replay, "updates/s")
                 outcome.ratio("learner with replay over constant batch", replay / fixed, 0.97)
         fixed_bytes = told["pss"] - told["ring_bytes"]
@@ -314,7 +314,7 @@ def main() -> None:
         outcome.row(f"opening an empty ring of {steps:,} steps", told["open_secs"] * 1000, "ms")
         if is_claim:
             outcome.ratio("400 MB over the memory beside the steps", 400e6 / fixed_bytes, 1.0)
-    rates = draws_per_sec(sizes[0] if args.quick else 1_000_000, 2 if args.quick else 20)
+    rates = draws_per_sec(sizes[0] if args.quick else 1_000_000, 1 if args.quick else 20)
     for name, values in rates.items():
         outcome.row(f"{name} of three steps, without the server", statistics.median(values), "minibatches/s")
     for name, target in (("mini-races", 0.6), ("draws with priorities", None), ("mini-races with priorities", 0.4)):

@@ -328,7 +328,7 @@ def look_micros(rounds: int) -> float:
 
 def main() -> None:
     quick = parse_args().quick
-    rounds, episodes, most_envs = (1, 1, 4) if quick else (10, 15, 16)
+    rounds, episodes, most_envs, horizon = (1, 1, 4, 100) if quick else (10, 15, 16, HORIZON)
     result = Outcome(__doc__.splitlines()[0])
 
     result.row("default actor in NumPy, sampled actions", forward_per_second(5 * rounds), "actions/s")
@@ -359,7 +359,7 @@ def main() -> None:
         ("Minitaur", minitaur, lambda env: env.env, True, min(episodes, 4), _TARGET_MINITAUR),
     ]
     for name, module, simulator, greedy, count, least in simulators:
-        share, bare_rate = share_of_bare_simulator(module.TrainParams({"horizon": HORIZON}), simulator, count, greedy)
+        share, bare_rate = share_of_bare_simulator(module.TrainParams({"horizon": horizon}), simulator, count, greedy)
         result.row(f"{name}, bare simulator", bare_rate, "steps/s")
         result.ratio(f"{name}: worker over bare simulator", share, least)
     publish, refresh, size = fresh_policy_costs(10 * rounds)

@@ -94,21 +94,6 @@ def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path
     assert len(told) == len(starts), "each step is a start once"
 
 
-def test_so_it_is_where_no_iteration_is_set(tmp_path):
-    """One update a step, in the default's steps; also in a run that goes on."""
-    params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
-    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON})
-    for iterations in (3, 5):
-        code, output = finish(run.start("--set", f"num_iter={iterations}", "--set", "log_period_itrs=1"))
-        assert code == 0, f"{output}\n{run.logs()}"
-    ring = open_ring(run)
-    ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, 6)]
-    assert [ring.steps_up_to(iteration) for iteration in range(5)] == ends
-    rows = [row for row in read_metrics(run.exp_dir / "metrics.csv") if row["critic_loss"] is not None]
-    assert [row["train_step"] for row in rows] == ends
-    assert [row["env_steps"] - ring.init_steps for row in rows] == ends
-
-
 def in_few_iterations(tmp_path, iterations, settings, workers):
     """A finished run with these settings and several environments a worker, its ring, and steps of the policy in it."""
     run = UserRun(
@@ -147,26 +132,42 @@ def test_recurrent_networks_with_all_that_sequences_can_have(tmp_path):
     assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_run_is_measured_in_steps(tmp_path):
-    """Random steps, length and all three periods."""
-    run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
-    settings = ("env_steps_before_training=50", "num_env_steps=450", "eval_period_env_steps=200")
-    settings += ("log_period_env_steps=100", "checkpoint_period_env_steps=150", "num_iter=1000")
+def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
+    """Iterations of the default's steps, one update a step; random steps, length and all three periods by steps."""
+    params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
+    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
+    settings = ("env_steps_before_training=50", "num_env_steps=1050", "eval_period_env_steps=500")
+    settings += ("log_period_env_steps=300", "checkpoint_period_env_steps=350", "num_iter=1000")
     code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
-    assert code == 0 and "finished: num_env_steps=450 is reached" in output, f"{output}\n{run.logs()}"
+    assert code == 0 and "finished: num_env_steps=1050 is reached" in output, f"{output}\n{run.logs()}"
     ring = open_ring(run)
     assert ring.init_steps == 50, "exactly so many, shared by the workers"
-    rows = read_metrics(run.exp_dir / "metrics.csv")
-    ends = [50 + STEPS * iteration for iteration in range(1, 11)]
-    crossed = {every: [end for end in ends if end // every > (end - STEPS) // every] for every in (100, 200)}
-    assert [row["env_steps"] for row in rows if row["critic_loss"] is not None] == [*crossed[100], 450]
-    assert [row["env_steps"] for row in rows if row["eval_return"] is not None] == [0, *crossed[200], 450]
+    iteration_ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, 8)]
+    assert [ring.steps_up_to(iteration) for iteration in range(5)] == iteration_ends[:5]
+    ends = [50 + end for end in iteration_ends[:5]]
+    crossed = {
+        every: [end for end in ends if end // every > (end - ENV_STEPS_PER_ITER) // every] for every in (300, 350, 500)
+    }
+    trained, evaluated = rows_of(run)
+    assert [row["env_steps"] for row in trained] == crossed[300] == [450, 650, 1050]
+    assert [row["train_step"] for row in trained] == [row["env_steps"] - 50 for row in trained]
+    assert [row["env_steps"] for row in evaluated] == [0, *crossed[500]] == [0, 650, 1050]
     names = {path.name for path in (RunPaths(run.exp_dir).policies / "checkpoints").iterdir()}
-    for end in [end for end in ends if end // 150 > (end - STEPS) // 150]:
-        assert any(str(int(RATIO * (end - 50))) in name for name in names), (end, names)
-    code, output = finish(run.start("--set", "num_env_steps=570"))
-    assert code == 0 and "finished: num_env_steps=570 is reached" in output, f"{output}\n{run.logs()}"
-    assert run.trainer()["iteration"] == 13 and run.trainer()["train_step"] == int(RATIO * 13 * STEPS)
+    for end in crossed[350]:
+        assert any(str(end - 50) in name for name in names), (end, names)
+
+    # So it is in a run that goes on, to an end within an iteration.
+    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_env_steps=50"))
+    assert code == 0 and "finished: num_env_steps=1350 is reached" in output, f"{output}\n{run.logs()}"
+    assert [open_ring(run).steps_up_to(iteration) for iteration in range(7)] == iteration_ends
+    assert [(row["env_steps"] - 50, row["train_step"]) for row in rows_of(run)[0][-2:]] == [(1200, 1200), (1400, 1400)]
+    assert (run.trainer()["iteration"], run.trainer()["train_step"]) == (7, 1400)
+
+
+def rows_of(run):
+    """Those of training, and those of evaluations."""
+    rows = read_metrics(run.exp_dir / "metrics.csv")
+    return [[row for row in rows if row[name] is not None] for name in ("critic_loss", "eval_return")]
 
 
 def test_kills_of_worker_and_server_change_who_collects_and_not_how_much_is_learned(tmp_path):

@@ -78,7 +78,7 @@ def start(tmp_path):
 
 
 def test_in_lockstep_they_come_and_go_as_they_like(start):
-    run, process = start(400, asynchronous=False)
+    run, process = start(200, asynchronous=False)
     join = run.join_two()
     run.wait_until_all_collect()
     assert "going on without" not in run.log("replay"), "it waits for worker 1, which is planned"
@@ -111,7 +111,7 @@ def test_in_lockstep_they_come_and_go_as_they_like(start):
 
 
 def test_their_experience_counts_in_asynchronous_runs(start):
-    run, process = start(800, asynchronous=True)
+    run, process = start(300, asynchronous=True)
     join = run.join_two()
     run.wait_until_all_collect()
     join.send_signal(signal.SIGKILL)  # Its workers end with it.

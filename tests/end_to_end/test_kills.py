@@ -18,7 +18,7 @@ WHOLE_RUN = ("everything", "interrupt")
 
 @pytest.mark.timeout(600)
 def test_whatever_is_killed_nothing_that_was_promised_is_lost(tmp_path):
-    run = NumberedRun(tmp_path, iterations=500)
+    run = NumberedRun(tmp_path, iterations=350)
     campaign = Campaign(run, seed=3, say=print)
     kinds = (*ALONE, *PAIRS, *WHOLE_RUN)
     try:

@@ -16,6 +16,7 @@ from tfagents_system.run_files.run_paths import TRAINER
 pytestmark = pytest.mark.slow
 
 ITERATIONS = 500  # More than a fast machine makes while it waits for failures.
+ITERATIONS_AFTER = 60  # Made once all is well again.
 CHECKPOINT_SECS = 6.0  # SAC_CHECKPOINT_MINUTES of a NumberedRun
 
 
@@ -59,13 +60,14 @@ def fails(campaign, *words):
 
 
 def resumes(campaign):
-    """The same command goes on from the last checkpoint to the end; every step is accounted for."""
+    """The same command goes on from the last checkpoint to the end, soon now; every step is accounted for."""
     run, checkpoint = campaign.run, newest(campaign.run)
     assert checkpoint is not None
-    campaign.start()
+    end = run.iterations = checkpoint.iteration + ITERATIONS_AFTER
+    campaign.start("--set", f"num_iter={end}")
     assert run.beat(TRAINER)["resumed_at_step"] == checkpoint.train_step
     assert campaign.finish() == 0
-    assert run.trainer()["train_step"] == ITERATIONS * UPDATES
+    assert run.trainer()["train_step"] == end * UPDATES
     assert run.balance().violations == []
 
 

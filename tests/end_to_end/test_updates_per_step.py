@@ -1,6 +1,10 @@
-"""Updates follow the experience exactly, however long episodes are and whatever stops the run or kills its trainer."""
+"""Updates follow the experience exactly, however long episodes are and whatever stops the run or kills its trainer.
+
+Also where a run goes on elsewhere: its directory was moved, and the scratch that its ring lay on is another node's.
+"""
 
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -71,16 +75,34 @@ def open_ring(run):
     return Ring.open(paths.replay, layout, EPISODES_IN_BUFFER * (HORIZON + 1))
 
 
-def test_the_ratio_is_exact_after_a_stop_in_mid_iteration_and_a_killed_trainer(tmp_path):
-    run = UserRun(tmp_path, PARAMS, {"horizon": HORIZON})
+def move(run, scratch):
+    """Another directory; what was on the scratch is gone."""
+    assert any(scratch.rglob("header.bin"))
+    shutil.rmtree(scratch)
+    moved = run.folder / "elsewhere" / "run"
+    moved.parent.mkdir()
+    run.exp_dir.rename(moved)
+    run.exp_dir = moved
+    with run.vars_file.open("a") as file:
+        file.write(f"SAC_EXP_DIR={moved}\n")
+
+
+def test_the_ratio_is_exact_after_a_stop_in_mid_iteration_a_move_and_a_killed_trainer(tmp_path):
+    run = UserRun(tmp_path, PARAMS, {"horizon": HORIZON}, replay_dir=tmp_path / "scratch")
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 1000)
     process.send_signal(signal.SIGINT)
     code, output = finish(process)
     assert code == 75, f"{output}\n{run.logs()}"
     stopped = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+    assert stopped.train_step >= 1000 and stopped.iteration < ITERATIONS
+    move(run, tmp_path / "scratch")
 
     process = run.start()
+    run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) > stopped.train_step)
+    assert run.trainer()["resumed_at_step"] == stopped.train_step
+    # What the trainer had drawn from was in the run directory's copy.
+    assert run.status()["roles"]["replay"]["env_steps"] >= stopped.train_step / RATIO
     run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) > stopped.iteration + 1)
     os.kill(run.status()["roles"]["trainer"]["pid"], signal.SIGKILL)
     code, output = finish(process)

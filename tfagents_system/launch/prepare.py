@@ -296,6 +296,7 @@ def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | Non
     sys.stdout.flush()
     for name in (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN):  # From here on the run directory says it.
         os.environ.pop(name, None)
+    os.environ["TFAGENTS_PYTHON"] = sys.executable
     handed_over = 2
     if fork_server is not None:
         with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.

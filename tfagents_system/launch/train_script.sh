@@ -25,7 +25,9 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 [[ -d $root/tfagents_system ]] || root=$(cd "$root/../.." && pwd)
 # shellcheck source=tfagents_system/launch/toolkit_python.sh
 source "$root/tfagents_system/launch/toolkit_python.sh"
-python=$(toolkit_python "$root")
+# Prepare is run by the one that was found: its packages are looked at once.
+python=${TFAGENTS_PYTHON:-$(toolkit_python "$root")}
+unset TFAGENTS_PYTHON
 case ${PYTHONPATH:-} in
   "$root" | "$root":*) ;;
   *) export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}:$PWD" ;;
