@@ -34,6 +34,9 @@ STYLES: Mapping[str, Style] = {
     "sac": Style("#0072B2", (), "o"),
     "sac, 50 steps": Style("#56B4E9", (), "s"),
     "sac, 50 steps, learning rates 1e-3": Style("#CC79A7", (), "D"),
+    "sac, 50 steps, fine-tuned": Style("#D55E00", (), "^"),
+    "sac, 50 steps, layer norm": Style("#0072B2", (), "o"),
+    "sac, 50 steps, layer norm, 20 demonstrations": Style("#D55E00", (), "^"),
     "tqc": Style("#CC79A7", (), "s"),
     "crossq": Style("#D55E00", (), "^"),
     "crossq x2": Style("#D55E00", (), "^"),
@@ -52,6 +55,11 @@ FIGURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hopper": ("Hopper-v5", ("sac", "sac, 50 steps", "SBX SAC")),
     "double_pendulum": ("InvertedDoublePendulum-v5", ("sac", "SBX SAC")),
     "pendulum_pixels": ("Pendulum-v1 from pixels", ("sac",)),
+    "double_pendulum_demos": (
+        "InvertedDoublePendulum-v5 with demonstrations",
+        ("sac, 50 steps, layer norm", "sac, 50 steps, layer norm, 20 demonstrations"),
+    ),
+    "heavy_pendulum": ("Pendulum-v1 with twice the mass", ("sac, 50 steps", "sac, 50 steps, fine-tuned")),
 }
 
 
