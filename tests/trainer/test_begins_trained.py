@@ -18,8 +18,9 @@ class Export:
         self.best: list[Any] = []
 
     def save_checkpoint(self, iteration: int) -> str:
-        self.there.append(f"policy_checkpoint_{10 * iteration:010d}")
-        return self.there[-1]
+        name = f"policy_checkpoint_{10 * iteration:010d}"
+        self.there += [name] * (name not in self.there)
+        return name
 
     def has_checkpoint(self, name: str) -> bool:
         return name in self.there
