@@ -87,6 +87,11 @@ class RealRun:
         self._output.close()
         self._temporary.cleanup()
 
+    def stop(self) -> None:
+        """Stops the run, which saves a checkpoint before it ends."""
+        self._process.terminate()
+        self._process.wait(timeout=_END_SECS)
+
     def interrupt(self, number: signal.Signals) -> None:
         """Ends the run by a signal and starts the same command again; SIGKILL takes all its processes with it."""
         roles = list(self.processes().values())

@@ -14,6 +14,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.learning import experts
 from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
 from benchmarks.processes import ROOT, end_on_sigterm, run_json
 from benchmarks.real_run import RealRun
@@ -66,18 +68,22 @@ def train(
     return _train_ours(task, variant, seed, env_python)
 
 
-def _train_ours(task: Task, variant: Variant, seed: int, env_python: str | None) -> list[tuple[int, float]]:
-    """A run by run_script.sh with one worker, ended when it has been evaluated after the last step."""
-    config = {
-        "environment": task.environment,
-        "horizon": task.horizon,
-        "attributes": attributes_of(task, variant),
-    }
+def _train_ours(
+    task: Task, variant: Variant, seed: int, env_python: str | None, keep: Path | None = None
+) -> list[tuple[int, float]]:
+    """A run by run_script.sh with one worker, ended when it has been evaluated after the last step.
+
+    Args:
+      keep: Where its run directory goes then; None: it is not kept.
+    """
+    prior_data, begins_with = of_expert(task, variant, env_python)
+    attributes = attributes_of(task, variant) | prior_data
+    config = {"environment": task.environment, "horizon": task.horizon, "attributes": attributes}
     train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
     variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_VIDEO": 0}
     further = {} if env_python is None else {"SAC_ENV_PYTHON": env_python}
     deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
-    with RealRun(FOLDER / "params.py", config, variables | further) as run:
+    with RealRun(FOLDER / "params.py", config, variables | further | begins_with) as run:
 
         def evaluations() -> list[tuple[int, float]]:
             rows = read_metrics(run.paths.metrics_csv)
@@ -85,7 +91,33 @@ def _train_ours(task: Task, variant: Variant, seed: int, env_python: str | None)
 
         what = f"an evaluation after {task.steps} steps"
         run.wait_until(lambda: _is_over(evaluations(), task), what, deadline_secs, poll_secs=_POLL_SECS)
+        if keep is not None:
+            run.stop()
+            shutil.copytree(run.paths.exp_dir, keep.with_suffix(".partial"), dirs_exist_ok=True)
+            keep.with_suffix(".partial").rename(keep)
         return evaluations()
+
+
+def of_expert(task: Task, variant: Variant, env_python: str | None) -> tuple[dict[str, object], dict[str, object]]:
+    """What a run has of the task's expert, which is trained first where there is none: attributes, and variables."""
+    attributes, variables = dict[str, object](), dict[str, object]()
+    if variant.demonstrations:
+        expert = _expert_of(task.expert, env_python)
+        attributes["prior_data"] = str(experts.demonstrations_of(expert, variant.demonstrations))
+    if variant.is_fine_tuned:
+        variables["SAC_AGENT_FROM"] = _expert_of(task.expert, env_python)
+    return attributes, variables
+
+
+def _expert_of(task: str, env_python: str | None) -> Path:
+    """The run directory of a task's expert, which is plain SAC; see experts.py."""
+
+    def train(seed: int, folder: Path) -> None:
+        whole = TASKS[task]
+        shortened = dataclasses.replace(whole, steps=whole.expert_steps or whole.steps)
+        _train_ours(shortened, OURS["sac, 50 steps"], seed, env_python, folder)
+
+    return experts.expert_of(task, train)
 
 
 def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
@@ -196,8 +228,9 @@ def main() -> None:
             for variant in arguments.variant:
                 if any((e.task, e.variant, e.seed) == (task, variant, seed) for e in read_record(path)):
                     continue
-                began = time.monotonic()
                 whole = TASKS[task]
+                of_expert(whole, variants[variant], arguments.env_python)  # It does not count in the run's time.
+                began = time.monotonic()
                 shortened = dataclasses.replace(whole, steps=min(whole.steps, arguments.steps or whole.steps))
                 found = train(shortened, variants[variant], seed, arguments.peers_python, arguments.env_python)
                 secs = time.monotonic() - began

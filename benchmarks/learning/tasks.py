@@ -73,6 +73,8 @@ class Task:
       values: Where its actions are discrete, what learners of their values have.
       goals: Whether it has goals: peers then have HER with four of five goals replaced.
       peer_options: For every peer, as of Variant.
+      expert: The task whose expert demonstrates, or is fine-tuned where the environment is another one; see experts.py.
+      expert_steps: Of the run that makes an expert of this task; None: as many as any.
     """
 
     environment: str
@@ -85,6 +87,8 @@ class Task:
     values: ValueSettings | None = None
     goals: bool = False
     peer_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    expert: str = ""
+    expert_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +102,8 @@ class Variant:
       learning_rate: Of actor, critics and alpha, where it is ours and the task has none; None: the defaults.
       discrete: Whether its actions are.
       values: Whether it learns their values as the task's settings say.
+      demonstrations: Episodes of the task's expert that are its prior data.
+      is_fine_tuned: It begins with the agent of the task's expert.
     """
 
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -108,11 +114,17 @@ class Variant:
     learning_rate: float | None = None
     discrete: bool = False
     values: bool = False
+    demonstrations: int = 0
+    is_fine_tuned: bool = False
 
     def fits(self, task: Task) -> bool:
         """Whether the algorithm has the task's kind of actions, and the task has what the variant leaves out."""
         switched_off = {"hindsight_share", "normalize_observations"} & set(self.attributes)
-        return self.discrete == (task.values is not None) and switched_off <= set(task.attributes)
+        is_of_kind, of_expert = self.discrete == (task.values is not None), TASKS.get(task.expert)
+        has_changed = of_expert is not None and of_expert.environment != task.environment
+        is_shown = of_expert is not None and not has_changed
+        has_expert = (has_changed or not self.is_fine_tuned) and (is_shown or not self.demonstrations)
+        return is_of_kind and has_expert and switched_off <= set(task.attributes)
 
 
 # As in RL Baselines3 Zoo's settings of HER for Fetch; a step of the target in each update, as there.
@@ -123,7 +135,7 @@ _PEER_GOALS = {"gamma": 0.95, "tau": 0.05}
 
 TASKS = {
     "pendulum": Task("Pendulum-v1", 200, 10_000, 1_000, 5, 1e-3),
-    "double_pendulum": Task("InvertedDoublePendulum-v5", 1000, 50_000, 5_000, 140),
+    "double_pendulum": Task("InvertedDoublePendulum-v5", 1000, 50_000, 5_000, 140, expert_steps=20_000),
     # Dropped quantiles are TQC's alone; its paper has these.
     "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45, attributes={"num_dropped_quantiles": 5}),
     "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1, attributes={"num_dropped_quantiles": 0}),
@@ -136,6 +148,14 @@ TASKS = {
         1e-3,
         {"frame_stack": 3, "train_batch_size": 128, "image_encoder_filters": (16, 16, 16, 16)},
     ),
+    # From 20 demonstrations of the expert of the same environment, beside from nothing.
+    "double_pendulum_demos": Task("InvertedDoublePendulum-v5", 1000, 10_000, 1_000, 140, expert="double_pendulum"),
+    "hopper_demos": Task("Hopper-v5", 1000, 50_000, 5_000, 45, expert="hopper"),
+    # Other masses than those that the expert was trained with (changed_mass.py).
+    "heavy_pendulum": Task(
+        "benchmarks.learning.changed_mass:HeavyPendulum-v0", 200, 6_000, 500, 5, 1e-3, expert="pendulum"
+    ),
+    "heavy_hopper": Task("benchmarks.learning.changed_mass:HeavyHopper-v0", 1000, 50_000, 5_000, 45, expert="hopper"),
     # Learners of values: RL Baselines3 Zoo's settings of QR-DQN; those of its DQN take 150,000 to 200,000 steps.
     "cartpole": Task(
         "CartPole-v1", 500, 50_000, 2_560, 45, values=ValueSettings(256, 128, 2.3e-3, 64, 10, 8_000, 0.04)
@@ -161,15 +181,19 @@ TASKS = {
     ),
 }
 
+_STEPS = {"env_steps_per_iter": 50, "log_period_itrs": 20}
+
 OURS = {
     "sac": Variant(),
     "sac, no lag": Variant({"max_policy_lag": 0}),
     "sac, no hindsight": Variant({"hindsight_share": None}),
     "sac, raw observations": Variant({"normalize_observations": False}),
-    "sac, 50 steps": Variant({"env_steps_per_iter": 50, "log_period_itrs": 20}),
-    "sac, 50 steps, learning rates 1e-3": Variant(
-        {"env_steps_per_iter": 50, "log_period_itrs": 20}, learning_rate=1e-3
-    ),
+    "sac, 50 steps": Variant(_STEPS),
+    "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),
+    "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
+    # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
+    "sac, 50 steps, layer norm, 20 demonstrations": Variant({**_STEPS, "critic_layer_norm": True}, demonstrations=20),
+    "sac, 50 steps, fine-tuned": Variant({**_STEPS, "env_steps_before_training": 0}, is_fine_tuned=True),
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),

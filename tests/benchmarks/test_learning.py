@@ -2,15 +2,20 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
+from tf_agents.trajectories import policy_step
+from tf_agents.trajectories import time_step as ts
 
-from benchmarks.learning import algorithms
+from benchmarks.learning import algorithms, experts
 from benchmarks.learning.algorithms import Evaluation, append, attributes_of, read_record, runs_of
 from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -77,7 +82,8 @@ def test_every_variant_of_ours_has_attributes_that_the_checks_accept(task: str, 
 
 
 def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {variant for variant in OURS if OURS[variant].fits(TASKS["cartpole"])} == {"dqn", "iqn", "sac_discrete"}
+    discrete = {"dqn", "iqn", "sac_discrete", "sac_discrete, target entropy 0.35"}
+    assert {variant for variant in OURS if OURS[variant].fits(TASKS["cartpole"])} == discrete
     monkeypatch.setattr(sys, "argv", ["algorithms", "--task", "cartpole", "--variant", "sac"])
     with pytest.raises(SystemExit) as ended:
         algorithms.main()
@@ -129,3 +135,95 @@ def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyP
         command = ["--library", variant.library, "--algorithm", variant.algorithm, "--environment", "Pendulum-v1"]
         monkeypatch.setattr(sys, "argv", ["learning", *command, "--steps", "10", "--eval_steps", "5"])
         assert learning.parse_arguments().updates_per_step == variant.updates_per_step
+
+
+class FakeRun:
+    """In the place of a real run: at its last evaluation as soon as it is asked."""
+
+    started: ClassVar[list[tuple[dict[str, Any], dict[str, Any]]]] = []
+
+    def __init__(self, params: Path, config: dict[str, Any], variables: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.paths = RunPaths(Path(self._folder.name))
+        (self.paths.exp_dir / "policies").mkdir()
+        self.started.append((config, variables))
+
+    def __enter__(self) -> "FakeRun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def wait_until(self, *_: Any, **__: Any) -> None: ...
+
+    def stop(self) -> None:
+        (self.paths.exp_dir / "saved").touch()
+
+
+def test_experts_are_trained_once_demonstrate_and_are_fine_tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, tuned = OURS["sac, 50 steps, layer norm, 20 demonstrations"], OURS["sac, 50 steps, fine-tuned"]
+    assert [name for name in TASKS if shown.fits(TASKS[name])] == ["double_pendulum_demos", "hopper_demos"]
+    assert [name for name in TASKS if tuned.fits(TASKS[name])] == ["heavy_pendulum", "heavy_hopper"]
+    played: list[list[str]] = []
+
+    def run_json(command: list[str], secs: float) -> dict[str, float]:
+        played.append(command)
+        Path(command[-1]).touch()
+        return {"mean": 0.0}
+
+    FakeRun.started.clear()
+    monkeypatch.setattr(algorithms, "RealRun", FakeRun)
+    monkeypatch.setattr(algorithms, "read_metrics", lambda path: [])
+    monkeypatch.setattr(experts, "run_json", run_json)
+    monkeypatch.setattr(experts.expert_of, "__defaults__", (tmp_path,))
+    for seed in (0, 1):
+        algorithms.train(TASKS["double_pendulum_demos"], shown, seed, "python")
+    demos = tmp_path / "double_pendulum_20_demonstrations.npz"
+    assert [config["attributes"].get("prior_data") for config, _ in FakeRun.started] == [None, str(demos), str(demos)]
+    assert [variables["SAC_SEED"] for _, variables in FakeRun.started] == [1000, 0, 1]
+    assert (tmp_path / "double_pendulum" / "saved").exists(), "it was stopped before it was kept, and so has saved"
+    (command,) = played
+    assert command[3:] == [str(tmp_path / "double_pendulum"), "--episodes", "20", "--out", str(demos)]
+    algorithms.train(TASKS["heavy_pendulum"], tuned, 0, "python")
+    (expert, own), (config, variables) = FakeRun.started[-2:]
+    assert (expert["environment"], own["SAC_SEED"]) == ("Pendulum-v1", 1000)
+    assert variables["SAC_AGENT_FROM"] == tmp_path / "pendulum" and "HeavyPendulum" in config["environment"]
+
+
+def test_a_demonstration_has_what_was_seen_done_and_earned() -> None:
+    class Env:
+        def __init__(self) -> None:
+            self.steps = 0
+
+        def reset(self) -> ts.TimeStep:
+            return ts.restart(np.zeros(1, np.float32))
+
+        def step_in_environment_units(self, action: np.ndarray) -> ts.TimeStep:
+            self.steps += 1
+            seen = np.full(1, self.steps, np.float32)
+            return ts.termination(seen, 2.0 * self.steps) if self.steps == 3 else ts.transition(seen, 2.0 * self.steps)
+
+    class Policy:
+        def get_initial_state(self, batch_size: int) -> tuple[()]:
+            return ()
+
+        def action(self, time_step: ts.TimeStep, state: Any) -> policy_step.PolicyStep:
+            return policy_step.PolicyStep(time_step.observation + 0.5)
+
+    episode = experts._episode(Env(), Policy())
+    assert episode.observations[""].tolist() == [[0.0], [1.0], [2.0], [3.0]]
+    assert episode.actions[""].tolist() == [[0.5], [1.5], [2.5]] and episode.rewards.tolist() == [2.0, 4.0, 6.0]
+    assert episode.is_terminated
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "body"), [("HeavyPendulum-v0", "Pendulum-v1", 2.0), ("HeavyHopper-v0", "Hopper-v5", 1.5)]
+)
+def test_bodies_are_heavier(name: str, plain: str, body: float) -> None:
+    def mass(which: str) -> float:
+        found: Any = gymnasium.make(which).unwrapped
+        return float(found.m if hasattr(found, "m") else found.model.body_mass.sum())
+
+    assert mass(f"benchmarks.learning.changed_mass:{name}") == pytest.approx(body * mass(plain))

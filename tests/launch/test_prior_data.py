@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.launch import prepare, resources
+from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -168,6 +170,45 @@ def test_there_is_room_for_experts_alone_or_behind_files(
     alone = {**environ, "SAC_EXPERT_WORKERS": "0", "TFAGENTS_EDITS": "take"}
     params.write_text(EXPERTS)
     assert prepare.prepare(alone, None), "experts may have brought some"
+
+
+def test_what_experts_have_brought_stays_where_another_agent_begins(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is the first one, of a run that was stopped before its first update."""
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1", "TFAGENTS_EDITS": "take"}
+    params.write_text(TOGETHER)
+    assert prepare.prepare(environ, None)
+
+    def bring(number: int, steps: int) -> None:
+        ring = open_prior(paths.prior_data, StoredRing(paths.prior_data).layout, grows=True)
+        (of_file,) = [each for each in StoredRing(paths.prior_data).segments() if each.num_steps == 12][:1]
+        cut = {name: getattr(of_file, name)[:steps] for name in ("reward", "discount")}
+        observation, action = [of_file.observation[0][: steps + 1]], [of_file.action[0][:steps]]
+        ring.keep(
+            dataclasses.replace(
+                of_file, incarnation=9, number=number, observation=observation, action=action, is_prior=True, **cut
+            )
+        )
+
+    def sizes() -> list[int]:
+        return [segment.num_steps for segment in StoredRing(paths.prior_data).segments()]
+
+    bring(0, 4)
+    bring(1, 7)
+    assert sizes() == [12, 4, 7]
+    write_demos(tmp_path / "mine" / "data" / "demos.npz", 6)
+    assert prepare.prepare(environ, None) and sizes() == [6, 4, 7]
+    assert "11 steps that experts have brought before" in capsys.readouterr().out
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    reset = {**environ, "TFAGENTS_RESET": "agent"}
+    params.write_text(EXPERTS)
+    assert prepare.prepare(reset, None) and sizes() == [4, 7]
+    assert StoredRing(paths.prior_data).capacity_rows == 5 * 21
+    (tmp_path / "mine" / "config.json").write_text('{"horizon": 9}')
+    params.write_text(EXPERTS.replace("= 5", "= 1"))
+    assert prepare.prepare(reset, None) and sizes() == [7], "the newest that fit 10 rows"
 
 
 def test_an_agent_that_began_without_room_for_experts_does_not_get_it(environ: dict[str, str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.prior_data import mark_as_made
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
 Tell = Callable[[str], None]
@@ -37,6 +38,7 @@ class PriorForm:
       rewards: Of data without rewards; None: there must be some.
       expert_rows: Room for what experts bring, in rows.
       segment_rows: Of their segments, at most.
+      kept: What they have brought already, which has a part of that room.
     """
 
     conversion: Conversion
@@ -45,6 +47,7 @@ class PriorForm:
     rewards: StepRewards | None = None
     expert_rows: int = 0
     segment_rows: int = 1
+    kept: Sequence[Segment] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +89,49 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     ring = Ring.open(folder, layout, sum(sizes) + form.expert_rows, max([*sizes, form.segment_rows]))
     for each in found:
         add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
-    ring.make_durable()
     if sources and not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
+    told = _in_words([each.name for each in found], ring, form)
+    add_segments(ring, form.kept, Path("experts"), form.frame_stack)
+    ring.make_durable()
     mark_as_made(ring)
-    names, megabytes = ", ".join(each.name for each in found), layout.step_bytes / 2**20
-    told = [f"{names}: {ring.training_steps:,} steps in {ring.filled_rows * megabytes:,.1f} MiB"] if sources else []
+    return told
+
+
+def _in_words(sources: Sequence[str], ring: Ring, form: PriorForm) -> str:
+    """What a ring holds, and has room for."""
+    megabytes, told = ring.layout.step_bytes / 2**20, list[str]()
+    if sources:
+        size = f"{ring.filled_rows * megabytes:,.1f} MiB"
+        told.append(f"{', '.join(sources)}: {ring.training_steps:,} steps in {size}")
     if form.expert_rows:
         told.append(f"room for {form.expert_rows:,} steps of experts, {form.expert_rows * megabytes:,.1f} MiB")
+    if form.kept:
+        told.append(f"{sum(each.num_steps for each in form.kept):,} steps that experts have brought before")
     return "; ".join(told)
+
+
+def brought_by_experts(folder: Path, rows_of_files: int, layout: Layout, most_rows: int, tell: Tell) -> list[Segment]:
+    """What experts have added to a ring of prior data: the newest segments that fit a room.
+
+    Args:
+      folder: Of the ring.
+      rows_of_files: Before theirs.
+      layout: Of the ring that they are for.
+      most_rows: The room.
+      tell: Called if none of it fits.
+
+    Raises:
+      UserError: The ring can't be read.
+    """
+    stored = StoredRing(folder)
+    if lines := differences(layout, stored.layout):
+        tell(f"what experts have brought has other columns than this run, and is left out: {'; '.join(lines)}")
+        return []
+    found = list(stored.segments(min(stored.rows - rows_of_files, most_rows)))
+    while sum(each.num_rows for each in found) > most_rows:
+        del found[0]
+    return found
 
 
 def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:

@@ -292,7 +292,8 @@ class Inspector:
         elif folder := self._environ.get(PRIOR_FOLDER):
             self._enter("reading prior_data")
             folders = (self._origin().parent, self._values["params"].parent)
-            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check)
+            before = self._run.prior_data if self._run is not None else None
+            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check, before)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
@@ -15,12 +15,22 @@ from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
+if TYPE_CHECKING:
+    from tfagents_system.experience.prior_ring import PriorForm
+    from tfagents_system.transport.segments import Segment
+
 _GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
 _ROOM = "n_expert_episodes_in_prior_data"
+_ROWS = "rows_of_files"  # The first of the ring.
 
 
 def make_prior_data(
-    params: TrainParamsBase, specs: bytes, folder: Path, folders: Sequence[Path], check: Check
+    params: TrainParamsBase,
+    specs: bytes,
+    folder: Path,
+    folders: Sequence[Path],
+    check: Check,
+    before: Path | None = None,
 ) -> Path | None:
     """Makes it in a folder below `folder`, which is returned; None if something is wrong.
 
@@ -30,33 +40,50 @@ def make_prior_data(
       folder: Exists.
       folders: Where relative paths are looked for, the first one first.
       check: Gets what was found.
+      before: The ring of an agent before, perhaps: what experts have brought stays.
     """
+    from tfagents_system.experience.prior_ring import build
+    from tfagents_system.replay.stored_ring import StoredRing
+
+    made = folder / "prior_data"
+    with check.catching():
+        form = _form(params, specs, before, check)
+        try:
+            check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
+            rows = StoredRing(made).rows - sum(each.num_rows for each in form.kept)
+            room = params.n_expert_episodes_in_prior_data
+            write_json(made / _GIVEN, {"prior_data": _texts(params.prior_data), _ROOM: room, _ROWS: rows})
+            return made
+        except OSError as error:
+            raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
+    return None
+
+
+def _form(params: TrainParamsBase, specs: bytes, before: Path | None, check: Check) -> PriorForm:
+    """How it is stored; arguments as of `make_prior_data`."""
     from tfagents_system.experience.conversion import conversion_for
-    from tfagents_system.experience.prior_ring import PriorForm, build
+    from tfagents_system.experience.prior_ring import PriorForm, brought_by_experts
     from tfagents_system.replay import ring_sizes
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
         conversion = conversion_for(params, Path(file.name))
-    form = PriorForm(
+    layout = conversion.layout
+    kept: list[Segment] = []
+    room = ring_sizes.expert_rows(params, layout)
+    rows = (read_json(before / _GIVEN) or {}).get(_ROWS) if before is not None else None
+    if room and before is not None and rows is not None:
+        kept = brought_by_experts(before, rows, layout, room, check.notes.append)
+    return PriorForm(
         conversion,
         params.sample_form_ctor().sequence_length,
         params.frame_stack,
         params.prior_rewards,
-        ring_sizes.expert_rows(params, conversion.layout),
-        ring_sizes.segment_rows(params, conversion.layout),
+        room,
+        ring_sizes.segment_rows(params, layout),
+        kept,
     )
-    made = folder / "prior_data"
-    with check.catching():
-        try:
-            check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
-            given = {"prior_data": _texts(params.prior_data), _ROOM: params.n_expert_episodes_in_prior_data}
-            write_json(made / _GIVEN, given)
-            return made
-        except OSError as error:
-            raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
-    return None
 
 
 def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
