@@ -55,8 +55,8 @@ FIGURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hopper": ("Hopper-v5", ("sac", "sac, 50 steps", "SBX SAC")),
     "double_pendulum": ("InvertedDoublePendulum-v5", ("sac", "SBX SAC")),
     "pendulum_pixels": ("Pendulum-v1 from pixels", ("sac",)),
-    "double_pendulum_demos": (
-        "InvertedDoublePendulum-v5 with demonstrations",
+    "reach_demos": (
+        "Reach with demonstrations",
         ("sac, 50 steps, layer norm", "sac, 50 steps, layer norm, 20 demonstrations"),
     ),
     "heavy_pendulum": ("Pendulum-v1 with twice the mass", ("sac, 50 steps", "sac, 50 steps, fine-tuned")),
