@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.outside_modules import outside_notes
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
@@ -114,6 +116,16 @@ class Inspector:
         self._uses_copies = has_begun and edits != TAKE
 
     def run(self, render: bool, plan: CpuPlan | None) -> Inspection:
+        imported = set(sys.modules)
+        self._run_checks(render, plan)
+        if "params" in self._values and "server" not in self._values:
+            kept = [self._run.params_folder] if self._run is not None else []
+            own = self._values["params"].parent, self._origin().parent, *kept
+            self.found.checks["params folder"].notes += outside_notes(imported, own)
+        self.found.doing = ""
+        return self.found
+
+    def _run_checks(self, render: bool, plan: CpuPlan | None) -> None:
         before_bytes = psutil.Process().memory_info().rss
         params = self.load_inputs()
         if params is not None:
@@ -148,8 +160,6 @@ class Inspector:
                 self._check_agent_start(trial.agent, params.actor_observations)
                 self._make_prior_data(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
-        self.found.doing = ""
-        return self.found
 
     def _enter(self, doing: str) -> None:
         self.found.doing = doing
