@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tfagents_system.launch.python_path import ROOT
 
 _OF_PACKAGES = ("site-packages", "dist-packages")
+_GENERATED = "__"  # `__main__`, and what AutoGraph makes.
 _MOST_NAMED = 4
 
 
@@ -27,23 +28,20 @@ def outside_notes(before: Collection[str], own: Iterable[Path]) -> list[str]:
     found = defaultdict[Path, set[str]](set)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        # `__main__`, and what AutoGraph generates.
-        if name in before or name.startswith("__") or not isinstance(file, str):
+        if name in before or name.startswith(_GENERATED) or not isinstance(file, str):
             continue
         path = Path(file).absolute()
-        ways = path, path.resolve()
-        if (
-            path.is_file()
-            and not any(way.is_relative_to(folder) for way in ways for folder in known)
-            and not _is_installed(path)
-        ):
+        if path.is_file() and not _is_of(path, known):
             depth = name.count(".") + (path.stem == "__init__")
             found[path.parents[min(depth, len(path.parents) - 1)]].add(name.partition(".")[0])
     return [_note(folder, sorted(names)) for folder, names in sorted(found.items()) if not _holds_packages(folder)]
 
 
-def _is_installed(path: Path) -> bool:
-    return any(name in path.parts for name in _OF_PACKAGES)
+def _is_of(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a file, or what it links to, is in one of the folders, or in one for packages."""
+    ways = path, path.resolve()
+    is_package = any(name in path.parts for name in _OF_PACKAGES)
+    return is_package or any(way.is_relative_to(folder) for way in ways for folder in folders)
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -56,5 +54,6 @@ def _note(folder: Path, names: list[str]) -> str:
     are, them = ("are", "them") if len(names) > 1 else ("is", "it")
     return (
         f"{', '.join(names[:_MOST_NAMED])}{more} {are} imported from {folder}, which is no part of the run's copies: "
-        f"an edit there changes this run, and it plays only where that folder is on the path; put {them} beside the params"
+        "an edit there changes this run, and it plays only where that folder is on the path; "
+        f"put {them} beside the params"
     )
