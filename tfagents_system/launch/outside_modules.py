@@ -24,7 +24,7 @@ def outside_notes(before: Collection[str], own: Iterable[Path]) -> list[str]:
     """
     paths = sysconfig.get_paths()
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    known = [Path(folder).resolve() for folder in (*own, *installed, ROOT / "tfagents_system")]
+    known = [folder.resolve() for folder in (*own, *map(Path, installed), ROOT / "tfagents_system")]
     found = defaultdict[Path, set[str]](set)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
