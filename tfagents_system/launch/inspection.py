@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.outside_modules import outside_notes
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
@@ -116,16 +114,6 @@ class Inspector:
         self._uses_copies = has_begun and edits != TAKE
 
     def run(self, render: bool, plan: CpuPlan | None) -> Inspection:
-        imported = set(sys.modules)
-        self._run_checks(render, plan)
-        if "params" in self._values and "server" not in self._values:
-            kept = [self._run.params_folder] if self._run is not None else []
-            own = self._values["params"].parent, self._origin().parent, *kept
-            self.found.checks["params folder"].notes += outside_notes(imported, own)
-        self.found.doing = ""
-        return self.found
-
-    def _run_checks(self, render: bool, plan: CpuPlan | None) -> None:
         before_bytes = psutil.Process().memory_info().rss
         params = self.load_inputs()
         if params is not None:
@@ -160,6 +148,8 @@ class Inspector:
                 self._check_agent_start(trial.agent, params.actor_observations)
                 self._make_prior_data(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
+        self.found.doing = ""
+        return self.found
 
     def _enter(self, doing: str) -> None:
         self.found.doing = doing
@@ -240,6 +230,11 @@ class Inspector:
         if self._uses_copies and self._run is not None and self._run.params_folder.is_dir():
             return self._run.params_folder / source.name
         return source
+
+    def own_folders(self) -> list[Path]:
+        """Of the params, and of the copy that runs; none where the run has begun elsewhere."""
+        has_own = "params" in self._values and "server" not in self._values
+        return [self._values["params"].parent, self._origin().parent] if has_own else []
 
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""
