@@ -82,6 +82,13 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     assert prepare.prepare(environ, None)
 
 
+def test_variables_that_only_files_of_the_users_can_read_are_noted(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.check({**environ, "SAC_GPU_KIND": "a", "SAC_BATCH": "3"}, None) == 0
+    assert "SAC_BATCH, SAC_GPU_KIND: no variable of the toolkit is called so, only your" in capsys.readouterr().out
+
+
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
     (tmp_path / "config.json").write_text('{"horzion": 20}')
