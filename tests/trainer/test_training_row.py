@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_the_age_of_policies_is_a_mean_over_reports_and_absent_without() -> None
 def test_what_is_left_follows_from_steps_and_from_a_bound_of_iterations(
     steps_rate: float | None, num_iter: int, left: float | None
 ) -> None:
-    log = types.SimpleNamespace(
+    log: Any = types.SimpleNamespace(
         newest={"updates_per_s": 50.0, "env_steps_per_s": steps_rate},
         _plan=types.SimpleNamespace(mean_updates=100.0),
         _params=types.SimpleNamespace(num_iter=num_iter, num_env_steps=1000),
