@@ -40,6 +40,10 @@ STYLES: Mapping[str, Style] = {
     "redq x5": Style("#009E73", (), "D"),
     "droq x5": Style("#56B4E9", (), "v"),
     "droq x10": Style("#009E73", (), "v"),
+    "dqn": Style("#0072B2", (), "o"),
+    "iqn": Style("#D55E00", (), "^"),
+    "SB3 DQN": Style("#000000", (5, 2), "x"),
+    "SB3-contrib QR-DQN": Style("#7F7F7F", (1.5, 1.5), "+"),
     "SBX SAC": Style("#000000", (5, 2), "x"),
     "SB3 SAC": Style("#7F7F7F", (1.5, 1.5), "+"),
 }
@@ -51,6 +55,7 @@ FIGURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "hopper": ("Hopper-v5", ("sac", "sac, 50 steps", "SBX SAC")),
     "double_pendulum": ("InvertedDoublePendulum-v5", ("sac", "SBX SAC")),
+    "cartpole": ("CartPole-v1", ("dqn", "iqn", "SB3 DQN", "SB3-contrib QR-DQN")),
     "pendulum_pixels": ("Pendulum-v1 from pixels", ("sac",)),
 }
 
