@@ -193,4 +193,7 @@ def test_edits_are_trained_when_asked_for(user):
     assert [evaluations(user)[iteration] for iteration in (7, 8)] == pytest.approx([WINDY + 10.0, WINDY + 10.0])
     rows = read_metrics(user.exp_dir / "metrics.csv")
     assert [row["edits"] for row in rows if row["iteration"] in (6, 8) and row["eval_return"] is not None] == [None, 1]
+    best = json.loads((user.exp_dir / "policies" / "best.json").read_text())
+    stages = [(each["eval_return"], each["edits"]) for each in (*best["earlier_stages"], best)]
+    assert stages == [(pytest.approx(CALM), 0), (pytest.approx(WINDY), 0), (pytest.approx(WINDY + 10.0), 1)]
     assert run_checkpoints.newest_complete(user.exp_dir / "checkpoints").train_step == 8 * UPDATES

@@ -101,6 +101,9 @@ def test_what_a_run_is_made_of_is_what_its_params_import_and_name(project: Path)
         ("glob.glob(f'{HERE}/models/o*.xml')", {"models/other.xml"}),
         ("glob.iglob('./**/*.csv', recursive=True)", {"track.csv"}),
         ("glob.glob('wheels/*.xml')", set()),
+        ("gymnasium.make('plot:Drone-v0')", {"plot.py"}),
+        ("gymnasium.make('made.unmade:my-ns/Drone-v0')", {"made/unmade.py"}),
+        ("print('plot: as-is', 'plot.a-b', 'plot-2:Drone')", set()),
         ("ROBOT.parent.glob('*'), '**/*', '*.*', '[a-z]+ .py', 'a * b.py', '/'", set()),
     ],
 )  # fmt: skip

@@ -18,8 +18,9 @@ class Export:
         self.best: list[Any] = []
 
     def save_checkpoint(self, iteration: int) -> str:
-        self.there.append(f"policy_checkpoint_{10 * iteration:010d}")
-        return self.there[-1]
+        name = f"policy_checkpoint_{10 * iteration:010d}"
+        self.there += [name] * (name not in self.there)
+        return name
 
     def has_checkpoint(self, name: str) -> bool:
         return name in self.there
@@ -62,3 +63,18 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
         kept.take(iteration, 10 * iteration, {"eval_return": value})
     assert export.best[-1][0] == f"policy_checkpoint_{best}"
     assert f"policy_checkpoint_{best}" in export.there
+
+
+def test_what_was_best_before_an_edit_is_never_deleted() -> None:
+    """Not even where no update was done between two evaluations: both policies have one name."""
+    export: Any = Export()
+    state, common = TrainerState(), (export, Saves(), lambda _: False)
+    took = []
+    for edits, results in ((0, {1: 1.0, 2: 9.0}), (1, {2: -9.0, 3: -5.0, 4: -7.0, 5: -4.0})):
+        kept = EvaluatedCheckpoints(Params(), state, *common, edits=edits)  # type: ignore[arg-type]
+        for iteration, value in results.items():
+            kept.write(iteration)
+            kept.take(iteration, 10 * iteration, {"eval_return": value})
+            took.append(int(export.best[-1][0][-2:]))
+    assert took == [10, 20, 20, 30, 30, 50]
+    assert {int(name[-2:]) for name in export.there} == {10, 20, 50}, "the first, and the best before and after"

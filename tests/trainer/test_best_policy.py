@@ -73,6 +73,21 @@ def test_a_curriculum_that_was_changed_back_begins_anew_as_well() -> None:
     assert [each["checkpoint"] for each in back.to_json()["earlier_stages"]] == ["c10", "c12"]
 
 
+def test_edited_files_that_are_taken_begin_anew() -> None:
+    state = TrainerState()
+    assert evaluate(BestPolicies(params_with(), state), 10, 5.0) == (None, 0)
+    best = BestPolicies(params_with(), state, edits=1)
+    assert evaluate(best, 20, -3.0) == (None, 0), "the best one before the edit stays on disk"
+    assert evaluate(best, 30, -4.0) is None
+    state = TrainerState(**json.loads(json.dumps(dataclasses.asdict(state))))  # A resume takes nothing.
+    best = BestPolicies(params_with(), state, edits=1)
+    assert evaluate(best, 40, -4.0) is None
+    assert evaluate(best, 50, -2.0) == ("c20", 20)
+    found = best.to_json()
+    assert (found["checkpoint"], found["eval_return"], found["edits"]) == ("c50", -2.0, 1)
+    assert [(each["checkpoint"], each["edits"]) for each in found["earlier_stages"]] == [("c10", 0)]
+
+
 def test_a_run_that_got_more_iterations_keeps_what_its_last_policy_was_evaluated_with() -> None:
     state = TrainerState()
     best = BestPolicies(params_with({"wind": WIND}, num_iter=40), state)

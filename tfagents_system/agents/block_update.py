@@ -229,7 +229,7 @@ class BlockUpdate:
         return self._compiled_block(measure_block)
 
     def _compiled_block(self, function: Callable[..., Any]) -> Any:
-        """A compiled function of a block's arrays. AutoGraph would take a third of a second to find the same loop."""
+        """A compiled function of a block's arrays. AutoGraph would take a fifth of a second to find the same loop."""
         return tf.function(function, input_signature=[self.block_spec], autograph=False).get_concrete_function()
 
     def _array_specs(self) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.run_files import metric_columns
-from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.rows_file import RowsFile, cell, numbers_of, read_rows
+from tfagents_system.run_files.run_inputs import edits_taken
 from tfagents_system.run_files.run_paths import RunPaths
 
 _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: its step and its time.
@@ -35,7 +35,7 @@ class MetricsLog:
     def __init__(self, paths: RunPaths, curriculum_names: Sequence[str]) -> None:
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
-        self._edits = len((read_json(paths.run_json) or {}).get("edits", []))
+        self._edits = edits_taken(paths)
         self._agents_before = agents_before(paths)
         names = (f"curriculum/{name}" for name in curriculum_names)
         self._file = RowsFile(paths.metrics_csv, [*metric_columns.ALWAYS, *names], "metrics")

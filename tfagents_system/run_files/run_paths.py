@@ -71,12 +71,13 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last, the best, and the best of each earlier stage",
+        "last, the best, and the best of each earlier stage and before each edit that was taken",
     )
     best_json = Below(
         "policies/best.json",
         "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
-        "of that evaluation; `earlier_stages`: the same for earlier tasks (docs/how_to/curriculum.md). Only "
+        "of that evaluation; `edits`: how often the run had taken edited files; `earlier_stages`: the same for earlier "
+        "tasks (docs/how_to/curriculum.md, docs/how_to/edit_a_run.md). Only "
         "complete evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 _MOST_BYTES = 1 << 20  # Of a data file that is searched for names of others.
-_MODULE = re.compile(r"[A-Za-z_][\w.]*[.:][\w.]*\w")  # In a text: `arm:Arm` of an entry point, `robots.arm`.
+# In a text: `robots.arm`, `arm:Arm` of an entry point, `arm:robots/Reach-v0` of Gymnasium.
+_MODULE = re.compile(r"[A-Za-z_][\w.]*(?:\.[\w.]*|:[\w.:/-]*)\w")
 _PATTERN = re.compile(r"[\w./*?\[\]!-]*[*?\[][\w./*?\[\]!-]*")  # Of file names: `models/*.xml`.
 _RANGE = re.compile(r"\[[^]]*\]?")
 _TEXT_OF_JSON = re.compile(r'"([^"\\]*)"')

@@ -1,4 +1,7 @@
-"""Which policy checkpoint is the best one, in each stage of the task that policies are evaluated on."""
+"""Which policy checkpoint is the best one, in each stage of the task that policies are evaluated on.
+
+A stage begins with values of the curriculum, and with edited files that the run takes.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from tfagents_system.trainer.trainer_checkpoints import TrainerState
 class BestPolicies:
     """Keeps the best evaluation of the present stage in the trainer's state, and what was best in the stages before.
 
-    Returns on an easier task say nothing of the present one, so a new stage begins without a best policy.
+    Returns on another task say nothing of the present one, so a new stage begins without a best policy.
 
     Args:
       params: Of the run.
       state: Of the trainer.
+      edits: How often the run has taken edited files, which may have changed the task.
     """
 
-    def __init__(self, params: TrainParamsBase, state: TrainerState) -> None:
+    def __init__(self, params: TrainParamsBase, state: TrainerState, edits: int = 0) -> None:
         self._task = EvaluatedTask(params.env_config, params.num_iter)
         self._metric = params.best_metric
         self._state = state
+        self._edits = edits
 
     def is_best(self, row: Mapping[str, Any], iteration: int) -> bool:
         """Whether the policy of an evaluation is the best one now."""
@@ -42,15 +47,23 @@ class BestPolicies:
             replaced = None, 0
         state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")
         state.best_checkpoint, state.best_iteration = checkpoint, iteration
-        state.best_stage = self._task.stage(iteration)
+        state.best_stage, state.best_edits = self._task.stage(iteration), self._edits
         return replaced
+
+    def is_kept(self, checkpoint: str | None) -> bool:
+        """Whether it is the best one, of the present stage or of an earlier one."""
+        earlier = (each["checkpoint"] for each in self._state.earlier_stages)
+        return checkpoint == self._state.best_checkpoint or checkpoint in earlier
 
     def to_json(self) -> dict[str, Any]:
         """What best.json says; its first two keys are those of earlier versions."""
         return {**self._told(), "metric": self._metric, "earlier_stages": self._state.earlier_stages}
 
     def _begins_stage(self, iteration: int) -> bool:
-        return self._state.best_checkpoint is None or self._stage_of_best() != self._task.stage(iteration)
+        state = self._state
+        if state.best_checkpoint is None or state.best_edits != self._edits:
+            return True
+        return self._stage_of_best() != self._task.stage(iteration)
 
     def _stage_of_best(self) -> Values:
         """A checkpoint of an earlier version does not say it."""
@@ -67,4 +80,5 @@ class BestPolicies:
             **self._best_row(),
             "iteration": state.best_iteration,
             "curriculum": self._stage_of_best(),
+            "edits": state.best_edits,
         }

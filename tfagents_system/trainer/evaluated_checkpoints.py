@@ -26,6 +26,7 @@ class EvaluatedCheckpoints:
       is_last: Whether a policy of that iteration is the result of the run.
       begins_trained: Whether the agent of iteration 0 was given or has learned offline. Without it that one, random
         weights, has no checkpoint.
+      edits: How often the run has taken edited files; what is best begins anew with each.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class EvaluatedCheckpoints:
         saves: TrainerSaves,
         is_last: Callable[[int], bool],
         begins_trained: bool = False,
+        edits: int = 0,
     ) -> None:
         self._params = params
         self._period = Period.of(params, "checkpoint")
@@ -44,7 +46,7 @@ class EvaluatedCheckpoints:
         self._saves = saves
         self._is_last = is_last
         self._first_iteration = 0 if begins_trained else 1
-        self._best = BestPolicies(params, state)
+        self._best = BestPolicies(params, state, edits)
         self._has_warned = False
 
     def write(self, iteration: int) -> None:
@@ -72,7 +74,7 @@ class EvaluatedCheckpoints:
 
     def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
-        if name == self._state.best_checkpoint:
+        if self._best.is_kept(name):
             return  # Also where there were no updates between two evaluations: both have this name.
         if name is None or self._is_periodic(iteration) or self._is_last(iteration) or self._export.is_first(name):
             return

@@ -18,6 +18,7 @@ from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_ru
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.agent_start import start_of_run
+from tfagents_system.run_files.run_inputs import edits_taken
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
@@ -72,7 +73,7 @@ class Trainer:
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
         evaluated = self._state, self._export, self._saves, self._log.is_last
         begins_trained = counts[2] > 0 or start_of_run(role.paths) is not None
-        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained, edits_taken(role.paths))
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         period = params.publish_period_updates if params.asynchronous else None

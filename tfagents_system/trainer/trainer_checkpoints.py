@@ -38,6 +38,7 @@ class TrainerState:
       best_checkpoint: Name of the policy checkpoint that reached it.
       best_iteration: Iterations completed then.
       best_stage: Values of the curriculum that it was evaluated with.
+      best_edits: How often the run had taken edited files then.
       end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
       periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
       earlier_stages: What was best in those before, as best.json has it.
@@ -61,6 +62,7 @@ class TrainerState:
     best_iteration: int = 0
     best_eval_success: float | None = None
     best_stage: dict[str, int | float] | None = None
+    best_edits: int = 0
     ended_early: str | None = None
     ended_for: str | None = None
     matmul_precision: str | None = None
