@@ -100,7 +100,7 @@ def prepare(
       UserError: With all findings.
     """
     if settings is None:
-        finish_interrupted(environ, vars_file)
+        finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server)
@@ -241,7 +241,7 @@ def main() -> int:
     if args.check:
         os.environ[SHOW_TRACES] = "1"
     if not args.check:
-        finish_interrupted(os.environ, args.vars_file)
+        finish_interrupted(run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT))
     if is_again(os.environ):
         _leave_out_what_was_done(args)
     if args.edits is not None:
