@@ -42,7 +42,10 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
     "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
   case $code in
-    0) grep '^note ' "$3" >&2 || true ;;
+    0)
+      grep '^note ' "$3" >&2 || true
+      echo "checked: nothing is in its way" >&2
+      ;;
     2)
       if why=$(python_fault "$1"); then
         echo "note: params and memory are checked by the job, not here: $why" >&2 && return
