@@ -29,6 +29,13 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.prior_checks import (
+    check_kept,
+    digests_in,
+    has_rows_of_experts,
+    make_prior_data,
+    prior_before,
+)
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
@@ -121,8 +128,6 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
-            if self._agent_begins:  # One that goes on may have what experts have brought.
-                check_prior_experts(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -148,6 +153,9 @@ class Inspector:
                 self._check_agent_start(trial.agent, params.actor_observations)
                 self._make_prior_data(params, self.found.specs)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
+        if params is not None and self._agent_begins:  # One that goes on may have what experts have brought.
+            are_kept = has_rows_of_experts(self.found.prior_data or self._prior_before)
+            check_prior_experts(params, self._values, self.found.checks[PARAMS], are_kept)
         self.found.doing = ""
         return self.found
 
@@ -281,10 +289,9 @@ class Inspector:
 
     def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
         """Makes the ring of prior data of an agent that begins; one that goes on has it."""
-        if not has_prior_data(params) or "server" in self._values or self.found.checks[PARAMS].errors:
+        is_elsewhere = bool({"server", "trainer_server"} & self._values.keys())  # The replay server, which draws.
+        if not has_prior_data(params) or is_elsewhere or self.found.checks[PARAMS].errors:
             return
-        from tfagents_system.launch.prior_checks import check_kept, make_prior_data
-
         check = self.found.checks["prior data"]
         if not self._agent_begins:
             assert self._run is not None
@@ -292,8 +299,15 @@ class Inspector:
         elif folder := self._environ.get(PRIOR_FOLDER):
             self._enter("reading prior_data")
             folders = (self._origin().parent, self._values["params"].parent)
-            before = self._run.prior_data if self._run is not None else None
-            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check, before)
+            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check, self._prior_before)
+
+    @property
+    def _prior_before(self) -> Path | None:
+        """Prior data of which an agent that begins keeps what experts have brought."""
+        files, digests = (self._values["params"], self._values["config"]), digests_in(self._environ.get(PRIOR_FOLDER))
+        inputs = run_inputs.Inputs(*files, digests=digests, agent=self.found.agent_start)
+        overrides = dataclasses.replace(self._overrides, defaults=self.found.defaults)
+        return prior_before(self._run, inputs, overrides, self._seed)
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
@@ -22,6 +26,42 @@ if TYPE_CHECKING:
 _GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
 _ROOM = "n_expert_episodes_in_prior_data"
 _ROWS = "rows_of_files"  # The first of the ring.
+_DIGESTS = "params_files.json"  # Beside the ring that is made.
+
+
+def pass_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Tells the process that makes the ring in `folder` what the params' folder has, see `Inputs`."""
+    write_json(folder / _DIGESTS, dict(digests))
+
+
+def digests_in(folder: str | None) -> Mapping[str, str]:
+    """What `pass_digests` has told; empty without a folder."""
+    return (read_json(Path(folder) / _DIGESTS) or {}) if folder else {}
+
+
+def prior_before(run: RunPaths | None, inputs: Inputs, overrides: Overrides, seed: int) -> Path | None:
+    """The prior data of a run in which an agent begins, if what experts have brought is of its task.
+
+    Args:
+      run: The run; None for a new one.
+      inputs, overrides, seed: Those of the start.
+    """
+    if run is None or not (
+        run_directory.has_begun(run) or run_directory.keeps_experience(run, inputs, overrides, seed)
+    ):
+        return None
+    return run.prior_data
+
+
+def has_rows_of_experts(folder: Path | None) -> bool:
+    """Whether experts have brought any of the prior data in a folder; False where there are none."""
+    if folder is None or (rows := (read_json(folder / _GIVEN) or {}).get(_ROWS)) is None:
+        return False
+    from tfagents_system.replay.stored_ring import StoredRing
+
+    with contextlib.suppress(UserError):  # Which is reported where they are read.
+        return StoredRing(folder).rows > rows
+    return False
 
 
 def make_prior_data(
