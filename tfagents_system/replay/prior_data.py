@@ -78,15 +78,22 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     return ring
 
 
-def go_back(folder: Path, layout: Layout, checkpoint: Checkpoint | None) -> None:
+def go_back(folder: Path, layout: Layout, checkpoint: Checkpoint | None, *, only_damaged: bool = False) -> None:
     """Goes back to a checkpoint of the agent that the ring was made for; None: to what the start made.
 
     For a ring that experts add to, where nobody knows which of its pages reached the disk.
+
+    Args:
+      folder: Of the ring.
+      layout: Of the run.
+      checkpoint: See above.
+      only_damaged: Only a ring without a whole header: the run's own goes on with all that is whole, so does this.
     """
     files = find_files(folder, layout)
     if files is None:
         return  # Which `open_prior` reports.
-    files.mend_header()
+    if not files.mend_header() and only_damaged:
+        return
     ring = Ring(files)
     for source in (checkpoint.prior if checkpoint is not None else folder / _MADE, folder / _MADE):
         with contextlib.suppress(FileNotFoundError):
