@@ -290,13 +290,13 @@ class Inspector:
     def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
         """Makes the ring of prior data of an agent that begins; one that goes on has it."""
         is_elsewhere = bool({"server", "trainer_server"} & self._values.keys())  # The replay server, which draws.
-        if not has_prior_data(params) or is_elsewhere or self.found.checks[PARAMS].errors:
+        if is_elsewhere or self.found.checks[PARAMS].errors:
             return
         check = self.found.checks["prior data"]
         if not self._agent_begins:
             assert self._run is not None
             check_kept(params, self._run, check)
-        elif folder := self._environ.get(PRIOR_FOLDER):
+        elif has_prior_data(params) and (folder := self._environ.get(PRIOR_FOLDER)):
             self._enter("reading prior_data")
             folders = (self._origin().parent, self._values["params"].parent)
             self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check, self._prior_before)
@@ -334,7 +334,7 @@ class Inspector:
         for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
-        prior_bytes = resources.reserved_bytes(made or self._paths.prior_data)
+        prior_bytes = resources.size_bytes(made or self._paths.prior_data)
         if made is not None:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.

@@ -21,7 +21,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.experience.prior_ring import PriorForm
-    from tfagents_system.transport.segments import Segment
 
 _GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
 _ROOM = "n_expert_episodes_in_prior_data"
@@ -90,7 +89,7 @@ def make_prior_data(
         form = _form(params, specs, before, check)
         try:
             check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
-            rows = StoredRing(made).rows - sum(each.num_rows for each in form.kept)
+            rows = StoredRing(made).rows - sum(form.kept.rows)
             room = params.n_expert_episodes_in_prior_data
             write_json(made / _GIVEN, {"prior_data": _texts(params.prior_data), _ROOM: room, _ROWS: rows})
             return made
@@ -102,7 +101,7 @@ def make_prior_data(
 def _form(params: TrainParamsBase, specs: bytes, before: Path | None, check: Check) -> PriorForm:
     """How it is stored; arguments as of `make_prior_data`."""
     from tfagents_system.experience.conversion import conversion_for
-    from tfagents_system.experience.prior_ring import PriorForm, brought_by_experts
+    from tfagents_system.experience.prior_ring import Brought, PriorForm, brought_by_experts
     from tfagents_system.replay import ring_sizes
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
@@ -110,7 +109,7 @@ def _form(params: TrainParamsBase, specs: bytes, before: Path | None, check: Che
         file.flush()
         conversion = conversion_for(params, Path(file.name))
     layout = conversion.layout
-    kept: list[Segment] = []
+    kept = Brought()
     room = ring_sizes.expert_rows(params, layout)
     rows = (read_json(before / _GIVEN) or {}).get(_ROWS) if before is not None else None
     if room and before is not None and rows is not None:
@@ -138,12 +137,19 @@ def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
             f"TrainParams.{' and '.join(asked)}: the agent of this run began without it. Let another one begin "
             "(--reset_training), choose another SAC_EXP_NAME, or set it to None"
         )
+    elif not given and room is None:
+        check.notes += ["nothing is drawn from prior data any more: prior_data=None"] * is_there
     elif (before := began.get("prior_data", given)) != given:
         check.notes.append(
             f"TrainParams.prior_data={', '.join(given) or None} is for an agent that begins (--reset_training): this "
             f"one keeps what it began with, {', '.join(before) or None}"
         )
-    if room is not None and began.get(_ROOM) not in (None, room):
+    if room is None and began.get(_ROOM) is not None:
+        check.notes.append(
+            f"TrainParams.{_ROOM}=None: what experts bring from now on comes into the run's own ring. This agent began "
+            f"with {_ROOM}={began[_ROOM]}"
+        )
+    elif began.get(_ROOM) not in (None, room):
         check.notes.append(
             f"TrainParams.{_ROOM}={room} is for an agent that begins (--reset_training): the ring of this one has room "
             f"for {began[_ROOM]}"

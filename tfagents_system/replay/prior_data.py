@@ -22,6 +22,7 @@ from tfagents_system.run_files.run_checkpoints import Checkpoint
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
+REMEDY = "lower n_expert_episodes_in_prior_data, give less prior_data, or free space"
 _MADE = "made.bin"  # In the ring's folder: its header as the start left it.
 
 
@@ -68,7 +69,8 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     stored = StoredRing(folder)
     if lines := differences(layout, stored.layout):
         raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
-    files = RingFiles.prepare(stored.folder, layout, stored.capacity_rows, stored.slack_rows, max_workers)
+    sizes = stored.capacity_rows, stored.slack_rows
+    files = RingFiles.prepare(stored.folder, layout, *sizes, max_workers, remedy=REMEDY)
     ring = PriorRing(files)
     ring.grows = grows
     damaged = ring.verify()
