@@ -309,7 +309,7 @@ class Run:
 
 
 class Policy:
-    """Called with an observation as the environment gives it, returns the action in the environment's own units.
+    """Called with an observation as training's environment gives it, returns the action in the environment's own units.
 
     A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
     """
@@ -327,17 +327,17 @@ class Policy:
         """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
 
         Args:
-          observation: May have other parts beside those that the actor sees (`actor_observations`).
+          observation: May have other parts beside those that the actor sees (`actor_observations`). Discrete parts are
+            one-hot, as in training, and `action_history` is a part where the params ask for it.
+
+        Raises:
+          ValueError: A part is missing, or has another shape.
         """
-        import numpy as np
-        import tree
         from tf_agents.trajectories import time_step as ts
 
-        from tfagents_system.policies.parts_of_observation import parts_for
+        from tfagents_system.policies.parts_of_observation import arrays_for
 
-        spec = self._policy.time_step_spec.observation
-        seen = parts_for(observation, spec)
-        arrays = tree.map_structure_up_to(spec, lambda one, x: np.asarray(x, one.dtype), spec, seen)
+        arrays = arrays_for(observation, self._policy.time_step_spec.observation)
         step = ts.restart(arrays) if self._is_first else ts.transition(arrays, reward=0.0)
         self._is_first = False
         action = self._policy.action(step, self._state)

@@ -31,7 +31,7 @@ class Slow(gymnasium.Wrapper):
 
 
 class TrainParams(TrainParamsBase):
-    num_iter = 30
+    num_iter = 40
     num_steps_per_iter = 50
     n_buffer_init_episodes = 2
     n_episodes_in_buffer = 500
@@ -43,7 +43,7 @@ class TrainParams(TrainParamsBase):
     def env_ctor(self, *args, seed=None, **kwargs):
         return Slow(gymnasium.make("Pendulum-v1"))
 """
-ITERATIONS, UPDATES, STEPS_PER_ITERATION, INIT_STEPS = 30, 50, 2 * 50, 2 * 50
+ITERATIONS, UPDATES, STEPS_PER_ITERATION, INIT_STEPS = 40, 50, 2 * 50, 2 * 50
 
 
 def processes_of(run):

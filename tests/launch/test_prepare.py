@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
+
+
+def test_variables_that_only_files_of_the_users_can_read_are_noted(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.check({**environ, "SAC_GPU_KIND": "a", "SAC_BATCH": "3"}, None) == 0
+    assert "SAC_BATCH, SAC_GPU_KIND: no variable of the toolkit is called so, only your" in capsys.readouterr().out
 
 
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
@@ -311,6 +319,19 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert "try is finished (3 iterations" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
+
+
+def test_what_was_interrupted_is_completed_in_the_run_that_set_names(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def completed(paths: RunPaths) -> None:
+        raise LookupError(paths.exp_dir)
+
+    monkeypatch.setattr(prepare, "finish_interrupted", completed)
+    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(sys, "argv", ["prepare", "--set", f"SAC_EXP_DIR={tmp_path / 'other'}"])
+    with pytest.raises(LookupError, match="other"):
+        prepare.main()
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

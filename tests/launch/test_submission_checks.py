@@ -98,6 +98,36 @@ def test_folders_that_were_there_outlive_a_refusal(user: User, where: str) -> No
     assert mine.is_dir() and not list(mine.iterdir())
 
 
+REFUSING_SBATCH = """#!/usr/bin/env bash
+printf '%s\\n' "$*" >>"$0.calls"
+if (($(wc -l <"$0.calls") > ${TAKES:-0})); then echo "sbatch: error: ${REASON:-invalid partition}" >&2; exit 1; fi
+echo "Submitted batch job 12"
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "stays"),
+    [
+        ((), {}, False),
+        (("--array=0-149",), {}, False),
+        (("--array=0-149",), {"TAKES": "1"}, True),  # An array of at most 101 ids is in the queue.
+        ((), {"REASON": "Socket timed out on send/recv operation"}, True),
+        (("--wait",), {}, True),
+    ],
+    ids=["a job", "an array", "the second part of an array", "perhaps queued", "the job has failed"],
+)
+def test_what_sbatch_refuses_leaves_nothing(
+    user: User, options: tuple[str, ...], environ: dict[str, str], stays: bool
+) -> None:
+    user.add_tool("sbatch", REFUSING_SBATCH)
+    done = user.submit("--no_check", *options, **environ)
+    assert done.returncode == 1 and f"sbatch: error: {environ.get('REASON', 'invalid partition')}\n" in done.stderr
+    assert ("nothing was submitted" in done.stderr) == (not stays)
+    assert len(user.calls) == 1 + int(environ.get("TAKES", 0))
+    assert [path.is_dir() for path in user.folder.glob("run*")] == [True] * stays
+    assert not stays or (user.snapshot / "job.sbatch").exists()
+
+
 def test_nobody_waits_for_the_clean_up(user: User) -> None:
     old = user.exp_dir / "snapshot/20260101-000001-1"
     old.mkdir(parents=True)

@@ -235,7 +235,7 @@ def test_planned_workers_that_left_before_a_restart_leave_the_steps_to_those_at_
     for worker, newest in ((0, 3), (1, 3), (5, 7)):
         for number, iteration in enumerate(range(-1, newest + 1)):
             ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
-    shares = StepShares(ring, 20, num_workers=2, lag=1)
+    shares = StepShares(ring, 20, num_workers=2, lag=1, folder=ring.folder)
     pacing = Lockstep(ring, 2, 60.0, Clock(), has_left=lambda worker: worker < 2, step_shares=shares)
     assert pacing.allowed(request(6), 0) == 10
     assert [sharing.workers for sharing in pacing.sharings(6)] == [(5,), (5,)]

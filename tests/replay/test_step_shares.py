@@ -5,7 +5,6 @@ import types
 import numpy as np
 import pytest
 
-from tests.support.segments_for_tests import filled_ring
 from tfagents_system.replay import step_shares
 from tfagents_system.replay.step_shares import StepShares
 
@@ -17,10 +16,9 @@ class Run:
         self.collected: dict[int, int] = {}
         self.ring = types.SimpleNamespace(
             steps_up_to=lambda iteration: sum(count for i, count in self.collected.items() if i <= iteration),
-            folder=folder,
             epoch=1,
         )
-        self.settings = steps, num_workers, lag
+        self.settings = steps, num_workers, lag, folder
         self.known: dict[int, object] = {}
         self.next = 0
         self.start()
@@ -154,7 +152,7 @@ def test_the_file_is_written_where_something_changes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"steps": 100}'])
 def test_a_damaged_file_or_one_of_other_iterations_is_none(tmp_path, content):
-    path = tmp_path / step_shares.STEP_SHARES
+    path = tmp_path / step_shares._FILE
     run = Run(tmp_path)
     run.iterate(9, range(4))
     run.iterate(1, range(4), present=range(3))
@@ -165,11 +163,3 @@ def test_a_damaged_file_or_one_of_other_iterations_is_none(tmp_path, content):
         again.collected, again.next, again.ring.epoch = dict(run.collected), run.next, epoch
         again.iterate(9, range(4))
         assert [again.collected[i] for i in range(10, 19)] == [100] * 9, "counting begins where it starts"
-
-
-def test_a_ring_that_forgets_its_experience_forgets_what_is_owed(tmp_path):
-    ring = filled_ring(tmp_path)
-    StepShares(ring, 5, 1, 1).after(0, [0])
-    assert (tmp_path / step_shares.STEP_SHARES).exists()
-    ring.clear()
-    assert not (tmp_path / step_shares.STEP_SHARES).exists()

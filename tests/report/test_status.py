@@ -208,6 +208,19 @@ def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
     assert [line.split(": ")[0].rpartition("/")[2] for line in err.splitlines()] == ["empty", "torn", "nowhere"]
 
 
+def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
+    run = put(tmp_path / "arm_task_1", status())
+    (tmp_path / "arm_array/snapshot").mkdir(parents=True)
+    (tmp_path / "arm_study").mkdir()
+    (tmp_path / "arm_study/space.json").write_text("{}")
+    (tmp_path / "other_array").mkdir()
+    beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "other_array")]
+    assert main([str(run), *beside]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2 and err.count("\n") == 1 and "other_array: no status.json" in err
+    assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 3, "nothing else is there to show"
+
+
 def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no status.json" in capsys.readouterr().err

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.trainer import training_row as module
+from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.training_row import TrainingRow
 
 
@@ -60,3 +62,26 @@ def test_the_age_of_policies_is_a_mean_over_reports_and_absent_without() -> None
     assert row.take(5, 250, 1400)["policy_age_updates"] == 20.0
     row.add_report(report(5, 1.0))
     assert "policy_age_updates" not in row.take(6, 260, 1400)
+
+
+@pytest.mark.parametrize(
+    ("steps_rate", "num_iter", "left"),
+    [
+        (20.0, 1000, 10.0),  # 200 steps.
+        (20.0, 5, 2.0),  # The bound comes first: an iteration of 100 updates, 50 of them a second.
+        (0.0, 1000, None),  # After a resume: a thousand iterations are no bound, and the rate is not known yet.
+        (None, 5, 2.0),
+    ],
+)
+def test_what_is_left_follows_from_steps_and_from_a_bound_of_iterations(
+    steps_rate: float | None, num_iter: int, left: float | None
+) -> None:
+    log: Any = types.SimpleNamespace(
+        newest={"updates_per_s": 50.0, "env_steps_per_s": steps_rate},
+        _plan=types.SimpleNamespace(mean_updates=100.0),
+        _params=types.SimpleNamespace(num_iter=num_iter, num_env_steps=1000),
+        _state=types.SimpleNamespace(iteration=4, env_steps=800),
+    )
+    assert TrainingLog._time_left_secs(log) == left
+    log._state.env_steps, log._params.num_iter = 1100, 1000
+    assert TrainingLog._time_left_secs(log) == 0.0

@@ -85,7 +85,7 @@ def render_gym(env: Any) -> Any:
 
 def explain(error: Exception, env: Any) -> UserError:
     """The error, with its remedy, of an environment that can't render."""
-    what = f"{type(env).__name__} can't be drawn ({type(error).__name__}: {error})"
+    what = f"{type(env).__name__} can't be drawn ({type(error).__name__}{f': {error}' if str(error) else ''})"
     if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
         return UserError(f"{what}: {_MUJOCO_FIX}")
     return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {_NO_VIDEO}')

@@ -39,7 +39,7 @@ from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
 
 
 class Preparation:
@@ -67,6 +67,11 @@ class Preparation:
         self.checks["variables"].errors += findings + self._misplaced()
         own = sorted(name for name in environ if name.startswith("SAC_"))
         self.checks["variables"].facts.append(f"{len(own)} set, with {vars_file or 'the environment'}")
+        if unknown := unknown_names(own):
+            self.checks["variables"].notes.append(
+                f"{', '.join(unknown)}: no variable of the toolkit is called so, only your own files may read "
+                f"{'it' if len(unknown) == 1 else 'them'} (docs/reference/variables.md)"
+            )
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self.checks["settings"].errors += settings.findings
         if words := self.overrides.in_words():

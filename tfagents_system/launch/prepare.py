@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
@@ -99,7 +100,7 @@ def prepare(
       UserError: With all findings.
     """
     if settings is None:
-        finish_interrupted(environ, vars_file)
+        finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server)
@@ -222,7 +223,7 @@ def check(
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
-    parser = argparse.ArgumentParser(description="Check and prepare a run.")
+    parser = argparse.ArgumentParser(prog=called_as("run_script.sh"), description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_argument(
@@ -240,7 +241,7 @@ def main() -> int:
     if args.check:
         os.environ[SHOW_TRACES] = "1"
     if not args.check:
-        finish_interrupted(os.environ, args.vars_file)
+        finish_interrupted(run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT))
     if is_again(os.environ):
         _leave_out_what_was_done(args)
     if args.edits is not None:

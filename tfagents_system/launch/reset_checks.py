@@ -10,7 +10,6 @@ from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
-from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.run_files import run_inputs
@@ -19,21 +18,18 @@ from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Column, Layout
 
 _OPTION = "--reset_training"
 
 
-def finish_interrupted(environ: Mapping[str, str], vars_file: Path | None) -> None:
+def finish_interrupted(paths: RunPaths | None) -> None:
     """Completes what a start was killed in the middle of, before anything is read from the run directory.
 
     Raises:
       UserError: Another start works in it.
     """
-    values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
-    paths = RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
     if paths is not None and run_inputs.is_interrupted(paths):
         with RunLock(paths):
             run_inputs.finish_install(paths)

@@ -134,7 +134,7 @@ def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> 
     queued = queued_trials(folder)
     if to_run and queued.issuperset(to_run):
         print(f"{len(to_run)} trials wait in the queue, none is left to submit", flush=True)
-    elif not to_run:
+    elif not to_run and not args.is_dry:
         print(*study_results.write(study, space, folder), sep="\n", flush=True)
     return [number for number in to_run if number not in queued]
 

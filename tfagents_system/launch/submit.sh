@@ -94,5 +94,5 @@ fi
 write_snapshot "$tfagents_snapshot"
 check_job "$tfagents_snapshot/package" "$tfagents_snapshot/variables.sh" "$tfagents_snapshot/check.txt" "$tfagents_snapshot"
 echo "run directory $tfagents_exp_dir${tfagents_array:+_task_<id>}, job script $tfagents_snapshot/job.sbatch" >&2
-submit_job sbatch "$tfagents_snapshot/job.sbatch"
+submit_snapshot "$tfagents_snapshot"
 remove_leftovers

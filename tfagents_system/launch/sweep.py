@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import FRESH, add_edit_options
@@ -113,7 +114,8 @@ def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:
     folders = f"{os.path.relpath(tasks[0].paths.exp_dir).rpartition('_task_')[0]}_task_*"
     done = sum(task.state == DONE for task in tasks)
     if code == EXIT_DONE or done == len(tasks):
-        return f"all {done} tasks are done: python -m tfagents_system.report compare {folders}"
+        compare = other_command("compare", "python -m tfagents_system.report compare")
+        return f"all {done} tasks are done: {compare} {folders}"
     command = "the same command without --fresh" if edits == FRESH else "the same command"
     return f"{done} of {len(tasks)} tasks are done: {command} goes on with the others"
 

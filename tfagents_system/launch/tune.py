@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.costs import (
     REPLAY_SECS_A_MINIBATCH,
@@ -310,7 +311,10 @@ def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cp
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tune", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.launch.tune"),
+        description=__doc__.splitlines()[0] if __doc__ else None,
+    )
     parser.add_argument("vars_file", type=Path, help="the vars file of the run")
     parser.add_argument(
         "--cpus", type=int, default=None, help="CPUs to share out; all that may be used here if not given"

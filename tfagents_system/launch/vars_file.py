@@ -24,6 +24,6 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
     command = ["bash", "-c", _SCRIPT, "vars", str(path.resolve())]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=dict(environ), check=False)
     if done.returncode or not done.stdout:  # No output: it has called `exit`.
-        raise UserError(f"vars file {path} fails: see above, and correct it")
+        raise UserError(f"vars file {path} fails: see above (a file that calls exit says nothing), and correct it")
     entries = done.stdout.decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)

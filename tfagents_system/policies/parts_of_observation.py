@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tree
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
@@ -18,6 +19,33 @@ def parts_for(observation: Any, spec: Any) -> Any:
     if isinstance(spec, Mapping) and isinstance(observation, Mapping):
         return {key: parts_for(observation[key], each) for key, each in spec.items()}
     return observation
+
+
+def arrays_for(observation: Any, spec: Any) -> Any:
+    """The parts of an observation that a policy asks for, as arrays of its spec's shapes and dtypes.
+
+    Raises:
+      ValueError: A part is not there, or has another shape.
+    """
+    remedy = (
+        "a policy takes what training's environment gives: discrete parts one-hot, and action_history where the params "
+        "ask for it"
+    )
+
+    def array(path: tuple[Any, ...], one: Any) -> np.ndarray:
+        name = "/".join(map(str, path)) or "observation"
+        found = observation
+        for key in path:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"the observation has no part {name}: {remedy}") from None
+        value = np.asarray(found, one.dtype)
+        if value.shape != tuple(one.shape):
+            raise ValueError(f"{name} must have the shape {tuple(one.shape)}, found {value.shape}: {remedy}")
+        return value
+
+    return tree.map_structure_with_path(array, spec)
 
 
 class PolicyOfParts(WorkerPolicy):

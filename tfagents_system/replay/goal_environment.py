@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -49,7 +50,8 @@ class GoalEnvironment:
         """
         values = self._curriculum.values_at(iteration, is_eval=False)
         if self._set.keys() - values.keys():  # Nobody knows what it was before.
-            self._env.close()
+            with contextlib.suppress(Exception):  # A user's own; nothing depends on it.
+                self._env.close()
             self._begin()
         changed = {name: value for name, value in values.items() if self._set.get(name) != value}
         if changed:

@@ -19,7 +19,7 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
-from tfagents_system.replay import ring_resize
+from tfagents_system.replay import ring_resize, step_shares
 from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
@@ -110,7 +110,7 @@ def open_ring(
         _recover_all(places, ring, copy if has_copy else None)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
-    _begin_epoch(ring, epoch, counts_kept_steps)
+    _begin_epoch(places, ring, epoch, counts_kept_steps)
     _write_origin(places)
     secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
     logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
@@ -171,10 +171,11 @@ def _boot_id() -> str:
     return _BOOT_ID.read_text().strip()
 
 
-def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
+def _begin_epoch(places: RingFolders, ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
     """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
     if ring.epoch < epoch:
         discard(ring.folder)  # They are of what another agent had to learn.
+        step_shares.forget(places.home)
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 
@@ -191,6 +192,8 @@ def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None
     """The run's own ring, and prior data: each agent has its own."""
     checkpoint = places.newest_checkpoint()
     is_back = _recover(ring, copy, checkpoint)
+    if not ring.segments:
+        step_shares.forget(places.home)
     if places.prior is not None:
         is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
         go_back(places.prior, ring.layout, checkpoint if is_of_agent else None, only_damaged=not is_back)

@@ -25,7 +25,7 @@ import numpy as np
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.episode_index import EpisodeIndex
 from tfagents_system.replay.ring_damage import drop_damaged, oldest_checksum
-from tfagents_system.replay.ring_files import STEP_SHARES, RingFiles
+from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
 from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.transport.bundles import bundled
@@ -222,7 +222,6 @@ class Ring:
 
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
-        (self.folder / STEP_SHARES).unlink(missing_ok=True)
         with self.lock:
             self._replace_header(ring_header.empty(self.files.fingerprint, len(self._header["workers"])))
 

@@ -20,7 +20,6 @@ from tfagents_system.replay import ring_header
 from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
-STEP_SHARES = "step_shares.json"  # Beside the ring, of the steps that it counts: see step_shares.py.
 _SLACK_SEGMENTS = 4
 _REMEDY = "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
 _OWN_COLUMNS = (

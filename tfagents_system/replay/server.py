@@ -22,6 +22,7 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
+from tfagents_system.replay import step_shares
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
@@ -219,7 +220,7 @@ def _replay_folder(role: Role) -> Path:
 
 
 def _pacing(role: Role, ring: Ring) -> Pacing:
-    params = role.params
+    params, shares = role.params, _step_shares(role, ring)
     if params.asynchronous:
         return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
@@ -230,15 +231,17 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
-        step_shares=_step_shares(role, ring),
+        step_shares=shares,
     )
 
 
 def _step_shares(role: Role, ring: Ring) -> StepShares | None:
-    params = role.params
-    if params.env_steps_per_iter is None or role.deterministic:  # Then each planned worker always has the same share.
+    params, folder = role.params, role.paths.replay
+    # A deterministic run has the same share for each planned worker, always.
+    if params.env_steps_per_iter is None or params.asynchronous or role.deterministic:
+        step_shares.forget(folder)  # Of a time before such a setting.
         return None
-    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag)
+    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag, folder)
 
 
 def _workers_of(role: Role, iteration: int) -> range:

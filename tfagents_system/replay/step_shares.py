@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import msgspec
 from absl import logging
 
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import STEP_SHARES
 from tfagents_system.transport.sharing import Sharing
+
+_FILE = "step_shares.json"
+
+
+def forget(folder: Path) -> None:
+    """What earlier servers have told is of steps that the ring does not have, or of another agent of the run."""
+    (folder / _FILE).unlink(missing_ok=True)
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -46,9 +53,10 @@ class StepShares:
       steps: `env_steps_per_iter`.
       num_workers: Planned workers, which share the first iterations.
       lag: Iterations that workers may be ahead.
+      folder: The run directory's `replay/`, which has the file, also where the ring is on scratch.
     """
 
-    def __init__(self, ring: Ring, steps: int, num_workers: int, lag: int) -> None:
+    def __init__(self, ring: Ring, steps: int, num_workers: int, lag: int, folder: Path) -> None:
         self._ring = ring
         self._steps = steps
         self._num_workers = num_workers
@@ -57,7 +65,7 @@ class StepShares:
         self._newest = -1  # Iteration that was complete when it was last decided.
         self._workers: tuple[int, ...] = tuple(range(num_workers))  # Who shares iterations that nothing was decided of.
         self._base = 0
-        self._path = ring.folder / STEP_SHARES
+        self._path = folder / _FILE
         self._kept: _Kept | None = None
 
     def after(self, iteration: int, workers: Collection[int]) -> tuple[Sharing, ...]:

@@ -85,9 +85,10 @@ class LongWork:
         return f"{self.what}: {', '.join(each for each in told if each)}"
 
     def _parts(self) -> str:
-        if not self.total:
+        total = self.total  # Another thread may set it.
+        if not total:
             return f"{self.done:,} {self.unit}".rstrip() if self.done else ""
-        return f"{self.done:,} of {self.total:,} {self.unit}".rstrip() + f" ({100 * self.done // self.total} %)"
+        return f"{self.done:,} of {total:,} {self.unit}".rstrip() + f" ({100 * self.done // total} %)"
 
     def _tell(self) -> None:
         if self._is_over.wait(self._after_secs):

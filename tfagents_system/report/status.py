@@ -303,8 +303,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
-    _print_missing(args.run)
-    if not _read_all(args.run):
+    has_runs = bool(_read_all(args.run))
+    _print_missing([folder for folder in args.run if not (has_runs and _is_beside_runs(folder))])
+    if not has_runs:
         return EXIT_BAD_INPUT
     try:
         _show(args.run, follow=args.follow, as_json=args.json)
@@ -323,6 +324,12 @@ def _settings_of(paths: RunPaths) -> dict[str, Any]:
     content = read_json(paths.overrides) or {}
     parts = [content.get(kind) for kind in ("params", "config", "variables")]
     return by_name(*(part if isinstance(part, dict) else {} for part in parts))
+
+
+def _is_beside_runs(folder: Path) -> bool:
+    """Whether it is the folder of an array's submissions or of a study, which `logs/*` brings with their runs."""
+    marks = {"_array": "snapshot", "_study": "space.json"}
+    return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in marks.items())
 
 
 def _print_missing(folders: Sequence[Path]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,11 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
         own = hashlib.sha256(str(values.get("exp_dir")).encode(errors="surrogatepass")).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
+
+
+def unknown_names(names: Iterable[str]) -> list[str]:
+    """Those that are no variables of the toolkit."""
+    return [name for name in names if name not in _NAMES]
 
 
 def _near_misses(environ: Mapping[str, str]) -> list[str]:

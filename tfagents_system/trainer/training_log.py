@@ -161,8 +161,12 @@ class TrainingLog:
     def _time_left_secs(self) -> float | None:
         """At the rates of the last row of metrics, with as many updates in an iteration as there were so far."""
         rate, updates = self.newest.get("updates_per_s"), self._plan.mean_updates
-        iterations_left = self._params.num_iter - self._state.iteration
-        found = [iterations_left * updates / rate] if rate and updates is not None else []
-        if self._params.num_env_steps is not None and (rate := self.newest.get("env_steps_per_s")):
-            found.append(max(0, self._params.num_env_steps - self._state.env_steps) / rate)
+        num_iter, num_env_steps = self._params.num_iter, self._params.num_env_steps
+        found = []
+        # A run of so many steps may have no bound of iterations: then it is as large as that number.
+        if rate and updates is not None and (num_env_steps is None or num_iter < num_env_steps):
+            found.append((num_iter - self._state.iteration) * updates / rate)
+        if num_env_steps is not None:
+            steps, rate = max(0, num_env_steps - self._state.env_steps), self.newest.get("env_steps_per_s")
+            found += [steps / rate] if rate else [] if steps else [0.0]
         return min(found, default=None)

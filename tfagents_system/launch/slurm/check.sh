@@ -42,7 +42,10 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
     "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
   case $code in
-    0) grep '^note ' "$3" >&2 || true ;;
+    0)
+      grep '^note ' "$3" >&2 || true
+      echo "checked: nothing is in its way" >&2
+      ;;
     2)
       if why=$(python_fault "$1"); then
         echo "note: params and memory are checked by the job, not here: $why" >&2 && return
@@ -92,6 +95,25 @@ job_memory_mb() {
     [Tt]) echo $((text * 1024 * 1024)) ;;
     *) echo "$text" ;;
   esac
+}
+
+# Submits what was frozen, and removes it where sbatch refuses it.
+submit_snapshot() { # SNAPSHOT
+  local code=0 told=$1/sbatch.txt
+  tfagents_submitted=0
+  if has_option --wait || has_option -W; then # The exit code is that of the job.
+    submit_job sbatch "$1/job.sbatch"
+    return
+  fi
+  submit_job sbatch "$1/job.sbatch" 2>"$told" || code=$?
+  cat "$told" >&2
+  if ((code && !tfagents_submitted)) && ! grep -qi 'timed out' "$told"; then # Else a job may be in the queue.
+    drop_snapshot "$1"
+    echo "error: sbatch refused the job with exit code $code, see above: nothing was submitted" >&2
+  elif [[ ! -s $told ]]; then
+    rm -- "$told"
+  fi
+  return "$code"
 }
 
 # Removes what was just written in vain; folders that existed before stay.

@@ -121,7 +121,7 @@ has_components() {
   [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
 }
 
-submit_job() { # SBATCH JOB_SCRIPT
+submit_job() { # SBATCH JOB_SCRIPT -> tfagents_submitted: part of an array is in the queue
   local offset ids at_once=$TASKS_AT_ONCE
   # sbatch passes its environment on. If this is called in another job, that job's variables are not the new one's.
   unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE
@@ -131,6 +131,7 @@ submit_job() { # SBATCH JOB_SCRIPT
   fi
   if [[ $tfagents_array == *%* ]]; then at_once=${tfagents_array#*%}; fi
   while read -r offset ids; do
-    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$2" "$offset" </dev/null
+    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$2" "$offset" </dev/null || return
+    tfagents_submitted=1
   done < <(split_array "${tfagents_array%%%*}" "$(most_array_ids)")
 }
