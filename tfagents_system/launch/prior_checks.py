@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.agents.iteration_counts import has_prior_data
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.errors import UserError
+from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 _GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
 _ROOM = "n_expert_episodes_in_prior_data"
 _ROWS = "rows_of_files"  # The first of the ring.
+_ELSEWHERE = {"server", "trainer_server"}  # Variables of programs whose replay server another start makes.
 _DIGESTS = "params_files.json"  # Beside the ring that is made.
 
 
@@ -33,26 +38,75 @@ def pass_digests(folder: Path, digests: Mapping[str, str]) -> None:
     write_json(folder / _DIGESTS, dict(digests))
 
 
-def digests_in(folder: str | None) -> Mapping[str, str]:
-    """What `pass_digests` has told; empty without a folder."""
-    return (read_json(Path(folder) / _DIGESTS) or {}) if folder else {}
+@dataclasses.dataclass(frozen=True)
+class PriorStart:
+    """A start, as far as prior data depend on it.
 
-
-def prior_before(run: RunPaths | None, inputs: Inputs, overrides: Overrides, seed: int) -> Path | None:
-    """The prior data of a run in which an agent begins, if what experts have brought is of its task.
-
-    Args:
-      run: The run; None for a new one.
-      inputs, overrides, seed: Those of the start.
+    Attributes:
+      params: Of the run.
+      values: The variables that could be read, by field.
+      run: The run to continue; None for a new one.
+      begins: An agent begins; one that goes on has its prior data.
+      folder: Where the ring is made, with what `pass_digests` has told; None: it is not made.
+      overrides, seed: Those of the start.
+      agent: What an agent begins with; None: random weights.
     """
-    if run is None or not (
-        run_directory.has_begun(run) or run_directory.keeps_experience(run, inputs, overrides, seed)
-    ):
-        return None
-    return run.prior_data
+
+    params: TrainParamsBase
+    values: Mapping[str, Any]
+    run: RunPaths | None
+    begins: bool
+    folder: str | None
+    overrides: Overrides
+    seed: int
+    agent: AgentStart | None
+
+    def make(self, specs: bytes, origin: Path, checks: Checklist, enter: Callable[[str], None]) -> Path | None:
+        """Makes the ring of an agent that begins, which is returned, or compares that of one that goes on.
+
+        Args:
+          specs: The content of the run's specs file.
+          origin: The folder that the params run in.
+          checks: Get what was found.
+          enter: Told what may take long.
+        """
+        if _ELSEWHERE & self.values.keys():
+            return None
+        if not self.begins:
+            assert self.run is not None
+            check_kept(self.params, self.run, checks["prior data"])
+            return None
+        if self.folder is None or not has_prior_data(self.params):
+            return None
+        enter("reading prior_data")
+        folders = origin, self.values["params"].parent
+        return make_prior_data(self.params, specs, Path(self.folder), folders, checks["prior data"], self._before)
+
+    def check_experts(self, made: Path | None, check: Check) -> None:
+        """Whether somebody brings what experts are to bring; of an agent that goes on they may have brought some.
+
+        Args:
+          made: The ring that was made; None: none, or not yet.
+          check: Gets what was found.
+        """
+        if self.begins and not _ELSEWHERE & self.values.keys() and not _has_rows_of_experts(made or self._before):
+            check_prior_experts(self.params, self.values, check)
+
+    @property
+    def _before(self) -> Path | None:
+        """Prior data of which an agent that begins keeps what experts have brought: of its task."""
+        if self.run is None:
+            return None
+        digests = read_json(Path(self.folder) / _DIGESTS) if self.folder is not None else None
+        inputs = Inputs(self.values["params"], self.values["config"], digests=digests or {}, agent=self.agent)
+        if not run_directory.has_begun(self.run) and not run_directory.keeps_experience(
+            self.run, inputs, self.overrides, self.seed
+        ):
+            return None
+        return self.run.prior_data
 
 
-def has_rows_of_experts(folder: Path | None) -> bool:
+def _has_rows_of_experts(folder: Path | None) -> bool:
     """Whether experts have brought any of the prior data in a folder; False where there are none."""
     if folder is None or (rows := (read_json(folder / _GIVEN) or {}).get(_ROWS)) is None:
         return False

@@ -40,18 +40,16 @@ def check_experts(params: TrainParamsBase, values: Mapping[str, Any], checks: Ch
         )
 
 
-def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check, are_kept: bool) -> None:
-    """Whether there are workers that bring the prior data which experts are to bring.
+def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:
+    """Whether there are workers that bring the prior data which experts are to bring, where there are none yet.
 
     Args:
       params: Of the run.
       values: The variables that could be read, by field.
       check: Gets what was found.
-      are_kept: There are some which experts have brought before.
     """
     count, experts = params.n_expert_episodes_in_prior_data, values.get("expert_workers", 0)
-    is_elsewhere = bool({"server", "trainer_server"} & values.keys())  # The run, and who starts its experts.
-    if count is None or experts or is_elsewhere or are_kept or not is_kept(integer_from(1), count):
+    if count is None or experts or not is_kept(integer_from(1), count):
         return
     told = f"n_expert_episodes_in_prior_data={count}, but the run starts no expert (SAC_EXPERT_WORKERS=0)"
     planned, beside = values.get("num_collect_workers", 1), values.get("eval_workers", 0)
