@@ -170,6 +170,12 @@ def test_there_is_room_for_experts_alone_or_behind_files(
     alone = {**environ, "SAC_EXPERT_WORKERS": "0", "TFAGENTS_EDITS": "take"}
     params.write_text(EXPERTS)
     assert prepare.prepare(alone, None), "experts may have brought some"
+    params.write_text(EXPERTS.replace("= 5", "= None"))
+    capsys.readouterr()
+    assert prepare.prepare(alone, None)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nothing is drawn from prior data any more: prior_data=None" in told
+    assert "what experts bring from now on comes into the run's own ring" in told and "began with n_expert" in told
 
 
 def bring(paths: RunPaths, number: int, steps: int) -> None:
