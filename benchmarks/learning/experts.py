@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +70,28 @@ def demonstrate(expert: Path, episodes: int, path: Path) -> list[float]:
 
 
 def _episode(env: Any, policy: Any) -> Any:
-    """One episode of an environment whose observations and actions are single arrays."""
+    """One episode of an environment whose observations are arrays by name or one array, and whose action is one."""
     import numpy as np
 
     from tfagents_system.experience.conversion import NamedEpisode
 
     time_step, state = env.reset(), policy.get_initial_state(1)
-    observations, actions, rewards = [time_step.observation], [], []
+    observations, actions, rewards = [_by_name(time_step.observation)], [], []
     while not time_step.is_last():
         chosen = policy.action(time_step, state)
         state = chosen.state
         time_step = env.step_in_environment_units(chosen.action)
-        observations.append(time_step.observation)
+        observations.append(_by_name(time_step.observation))
         actions.append(chosen.action)
         rewards.append(time_step.reward)
     is_terminated = float(time_step.discount) == 0.0
-    return NamedEpisode({"": np.stack(observations)}, {"": np.stack(actions)}, np.array(rewards), is_terminated)
+    seen = {name: np.stack([each[name] for each in observations]) for name in observations[0]}
+    return NamedEpisode(seen, {"": np.stack(actions)}, np.array(rewards), is_terminated)
+
+
+def _by_name(observation: Any) -> dict[str, Any]:
+    """As NamedEpisode has it."""
+    return dict(observation) if isinstance(observation, Mapping) else {"": observation}
 
 
 def main() -> None:

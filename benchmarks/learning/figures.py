@@ -35,6 +35,9 @@ STYLES: Mapping[str, Style] = {
     "sac": Style("#0072B2", (), "o"),
     "sac, 50 steps": Style("#56B4E9", (), "s"),
     "sac, 50 steps, learning rates 1e-3": Style("#CC79A7", (), "D"),
+    "sac, 50 steps, fine-tuned": Style("#D55E00", (), "^"),
+    "sac, 50 steps, layer norm": Style("#0072B2", (), "o"),
+    "sac, 50 steps, layer norm, 20 demonstrations": Style("#D55E00", (), "^"),
     "tqc": Style("#CC79A7", (), "s"),
     "crossq": Style("#D55E00", (), "^"),
     "crossq x2": Style("#D55E00", (), "^"),
@@ -58,6 +61,11 @@ FIGURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "double_pendulum": ("InvertedDoublePendulum-v5", ("sac", "SBX SAC")),
     "cartpole": ("CartPole-v1", ("dqn", "iqn", "SB3 DQN", "SB3-contrib QR-DQN")),
     "pendulum_pixels": ("Pendulum-v1 from pixels", ("sac",)),
+    "reach_demos": (
+        "Reach with demonstrations",
+        ("sac, 50 steps, layer norm", "sac, 50 steps, layer norm, 20 demonstrations"),
+    ),
+    "heavy_pendulum": ("Pendulum-v1 with twice the mass", ("sac, 50 steps", "sac, 50 steps, fine-tuned")),
 }
 
 

@@ -124,7 +124,7 @@ class Variant:
         has_changed = of_expert is not None and of_expert.environment != task.environment
         is_shown = of_expert is not None and not has_changed
         has_expert = (has_changed or not self.is_fine_tuned) and (is_shown or not self.demonstrations)
-        return is_of_kind and has_expert and switched_off <= set(task.attributes)
+        return is_of_kind and has_expert and switched_off <= {name for name, value in task.attributes.items() if value}
 
 
 # As in RL Baselines3 Zoo's settings of HER for Fetch; a step of the target in each update, as there.
@@ -150,6 +150,17 @@ TASKS = {
     ),
     # From 20 demonstrations of the expert of the same environment, beside from nothing.
     "double_pendulum_demos": Task("InvertedDoublePendulum-v5", 1000, 10_000, 1_000, 140, expert="double_pendulum"),
+    # Hindsight is the expert's alone: random actions hardly ever reach a goal.
+    "reach_demos": Task(
+        "tfagents_system.examples.reach.environment:Reach-v0",
+        50,
+        10_000,
+        1_000,
+        20,
+        1e-3,
+        {**_GOALS, "hindsight_share": None},
+        expert="reach",
+    ),
     "hopper_demos": Task("Hopper-v5", 1000, 50_000, 5_000, 45, expert="hopper"),
     # Other masses than those that the expert was trained with (changed_mass.py).
     "heavy_pendulum": Task(

@@ -164,7 +164,11 @@ def test_experts_are_trained_once_demonstrate_and_are_fine_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown, tuned = OURS["sac, 50 steps, layer norm, 20 demonstrations"], OURS["sac, 50 steps, fine-tuned"]
-    assert [name for name in TASKS if shown.fits(TASKS[name])] == ["double_pendulum_demos", "hopper_demos"]
+    assert [name for name in TASKS if shown.fits(TASKS[name])] == [
+        "double_pendulum_demos",
+        "reach_demos",
+        "hopper_demos",
+    ]
     assert [name for name in TASKS if tuned.fits(TASKS[name])] == ["heavy_pendulum", "heavy_hopper"]
     played: list[list[str]] = []
 
@@ -216,6 +220,7 @@ def test_a_demonstration_has_what_was_seen_done_and_earned() -> None:
     assert episode.observations[""].tolist() == [[0.0], [1.0], [2.0], [3.0]]
     assert episode.actions[""].tolist() == [[0.5], [1.5], [2.5]] and episode.rewards.tolist() == [2.0, 4.0, 6.0]
     assert episode.is_terminated
+    assert experts._by_name({"seen": 1}) == {"seen": 1} and experts._by_name(2) == {"": 2}
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.launch import prepare, resources
+from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Segment
 
 PARAMS = """
@@ -271,6 +276,31 @@ def test_an_agent_that_began_without_room_for_experts_does_not_get_it(environ: d
     taking = {**environ, "SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1", "TFAGENTS_EDITS": "take"}
     with pytest.raises(UserError, match=r"n_expert_episodes_in_prior_data=5: the agent of this run began without it"):
         prepare.prepare(taking, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "prior_data", "told"),
+    [
+        (
+            {"max_workers": 1},
+            None,
+            "error: .*, none can join, and there is no prior_data: nothing could ever be learned",
+        ),
+        ({"max_workers": 2}, None, "note: .*: nothing is learned until one joins"),
+        ({"max_workers": 2, "eval_workers": 1}, None, "error: .*"),
+        ({"max_workers": 1}, "demos.npz", "note: .*, and none can join: set SAC_EXPERT_WORKERS=1"),
+        ({"max_workers": 2}, "demos.npz", ""),
+        ({"max_workers": 2, "expert_workers": 1}, None, ""),
+        ({"server": "node7:8008"}, None, ""),
+        ({"trainer_server": "node7:8008"}, None, ""),
+    ],
+)
+def test_what_is_said_of_experts_that_nobody_starts(values: dict[str, Any], prior_data: Any, told: str) -> None:
+    params = SimpleNamespace(n_expert_episodes_in_prior_data=5, prior_data=prior_data)
+    check = Check("params")
+    check_prior_experts(cast(TrainParamsBase, params), {"num_collect_workers": 1, **values}, check)
+    found = [f"error: {each}" for each in check.errors] + [f"note: {each}" for each in check.notes]
+    assert len(found) == bool(told) and all(re.match(told, each) for each in found)
 
 
 def test_experts_that_nobody_starts_are_told_with_the_rest(environ: dict[str, str], tmp_path: Path) -> None:

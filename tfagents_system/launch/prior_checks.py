@@ -89,7 +89,7 @@ class PriorStart:
           made: The ring that was made; None: none, or not yet.
           check: Gets what was found.
         """
-        if self.begins and not _ELSEWHERE & self.values.keys() and not _has_rows_of_experts(made or self._before):
+        if self.begins and not _has_rows_of_experts(made or self._before):
             check_prior_experts(self.params, self.values, check)
 
     @property

@@ -49,7 +49,8 @@ def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], chec
       check: Gets what was found.
     """
     count, experts = params.n_expert_episodes_in_prior_data, values.get("expert_workers", 0)
-    if count is None or experts or not is_kept(integer_from(1), count):
+    is_elsewhere = "server" in values or "trainer_server" in values  # Whoever starts the replay server is told.
+    if count is None or experts or is_elsewhere or not is_kept(integer_from(1), count):
         return
     told = f"n_expert_episodes_in_prior_data={count}, but the run starts no expert (SAC_EXPERT_WORKERS=0)"
     planned, beside = values.get("num_collect_workers", 1), values.get("eval_workers", 0)
