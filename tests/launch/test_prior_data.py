@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from pathlib import Path
@@ -22,6 +21,7 @@ from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.segments import Segment
 
 PARAMS = """
 import gymnasium
@@ -175,6 +175,41 @@ def test_there_is_room_for_experts_alone_or_behind_files(
     alone = {**environ, "SAC_EXPERT_WORKERS": "0", "TFAGENTS_EDITS": "take"}
     params.write_text(EXPERTS)
     assert prepare.prepare(alone, None), "experts may have brought some"
+    params.write_text(EXPERTS.replace("= 5", "= None"))
+    capsys.readouterr()
+    assert prepare.prepare(alone, None)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "nothing is drawn from prior data any more: prior_data=None" in told
+    assert "what experts bring from now on comes into the run's own ring" in told and "began with n_expert" in told
+
+
+def bring(paths: RunPaths, number: int, steps: int) -> None:
+    """What an expert sends while the run goes on."""
+    stored = StoredRing(paths.prior_data)
+    ring = open_prior(paths.prior_data, stored.layout, grows=True)
+    seen, action = (
+        np.ones((count, *spec.shape), spec.dtype)
+        for count, spec in zip((steps + 1, steps), stored.layout.columns, strict=True)
+    )
+    segment = Segment(
+        worker_id=0,
+        incarnation=9,
+        number=number,
+        iteration=0,
+        end_of_iteration=False,
+        starts_episode=True,
+        ends_episode=True,
+        observation=[seen],
+        action=[action],
+        reward=np.ones(steps, np.float32),
+        discount=np.ones(steps, np.float32),
+        is_prior=True,
+    )
+    ring.keep(segment)
+
+
+def sizes(paths: RunPaths) -> list[int]:
+    return [segment.num_steps for segment in StoredRing(paths.prior_data).segments()]
 
 
 def test_what_experts_have_brought_stays_where_another_agent_begins(
@@ -186,34 +221,51 @@ def test_what_experts_have_brought_stays_where_another_agent_begins(
     params.write_text(TOGETHER)
     assert prepare.prepare(environ, None)
 
-    def bring(number: int, steps: int) -> None:
-        ring = open_prior(paths.prior_data, StoredRing(paths.prior_data).layout, grows=True)
-        (of_file,) = [each for each in StoredRing(paths.prior_data).segments() if each.num_steps == 12][:1]
-        cut = {name: getattr(of_file, name)[:steps] for name in ("reward", "discount")}
-        observation, action = [of_file.observation[0][: steps + 1]], [of_file.action[0][:steps]]
-        ring.keep(
-            dataclasses.replace(
-                of_file, incarnation=9, number=number, observation=observation, action=action, is_prior=True, **cut
-            )
-        )
-
-    def sizes() -> list[int]:
-        return [segment.num_steps for segment in StoredRing(paths.prior_data).segments()]
-
-    bring(0, 4)
-    bring(1, 7)
-    assert sizes() == [12, 4, 7]
+    bring(paths, 0, 4)
+    bring(paths, 1, 7)
+    assert sizes(paths) == [12, 4, 7]
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 6)
-    assert prepare.prepare(environ, None) and sizes() == [6, 4, 7]
+    assert prepare.prepare(environ, None) and sizes(paths) == [6, 4, 7]
     assert "11 steps that experts have brought before" in capsys.readouterr().out
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     reset = {**environ, "TFAGENTS_RESET": "agent"}
     params.write_text(EXPERTS)
-    assert prepare.prepare(reset, None) and sizes() == [4, 7]
+    assert prepare.prepare({**reset, "SAC_EXPERT_WORKERS": "0"}, None), "there is what they have brought"
+    assert sizes(paths) == [4, 7]
     assert StoredRing(paths.prior_data).capacity_rows == 5 * 21
     (tmp_path / "mine" / "config.json").write_text('{"horizon": 9}')
     params.write_text(EXPERTS.replace("= 5", "= 1"))
-    assert prepare.prepare(reset, None) and sizes() == [7], "the newest that fit 10 rows"
+    assert prepare.prepare(reset, None) and sizes(paths) == [7], "the newest that fit 10 rows"
+
+
+def test_what_experts_have_brought_goes_with_the_run_s_own_where_it_is_of_another_task(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first update; and so does the reason to start without an expert."""
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1"}
+    params.write_text(EXPERTS)
+    assert prepare.prepare(environ, None)
+    bring(paths, 0, 4)
+    paths.replay.mkdir()
+    alone = {**environ, "SAC_EXPERT_WORKERS": "0"}
+    assert prepare.prepare(alone, None) and sizes(paths) == [4] and paths.replay.is_dir()
+    params.write_text(EXPERTS + "\n    reward_scale_factor = 2.0\n")
+    with pytest.raises(UserError, match="nothing could ever be learned"):
+        prepare.prepare(alone, None)
+    assert prepare.prepare(environ, None) and sizes(paths) == [] and not paths.replay.exists()
+    assert "it starts over" in capsys.readouterr().out
+
+
+def test_a_trainer_elsewhere_neither_makes_prior_data_nor_asks_for_experts(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params, keys = tmp_path / "mine" / "params.py", tmp_path / "keys"
+    keys.mkdir()
+    params.write_text(EXPERTS)
+    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(keys), "SAC_EXPERT_WORKERS": "1"}
+    assert prepare.prepare(environ, None) and not RunPaths(tmp_path / "run").prior_data.exists()
+    assert "n_expert_episodes" not in capsys.readouterr().out
 
 
 def test_an_agent_that_began_without_room_for_experts_does_not_get_it(environ: dict[str, str], tmp_path: Path) -> None:

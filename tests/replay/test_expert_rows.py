@@ -110,14 +110,10 @@ def test_what_has_no_room_is_counted_and_nothing_is_overwritten(tmp_path: Path) 
 def test_both_rings_go_back_to_one_checkpoint_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def switch_off(name: str) -> None:
-        (tmp_path / name).write_text(name)
-        monkeypatch.setattr(recovery, "_BOOT_ID", tmp_path / name)
-
     prior = make_prior(tmp_path / "prior_data")
     run = RunFolders(tmp_path, prior=prior)
     run.ring.extend([numbered_segment(), of_expert(0)])
-    switch_off("first")  # Before any checkpoint.
+    switch_off(tmp_path, monkeypatch, "first")  # Before any checkpoint.
     run = RunFolders(tmp_path, prior=prior)
     assert steps(run.ring) == [] and steps(run.prior) == episodes(FILE, 0, 1)
     run.ring.extend([numbered_segment(), of_expert(0)])
@@ -125,7 +121,7 @@ def test_both_rings_go_back_to_one_checkpoint_after_a_power_cut(
     run.ring.extend([numbered_segment(number=1), of_expert(1), of_expert(2)])
     killed = RunFolders(tmp_path, prior=prior)
     assert killed.ring.env_steps == 25 and len(steps(killed.prior)) == 25, "a process alone loses nothing"
-    switch_off("second")
+    switch_off(tmp_path, monkeypatch, "second")
     run = RunFolders(tmp_path, prior=prior)
     assert steps(run.ring) == episodes(OWN, 0) and steps(run.prior) == episodes(FILE, 0, 1) + episodes(EXPERT, 0)
     run.ring.append(of_expert(1, episode=9))
@@ -134,12 +130,56 @@ def test_both_rings_go_back_to_one_checkpoint_after_a_power_cut(
     other = make_prior(tmp_path / "other")
     opened = open_prior(other, LAYOUT, grows=True)
     opened.keep(of_expert(5))
-    switch_off("third")
+    switch_off(tmp_path, monkeypatch, "third")
     places = dataclasses.replace(
         run.places, checkpoints=tmp_path / "new", earlier=(tmp_path / "checkpoints",), prior=other
     )
     ring, _ = recovery.open_ring(places, LAYOUT, run.ring.capacity_rows, None, epoch=2)
     assert steps(ring) == episodes(OWN, 0) and steps(open_prior(other, LAYOUT)) == episodes(FILE, 0, 1)
+
+
+def switch_off(tmp_path: Path, patch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / name).write_text(name)
+    patch.setattr(recovery, "_BOOT_ID", tmp_path / name)
+
+
+def test_steps_of_experts_alone_are_counted_where_they_are_kept_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring without rows may have counted those that prior data hold."""
+    prior = make_prior(tmp_path / "prior_data")
+    run = RunFolders(tmp_path, prior=prior)
+    run.ring.extend([of_expert(0), of_expert(1)])
+    switch_off(tmp_path, monkeypatch, "before_any_checkpoint")
+    run = RunFolders(tmp_path, prior=prior)
+    assert run.ring.env_steps == 0 and steps(run.prior) == episodes(FILE, 0, 1)
+    run.ring.append(of_expert(0))
+    run.checkpoint(10)
+    run.ring.append(of_expert(1))
+    switch_off(tmp_path, monkeypatch, "after_one")
+    run = RunFolders(tmp_path, prior=prior)
+    assert run.ring.env_steps == 5 and run.ring.worker(EXPERT).number == 0
+    assert steps(run.prior) == episodes(FILE, 0, 1) + episodes(EXPERT, 0)
+
+
+def test_prior_data_stay_as_they_are_where_the_run_s_own_ring_can_t_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prior = make_prior(tmp_path / "prior_data")
+    run = RunFolders(tmp_path, prior=prior)
+    run.ring.extend([numbered_segment(), of_expert(0)])
+    run.checkpoint(10)
+    run.ring.append(of_expert(1))
+    for number in range(1, 20):  # Over the rows of the checkpoint.
+        run.ring.append(numbered_segment(number=number))
+    switch_off(tmp_path, monkeypatch, "later")
+    run = RunFolders(tmp_path, prior=prior)
+    assert run.ring.env_steps == 110 and run.ring.worker(EXPERT).number == 1
+    assert steps(run.prior) == episodes(FILE, 0, 1) + episodes(EXPERT, 0, 1)
+    (prior / "header.bin").write_bytes(b"damaged")
+    switch_off(tmp_path, monkeypatch, "still_later")
+    run = RunFolders(tmp_path, prior=prior)
+    assert steps(run.prior) == episodes(FILE, 0, 1) + episodes(EXPERT, 0), "what the checkpoint says of them"
 
 
 @pytest.mark.parametrize("count", [tables.AS_DUE, 3])

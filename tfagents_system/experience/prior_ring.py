@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,13 +19,29 @@ from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay.filling import add_segments
-from tfagents_system.replay.prior_data import mark_as_made
+from tfagents_system.replay.prior_data import REMEDY, mark_as_made
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
 Tell = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Brought:
+    """What experts have brought to prior data.
+
+    Attributes:
+      segments: Reads them, one after the other.
+      rows: Of each of them.
+      steps: Of all of them.
+    """
+
+    segments: Callable[[], Iterable[Segment]] = tuple
+    rows: Sequence[int] = ()
+    steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +64,7 @@ class PriorForm:
     rewards: StepRewards | None = None
     expert_rows: int = 0
     segment_rows: int = 1
-    kept: Sequence[Segment] = ()
+    kept: Brought = Brought()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +103,18 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     if sources and not sizes:
         raise UserError("prior_data holds no step: give another data set")
     layout = form.conversion.layout
-    ring = Ring.open(folder, layout, sum(sizes) + form.expert_rows, max([*sizes, form.segment_rows]))
+    slack_rows, filled_rows = max([*sizes, *form.kept.rows, form.segment_rows]), sum(sizes) + sum(form.kept.rows)
+    files = RingFiles(
+        folder, layout, sum(sizes) + form.expert_rows, slack_rows, reserved_rows=filled_rows, remedy=REMEDY
+    )
+    files.make()
+    ring = Ring(files)
     for each in found:
         add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
     if sources and not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
     told = _in_words([each.name for each in found], ring, form)
-    add_segments(ring, form.kept, Path("experts"), form.frame_stack)
+    add_segments(ring, form.kept.segments(), Path("experts"), form.frame_stack)
     ring.make_durable()
     mark_as_made(ring)
     return told
@@ -106,12 +128,12 @@ def _in_words(sources: Sequence[str], ring: Ring, form: PriorForm) -> str:
         told.append(f"{', '.join(sources)}: {ring.training_steps:,} steps in {size}")
     if form.expert_rows:
         told.append(f"room for {form.expert_rows:,} steps of experts, {form.expert_rows * megabytes:,.1f} MiB")
-    if form.kept:
-        told.append(f"{sum(each.num_steps for each in form.kept):,} steps that experts have brought before")
+    if form.kept.steps:
+        told.append(f"{form.kept.steps:,} steps that experts have brought before")
     return "; ".join(told)
 
 
-def brought_by_experts(folder: Path, rows_of_files: int, layout: Layout, most_rows: int, tell: Tell) -> list[Segment]:
+def brought_by_experts(folder: Path, rows_of_files: int, layout: Layout, most_rows: int, tell: Tell) -> Brought:
     """What experts have added to a ring of prior data: the newest segments that fit a room.
 
     Args:
@@ -127,11 +149,12 @@ def brought_by_experts(folder: Path, rows_of_files: int, layout: Layout, most_ro
     stored = StoredRing(folder)
     if lines := differences(layout, stored.layout):
         tell(f"what experts have brought has other columns than this run, and is left out: {'; '.join(lines)}")
-        return []
-    found = list(stored.segments(min(stored.rows - rows_of_files, most_rows)))
-    while sum(each.num_rows for each in found) > most_rows:
-        del found[0]
-    return found
+        return Brought()
+    newest_rows = min(stored.rows - rows_of_files, most_rows)
+    sizes = [(each.num_rows, each.num_steps) for each in stored.segments(newest_rows)]
+    first = int(sum(rows for rows, _ in sizes) > most_rows)  # The oldest one may begin before the newest rows.
+    rows, steps = [each for each, _ in sizes[first:]], sum(each for _, each in sizes[first:])
+    return Brought(lambda: itertools.islice(stored.segments(newest_rows), first, None), rows, steps)
 
 
 def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tfagents_system.agents.iteration_counts import (
-    has_prior_data,
     iterations_of_run,
     steps_of_run,
     updates_per_iter,
@@ -29,9 +28,10 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
-from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_prior_experts
+from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -121,8 +121,6 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
-            if self._agent_begins:  # One that goes on may have what experts have brought.
-                check_prior_experts(params, self._values, self.found.checks[PARAMS])
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
@@ -146,8 +144,12 @@ class Inspector:
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_agent_start(trial.agent, params.actor_observations)
-                self._make_prior_data(params, self.found.specs)
+                if not self.found.checks[PARAMS].errors:
+                    start, folder = self._prior_start(params), self._origin().parent
+                    self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
+        if params is not None:
+            self._prior_start(params).check_experts(self.found.prior_data, self.found.checks[PARAMS])
         self.found.doing = ""
         return self.found
 
@@ -284,21 +286,12 @@ class Inspector:
     def _agent_begins(self) -> bool:
         return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
 
-    def _make_prior_data(self, params: TrainParamsBase, specs: bytes) -> None:
-        """Makes the ring of prior data of an agent that begins; one that goes on has it."""
-        if not has_prior_data(params) or "server" in self._values or self.found.checks[PARAMS].errors:
-            return
-        from tfagents_system.launch.prior_checks import check_kept, make_prior_data
-
-        check = self.found.checks["prior data"]
-        if not self._agent_begins:
-            assert self._run is not None
-            check_kept(params, self._run, check)
-        elif folder := self._environ.get(PRIOR_FOLDER):
-            self._enter("reading prior_data")
-            folders = (self._origin().parent, self._values["params"].parent)
-            before = self._run.prior_data if self._run is not None else None
-            self.found.prior_data = make_prior_data(params, specs, Path(folder), folders, check, before)
+    def _prior_start(self, params: TrainParamsBase) -> PriorStart:
+        overrides = dataclasses.replace(self._overrides, defaults=self.found.defaults)
+        settings = overrides, self._seed, self.found.agent_start
+        return PriorStart(
+            params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER), *settings
+        )
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""
@@ -325,7 +318,7 @@ class Inspector:
         for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
-        prior_bytes = resources.reserved_bytes(made or self._paths.prior_data)
+        prior_bytes = resources.size_bytes(made or self._paths.prior_data)
         if made is not None:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.

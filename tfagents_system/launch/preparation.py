@@ -17,6 +17,7 @@ from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
+from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import reset_in_words
 from tfagents_system.launch.run_settings import (
@@ -99,6 +100,7 @@ class Preparation:
         if not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
+            pass_digests(Path(self._made.name), self._kept.digests)
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)

@@ -2,26 +2,119 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.agents.iteration_counts import has_prior_data
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.errors import UserError
+from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.experience.prior_ring import PriorForm
-    from tfagents_system.transport.segments import Segment
 
 _GIVEN = "given.json"  # In the ring's folder: what `prior_data` was, and how many experts' episodes it was made for.
 _ROOM = "n_expert_episodes_in_prior_data"
 _ROWS = "rows_of_files"  # The first of the ring.
+_ELSEWHERE = {"server", "trainer_server"}  # Variables of programs whose replay server another start makes.
+_DIGESTS = "params_files.json"  # Beside the ring that is made.
+
+
+def pass_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Tells the process that makes the ring in `folder` what the params' folder has, see `Inputs`."""
+    write_json(folder / _DIGESTS, dict(digests))
+
+
+@dataclasses.dataclass(frozen=True)
+class PriorStart:
+    """A start, as far as prior data depend on it.
+
+    Attributes:
+      params: Of the run.
+      values: The variables that could be read, by field.
+      run: The run to continue; None for a new one.
+      begins: An agent begins; one that goes on has its prior data.
+      folder: Where the ring is made, with what `pass_digests` has told; None: it is not made.
+      overrides, seed: Those of the start.
+      agent: What an agent begins with; None: random weights.
+    """
+
+    params: TrainParamsBase
+    values: Mapping[str, Any]
+    run: RunPaths | None
+    begins: bool
+    folder: str | None
+    overrides: Overrides
+    seed: int
+    agent: AgentStart | None
+
+    def make(self, specs: bytes, origin: Path, checks: Checklist, enter: Callable[[str], None]) -> Path | None:
+        """Makes the ring of an agent that begins, which is returned, or compares that of one that goes on.
+
+        Args:
+          specs: The content of the run's specs file.
+          origin: The folder that the params run in.
+          checks: Get what was found.
+          enter: Told what may take long.
+        """
+        if _ELSEWHERE & self.values.keys():
+            return None
+        if not self.begins:
+            assert self.run is not None
+            check_kept(self.params, self.run, checks["prior data"])
+            return None
+        if self.folder is None or not has_prior_data(self.params):
+            return None
+        enter("reading prior_data")
+        folders = origin, self.values["params"].parent
+        return make_prior_data(self.params, specs, Path(self.folder), folders, checks["prior data"], self._before)
+
+    def check_experts(self, made: Path | None, check: Check) -> None:
+        """Whether somebody brings what experts are to bring; of an agent that goes on they may have brought some.
+
+        Args:
+          made: The ring that was made; None: none, or not yet.
+          check: Gets what was found.
+        """
+        if self.begins and not _has_rows_of_experts(made or self._before):
+            check_prior_experts(self.params, self.values, check)
+
+    @property
+    def _before(self) -> Path | None:
+        """Prior data of which an agent that begins keeps what experts have brought: of its task."""
+        if self.run is None:
+            return None
+        digests = read_json(Path(self.folder) / _DIGESTS) if self.folder is not None else None
+        inputs = Inputs(self.values["params"], self.values["config"], digests=digests or {}, agent=self.agent)
+        if not run_directory.has_begun(self.run) and not run_directory.keeps_experience(
+            self.run, inputs, self.overrides, self.seed
+        ):
+            return None
+        return self.run.prior_data
+
+
+def _has_rows_of_experts(folder: Path | None) -> bool:
+    """Whether experts have brought any of the prior data in a folder; False where there are none."""
+    if folder is None or (rows := (read_json(folder / _GIVEN) or {}).get(_ROWS)) is None:
+        return False
+    from tfagents_system.replay.stored_ring import StoredRing
+
+    with contextlib.suppress(UserError):  # Which is reported where they are read.
+        return StoredRing(folder).rows > rows
+    return False
 
 
 def make_prior_data(
@@ -50,7 +143,7 @@ def make_prior_data(
         form = _form(params, specs, before, check)
         try:
             check.facts.append(build(_found(params.prior_data, folders), made, form, check.notes.append))
-            rows = StoredRing(made).rows - sum(each.num_rows for each in form.kept)
+            rows = StoredRing(made).rows - sum(form.kept.rows)
             room = params.n_expert_episodes_in_prior_data
             write_json(made / _GIVEN, {"prior_data": _texts(params.prior_data), _ROOM: room, _ROWS: rows})
             return made
@@ -62,7 +155,7 @@ def make_prior_data(
 def _form(params: TrainParamsBase, specs: bytes, before: Path | None, check: Check) -> PriorForm:
     """How it is stored; arguments as of `make_prior_data`."""
     from tfagents_system.experience.conversion import conversion_for
-    from tfagents_system.experience.prior_ring import PriorForm, brought_by_experts
+    from tfagents_system.experience.prior_ring import Brought, PriorForm, brought_by_experts
     from tfagents_system.replay import ring_sizes
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
@@ -70,7 +163,7 @@ def _form(params: TrainParamsBase, specs: bytes, before: Path | None, check: Che
         file.flush()
         conversion = conversion_for(params, Path(file.name))
     layout = conversion.layout
-    kept: list[Segment] = []
+    kept = Brought()
     room = ring_sizes.expert_rows(params, layout)
     rows = (read_json(before / _GIVEN) or {}).get(_ROWS) if before is not None else None
     if room and before is not None and rows is not None:
@@ -98,12 +191,19 @@ def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
             f"TrainParams.{' and '.join(asked)}: the agent of this run began without it. Let another one begin "
             "(--reset_training), choose another SAC_EXP_NAME, or set it to None"
         )
+    elif not given and room is None:
+        check.notes += ["nothing is drawn from prior data any more: prior_data=None"] * is_there
     elif (before := began.get("prior_data", given)) != given:
         check.notes.append(
             f"TrainParams.prior_data={', '.join(given) or None} is for an agent that begins (--reset_training): this "
             f"one keeps what it began with, {', '.join(before) or None}"
         )
-    if room is not None and began.get(_ROOM) not in (None, room):
+    if room is None and began.get(_ROOM) is not None:
+        check.notes.append(
+            f"TrainParams.{_ROOM}=None: what experts bring from now on comes into the run's own ring. This agent began "
+            f"with {_ROOM}={began[_ROOM]}"
+        )
+    elif began.get(_ROOM) not in (None, room):
         check.notes.append(
             f"TrainParams.{_ROOM}={room} is for an agent that begins (--reset_training): the ring of this one has room "
             f"for {began[_ROOM]}"

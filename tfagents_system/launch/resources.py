@@ -96,6 +96,14 @@ def reserved_bytes(folder: Path) -> int:
         return 0
 
 
+def size_bytes(folder: Path) -> int:
+    """Disk space that a folder's own files may come to take, with what is reserved later; 0 without a folder."""
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+    except OSError:
+        return 0
+
+
 def check_disk(check: Check, needed: Mapping[Path, tuple[str, int]]) -> None:
     """Compares what is needed with what is free, once for each file system.
 

@@ -41,7 +41,7 @@ def check_experts(params: TrainParamsBase, values: Mapping[str, Any], checks: Ch
 
 
 def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:
-    """Whether there are workers that bring the prior data which experts are to bring.
+    """Whether there are workers that bring the prior data which experts are to bring, where there are none yet.
 
     Args:
       params: Of the run.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_COPY_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -36,6 +39,25 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Replaces a file; see `replacing`."""
     with replacing(path, mode) as file:
         file.write(content)
+
+
+def copy_with_holes(source: str, target: str) -> None:
+    """Copies a file's content; what takes no space there takes none here, as far as the file system can tell."""
+    with open(source, "rb") as read, open(target, "wb") as written:
+        position, size = 0, os.fstat(read.fileno()).st_size
+        written.truncate(size)
+        while position < size:
+            try:
+                begin = os.lseek(read.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                break  # Only a hole is left.
+            position = os.lseek(read.fileno(), begin, os.SEEK_HOLE)
+            read.seek(begin)
+            written.seek(begin)
+            while (missing := position - read.tell()) > 0 and (content := read.read(min(missing, _COPY_BYTES))):
+                written.write(content)
 
 
 def sync(path: Path) -> None:

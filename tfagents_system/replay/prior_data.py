@@ -22,6 +22,7 @@ from tfagents_system.run_files.run_checkpoints import Checkpoint
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
+REMEDY = "lower n_expert_episodes_in_prior_data, give less prior_data, or free space"
 _MADE = "made.bin"  # In the ring's folder: its header as the start left it.
 
 
@@ -68,7 +69,8 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     stored = StoredRing(folder)
     if lines := differences(layout, stored.layout):
         raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
-    files = RingFiles.prepare(stored.folder, layout, stored.capacity_rows, stored.slack_rows, max_workers)
+    sizes = stored.capacity_rows, stored.slack_rows
+    files = RingFiles.prepare(stored.folder, layout, *sizes, max_workers, remedy=REMEDY)
     ring = PriorRing(files)
     ring.grows = grows
     damaged = ring.verify()
@@ -78,15 +80,22 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     return ring
 
 
-def go_back(folder: Path, layout: Layout, checkpoint: Checkpoint | None) -> None:
+def go_back(folder: Path, layout: Layout, checkpoint: Checkpoint | None, *, only_damaged: bool = False) -> None:
     """Goes back to a checkpoint of the agent that the ring was made for; None: to what the start made.
 
     For a ring that experts add to, where nobody knows which of its pages reached the disk.
+
+    Args:
+      folder: Of the ring.
+      layout: Of the run.
+      checkpoint: See above.
+      only_damaged: Only a ring without a whole header: the run's own goes on with all that is whole, so does this.
     """
     files = find_files(folder, layout)
     if files is None:
         return  # Which `open_prior` reports.
-    files.mend_header()
+    if not files.mend_header() and only_damaged:
+        return
     ring = Ring(files)
     for source in (checkpoint.prior if checkpoint is not None else folder / _MADE, folder / _MADE):
         with contextlib.suppress(FileNotFoundError):

@@ -191,26 +191,27 @@ def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> No
 def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None:
     """The run's own ring, and prior data: each agent has its own."""
     checkpoint = places.newest_checkpoint()
-    _recover(ring, copy, checkpoint)
+    is_back = _recover(ring, copy, checkpoint)
     if not ring.segments:
         step_shares.forget(places.home)
     if places.prior is not None:
         is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
-        go_back(places.prior, ring.layout, checkpoint if is_of_agent else None)
+        go_back(places.prior, ring.layout, checkpoint if is_of_agent else None, only_damaged=not is_back)
 
 
-def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
-    """Goes back to a checkpoint, and checks every segment of it."""
+def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> bool:
+    """Goes back to a checkpoint, and checks every segment of it; False where it goes on with all that is whole."""
     discard(ring.folder)
     if checkpoint is None:
-        if ring.filled_rows:
+        if ring.filled_rows or ring.segments:  # Those of experts are counted here, and their rows are prior data.
             logging.warning(
                 "the experience in %s is not as a killed process left it, and there is no complete checkpoint to go "
                 "back to: the run starts with an empty ring",
                 ring.folder,
             )
             ring.clear()
-        return
+        return True
+    is_back = False
     try:
         snapshot = _snapshot_of(checkpoint)
         if copy is not None:
@@ -219,6 +220,7 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
             logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
         else:
             ring.rollback(snapshot)
+            is_back = True
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
             if not is_of_earlier_size(ring.files, snapshot):
                 _restore_priorities(ring, checkpoint)
@@ -230,9 +232,10 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
     dropped = ring.verify()
     if dropped:
         logging.error("%d of %d steps in %s were damaged and are left out", dropped, held, ring.folder)
-    if ring.ring_steps == 0:
+    if ring.ring_steps == 0 and (held or not ring.segments):  # Without rows of its own it may count those of experts.
         logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
         ring.clear()
+    return is_back
 
 
 def _restore_priorities(ring: Ring, checkpoint: Checkpoint) -> None:

@@ -21,6 +21,7 @@ from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
 _SLACK_SEGMENTS = 4
+_REMEDY = "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
 _OWN_COLUMNS = (
     Column("reward", (), "float32"),
     Column("discount", (), "float32"),
@@ -50,6 +51,8 @@ class RingFiles:
       max_workers: Workers that the header is to have records for; None: as many as it has, a new one for all that
         there may ever be.
       earlier: Fingerprints that it had with other sizes, see `ring_resize`: of snapshots from then.
+      reserved_rows: First rows that get their space, the others with the next start; None: all.
+      remedy: What to do where there is no space.
     """
 
     folder: Path
@@ -58,6 +61,8 @@ class RingFiles:
     slack_rows: int
     max_workers: int | None = None
     earlier: tuple[int, ...] = ()
+    reserved_rows: int | None = None
+    remedy: str = _REMEDY
 
     @classmethod
     def prepare(
@@ -68,6 +73,7 @@ class RingFiles:
         slack_rows: int | None = None,
         max_workers: int | None = None,
         earlier: tuple[int, ...] = (),
+        remedy: str = _REMEDY,
     ) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
@@ -79,7 +85,7 @@ class RingFiles:
         """
         if slack_rows is None:
             slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-        files = cls(folder, layout, capacity_rows, slack_rows, max_workers, earlier)
+        files = cls(folder, layout, capacity_rows, slack_rows, max_workers, earlier, remedy=remedy)
         if files.exist():
             slack_rows, earlier = files._check_layout()
             files = dataclasses.replace(files, slack_rows=slack_rows, earlier=earlier)
@@ -95,8 +101,9 @@ class RingFiles:
 
     @property
     def num_bytes(self) -> int:
-        """On disk, all columns together."""
-        return sum(column.step_bytes for column in self.columns) * self.num_rows
+        """On disk, all columns together, as far as they get their space."""
+        rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
+        return sum(column.step_bytes for column in self.columns) * rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -265,16 +272,10 @@ class RingFiles:
 
         A file that is there keeps its content; what a copy of it has left out is made good.
         """
+        rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
         with self._usable():
             for column in self.columns:
-                size = max(1, column.step_bytes * self.num_rows)
-                path = self.column(column)
-                path.touch()
-                with path.open("r+b") as file:
-                    status = os.fstat(file.fileno())
-                    # Without a look at what it takes already this would read all of it on some file systems.
-                    if status.st_size < size or status.st_blocks * 512 < size:
-                        os.posix_fallocate(file.fileno(), 0, size)
+                _reserve(self.column(column), column.step_bytes * rows, column.step_bytes * self.num_rows)
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
@@ -284,8 +285,20 @@ class RingFiles:
         except OSError as error:
             raise UserError(
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
-                f"({error.strerror}): lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
+                f"({error.strerror}): {self.remedy}"
             ) from None
+
+
+def _reserve(path: Path, reserved: int, size: int) -> None:
+    """Makes a file of `size` bytes whose first ones have their space; one that is there keeps what it has."""
+    path.touch()
+    with path.open("r+b") as file:
+        status = os.fstat(file.fileno())
+        # Without a look at what it takes already this would read all of it on some file systems.
+        if status.st_size < reserved or status.st_blocks * 512 < reserved:
+            os.posix_fallocate(file.fileno(), 0, max(1, reserved))
+        if os.fstat(file.fileno()).st_size < size:
+            file.truncate(size)
 
 
 def find_files(folder: Path, layout: Layout) -> RingFiles | None:

@@ -199,8 +199,7 @@ def write_inputs(
     kept, edits = _kept(overrides or Overrides(), seed), before.get("edits", [])
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
-    began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
-    if not (is_begun or (began == (seed, agent_from, kept) and run_inputs.fit_experience(paths, inputs))):
+    if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     if is_begun and takes_edits:
@@ -220,6 +219,17 @@ def write_inputs(
         run_inputs.install(paths, new, content, reset, settings, inputs if begins else None)
     else:
         write_atomically(paths.run_json, content)
+
+
+def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int) -> bool:
+    """Whether a run without an update yet goes on with the experience that it has: of the same task and settings.
+
+    Args:
+      inputs, overrides, seed: Those of the start.
+    """
+    before = read_run_json(paths)
+    began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
+    return began == (seed, _agent_from(inputs), _kept(overrides, seed)) and run_inputs.fit_experience(paths, inputs)
 
 
 def was_started_by(paths: RunPaths, job: str) -> bool:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfagents_system.machine.files import sync
+from tfagents_system.machine.files import copy_with_holes, sync
 from tfagents_system.run_files import params_folder, resets
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json
@@ -162,7 +162,7 @@ def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
     if inputs.agent is not None:
         inputs.agent.copy(partial / paths.agent_from.name)
     if inputs.prior_data is not None:
-        shutil.copytree(inputs.prior_data, partial / paths.prior_data.name)
+        shutil.copytree(inputs.prior_data, partial / paths.prior_data.name, copy_function=copy_with_holes)
     for folder, given in ((paths.agent_from, inputs.agent), (paths.prior_data, inputs.prior_data)):
         if given is None:
             (partial / f"{_NO}{folder.name}").touch()
