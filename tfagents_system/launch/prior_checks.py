@@ -95,7 +95,7 @@ class PriorStart:
     @property
     def _before(self) -> Path | None:
         """Prior data of which an agent that begins keeps what experts have brought: of its task."""
-        if self.run is None:
+        if self.run is None or self.params.n_expert_episodes_in_prior_data is None:
             return None
         digests = read_json(Path(self.folder) / _DIGESTS) if self.folder is not None else None
         inputs = Inputs(self.values["params"], self.values["config"], digests=digests or {}, agent=self.agent)
