@@ -132,6 +132,17 @@ _GOALS = {"hindsight_share": 0.8, "discount": 0.95, "target_update_tau": 0.05}
 # Goals of Fetch are at 1.34 +- 0.15 m and the like: not normalised, a network hardly tells them apart at first.
 _FETCH = {**_GOALS, "normalize_observations": True}
 _PEER_GOALS = {"gamma": 0.95, "tau": 0.05}
+_REACH = Task(
+    "tfagents_system.examples.reach.environment:Reach-v0",
+    50,
+    10_000,
+    1_000,
+    20,
+    1e-3,
+    _GOALS,
+    goals=True,
+    peer_options=_PEER_GOALS,
+)
 
 TASKS = {
     "pendulum": Task("Pendulum-v1", 200, 10_000, 1_000, 5, 1e-3),
@@ -151,15 +162,8 @@ TASKS = {
     # From 20 demonstrations of the expert of the same environment, beside from nothing.
     "double_pendulum_demos": Task("InvertedDoublePendulum-v5", 1000, 10_000, 1_000, 140, expert="double_pendulum"),
     # Hindsight is the expert's alone: random actions hardly ever reach a goal.
-    "reach_demos": Task(
-        "tfagents_system.examples.reach.environment:Reach-v0",
-        50,
-        10_000,
-        1_000,
-        20,
-        1e-3,
-        {**_GOALS, "hindsight_share": None},
-        expert="reach",
+    "reach_demos": dataclasses.replace(
+        _REACH, attributes={**_GOALS, "hindsight_share": None}, goals=False, peer_options={}, expert="reach"
     ),
     "hopper_demos": Task("Hopper-v5", 1000, 50_000, 5_000, 45, expert="hopper"),
     # Other masses than those that the expert was trained with (changed_mass.py).
@@ -172,17 +176,7 @@ TASKS = {
         "CartPole-v1", 500, 50_000, 2_560, 45, values=ValueSettings(256, 128, 2.3e-3, 64, 10, 8_000, 0.04)
     ),
     "acrobot": Task("Acrobot-v1", 500, 40_000, 2_000, 2, values=ValueSettings(4, 4, 6.3e-4, 128, 250, 12_000, 0.1)),
-    "reach": Task(
-        "tfagents_system.examples.reach.environment:Reach-v0",
-        50,
-        10_000,
-        1_000,
-        20,
-        1e-3,
-        _GOALS,
-        goals=True,
-        peer_options=_PEER_GOALS,
-    ),
+    "reach": _REACH,
     # gymnasium-robotics 1.4.2, which needs mujoco 3.3.7 and so an interpreter of its own: --env_python.
     "fetch_reach": Task(
         "gymnasium_robotics:FetchReach-v4", 50, 20_000, 1_000, 20, 1e-3, _FETCH, goals=True, peer_options=_PEER_GOALS

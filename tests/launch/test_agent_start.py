@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
+from tests.support.prepared_runs import variables_of_run
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
@@ -23,31 +25,15 @@ from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.trainer.learner import Learner
 
-PARAMS = """
-import gymnasium
-from tfagents_system.train_params_base import TrainParamsBase
-
-class TrainParams(TrainParamsBase):
-    num_iter = 3
-    num_steps_per_iter = 5
-    train_batch_size = 32
-    n_episodes_in_buffer = 10
-    actor_fc_layer_params = (4,)
-    critic_joint_fc_layer_params = (4,)
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
-"""
+_SMALL = "    actor_fc_layer_params = (4,)\n    critic_joint_fc_layer_params = (4,)\n"
+PARAMS = prepared_runs.PARAMS.replace("    num_iter = 3\n", f"    num_iter = 3\n{_SMALL}")
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
+    variables = variables_of_run(tmp_path)
     (tmp_path / "params.py").write_text(PARAMS)
-    (tmp_path / "config.json").write_text('{"horizon": 20}')
-    counts = ("REVERB_CPUS", "TRAIN_CPUS", "NUM_COLLECT_WORKERS", "COLLECT_WORKER_CPUS", "SHARE_CPUS")
-    inputs = {"SAC_PARAMS": str(tmp_path / "params.py"), "SAC_CONFIG": str(tmp_path / "config.json")}
-    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run"), "SAC_AGENT_FROM": str(tmp_path / "other")}
-    return {**os.environ, **{f"SAC_{name}": "1" for name in counts}, **inputs, **run}
+    return {**variables, "SAC_AGENT_FROM": str(tmp_path / "other")}
 
 
 @pytest.fixture

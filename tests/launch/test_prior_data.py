@@ -164,7 +164,7 @@ def test_there_is_room_for_experts_alone_or_behind_files(
         assert prepare.prepare(environ, None)
         ring = StoredRing(paths.prior_data)
         assert (ring.rows, ring.capacity_rows, ring.slack_rows) == (rows_of_files, rows_of_files + 5 * 21, 21)
-        assert "room for 105 steps of experts" in capsys.readouterr().out
+        assert "room for 105 rows of experts" in capsys.readouterr().out
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     params.write_text(TOGETHER.replace("= 5", "= 6"))
     assert prepare.prepare({**environ, "TFAGENTS_EDITS": "take"}, None)

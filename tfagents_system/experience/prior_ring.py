@@ -127,7 +127,7 @@ def _in_words(sources: Sequence[str], ring: Ring, form: PriorForm) -> str:
         size = f"{ring.filled_rows * megabytes:,.1f} MiB"
         told.append(f"{', '.join(sources)}: {ring.training_steps:,} steps in {size}")
     if form.expert_rows:
-        told.append(f"room for {form.expert_rows:,} steps of experts, {form.expert_rows * megabytes:,.1f} MiB")
+        told.append(f"room for {form.expert_rows:,} rows of experts, {form.expert_rows * megabytes:,.1f} MiB")
     if form.kept.steps:
         told.append(f"{form.kept.steps:,} steps that experts have brought before")
     return "; ".join(told)

@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import FOLDER
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.processes import kill_session
+from tfagents_system.machine.threads import repeated
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.variables import read_variables
@@ -181,18 +181,11 @@ def _inspect_forked(
 @contextlib.contextmanager
 def _ended_when_overdue(progress: Progress, work: LongWork) -> Iterator[None]:
     """For a check in this process: a thread ends it with the findings when the user's code hangs."""
-    is_over = threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(_POLL_SECS):
-            if progress.overdue(work):
-                print_findings(progress.ended_early(None).checks.errors)
-                os._exit(EXIT_BAD_INPUT)
+        if progress.overdue(work):
+            print_findings(progress.ended_early(None).checks.errors)
+            os._exit(EXIT_BAD_INPUT)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with repeated(watch, _POLL_SECS):
         yield
-    finally:
-        is_over.set()
-        thread.join()

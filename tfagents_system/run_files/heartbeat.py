@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.machine.files import existing_ancestor, write_atomically
+from tfagents_system.machine.threads import repeated
 from tfagents_system.run_files.beats import Beat, read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -155,19 +156,8 @@ class Heartbeat:
     @contextlib.contextmanager
     def during(self, state: str, doing: Callable[[], str] = str) -> Iterator[None]:
         """Beats beside long work that has no place for it, with the text of what it is at."""
-        is_over = threading.Event()
-
-        def beat() -> None:
-            while not is_over.wait(self._file.every_secs):
-                self.beat(state, doing=doing() or None)
-
-        thread = threading.Thread(target=beat, name="beat meanwhile", daemon=True)
-        thread.start()
-        try:
+        with repeated(lambda: self.beat(state, doing=doing() or None), self._file.every_secs):
             yield
-        finally:
-            is_over.set()
-            thread.join()
 
 
 class BeatReader:
