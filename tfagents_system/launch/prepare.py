@@ -69,7 +69,8 @@ _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
     """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
 
-    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow.
+    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
+    became this one may have one already, and hands it over.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
     if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
@@ -79,7 +80,7 @@ def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> For
         compile(values["params"].read_bytes(), values["params"], "exec")
     except (UserError, SyntaxError, ValueError, OSError):
         return None
-    return ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
+    return ForkServer.inherited() or ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
 
 
 def prepare(
@@ -295,7 +296,14 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
 def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
     """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
-    for name in (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN):  # From here on the run directory says it.
+    for name in (
+        CARRIER,
+        EDITS,
+        RESET,
+        CATCH_UP,
+        SUBMITTED_AGAIN,
+        HANDLE_VARIABLE,
+    ):  # From here on the run directory says it.
         os.environ.pop(name, None)
     os.environ["TFAGENTS_PYTHON"] = sys.executable
     handed_over = 2
