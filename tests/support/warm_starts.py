@@ -51,9 +51,7 @@ class WarmPopen(subprocess.Popen[str]):
         self._exp_dir = exp_dir
         super().__init__(args, start_new_session=True, **options)
 
-    def _execute_child(  # type: ignore[override, no-untyped-def]
-        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others
-    ) -> None:
+    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others) -> None:
         assert preexec_fn is None and not pass_fds and executable is None
         (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = others[3:9]
         out = c2pwrite if c2pwrite >= 0 else 1
@@ -61,9 +59,9 @@ class WarmPopen(subprocess.Popen[str]):
         try:
             request = list(args), str(cwd), dict(env), str(self._exp_dir), os.sched_getaffinity(0)
             self.pid = _nursery().start(request, streams)
-            self._child_created = True  # type: ignore[attr-defined]
+            self._child_created = True
         finally:
-            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
 class _Nursery:
