@@ -62,6 +62,17 @@ def test_a_run_whose_trainer_is_elsewhere_is_checked_without_its_updates(
     assert "replay" in out and "updates/s" not in out and "0 errors" in out
 
 
+def test_a_trainer_needs_no_room_for_the_experience_of_a_server_elsewhere(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS.replace("n_episodes_in_buffer = 10", f"n_episodes_in_buffer = {10**12}"))
+    (tmp_path / "keys").mkdir()
+    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
+    assert prepare.check(environ, None) == 0
+    out = capsys.readouterr().out
+    assert "replay buffer" not in out and "checkpoints, policies, logs" in out
+
+
 def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str], tmp_path: Path) -> None:
     """Its own params.py may be edited, but not to another agent than that of its checkpoint."""
     assert prepare.prepare(environ, None)

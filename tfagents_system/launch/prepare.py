@@ -46,10 +46,11 @@ from tfagents_system.launch.run_settings import (
     TAKE,
     RunSettings,
     add_edit_options,
+    asked_once,
     edits_of_start,
     has_done_its_part,
     is_again,
-    job_of,
+    jobs_of,
     resolve,
     run_of_start,
 )
@@ -155,7 +156,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
             reset=reset,
-            job=job_of(preparation.environ),
+            jobs=jobs_of(preparation.environ),
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
@@ -263,14 +264,15 @@ def main() -> int:
 def _leave_out_what_was_done(args: argparse.Namespace) -> None:
     """A job that goes on asks for the same again; what it asks for once may be done already."""
     run = run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    if has_done_its_part(run, os.environ):
-        if args.edits in (TAKE, FRESH) or args.reset_training:
+    asked = asked_once(args.edits, args.reset_training, args.catch_up)
+    if has_done_its_part(run, os.environ, asked):
+        if asked:
             print(
                 "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by an "
                 "earlier start"
             )
         args.reset_training, args.catch_up = None, False
-    args.edits = edits_of_start(args.edits, run, os.environ)
+    args.edits = edits_of_start(args.edits, run, os.environ, asked)
 
 
 def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
