@@ -94,13 +94,14 @@ def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_wait
         return time.monotonic() - began
 
     with RunLock(paths):
-        run = {"state": "running", "pid": os.getpid(), "host": socket.gethostname()}
-        for state, is_at_once in (
+        run: dict[str, Any] = {"state": "running", "pid": os.getpid(), "host": socket.gethostname()}
+        states: list[tuple[dict[str, Any], bool]] = [
             ({}, True),
             ({"message": "stopped by SIGINT"}, False),
             ({"state": "done"}, False),
             ({"pid": 1}, False),  # An earlier start's.
-        ):
+        ]
+        for state, is_at_once in states:
             write_json(paths.status_json, {"run": run | state, "roles": {}})
             if is_at_once:
                 with pytest.raises(UserError, match=f"pid {os.getpid()}"):
