@@ -393,8 +393,25 @@ def test_a_requeued_job_does_once_what_it_asks_for(environ: dict[str, str], proj
     assert not start(SLURM_JOB_ID="8").code, "another job goes on with the run"
     again = start("--fresh", SLURM_JOB_ID="9", TFAGENTS_SUBMITTED_AGAIN="7")
     assert again.code == 0 and "was done by an earlier start" in again.told
-    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "8"]
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --fresh", "8"]
     assert paths.status_json.exists() and len(list(paths.exp_dir.parent.glob("run_before_*"))) == 1
+
+
+def test_each_command_of_a_requeued_job_does_once_what_it_asks_for(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    paths = write(environ, folder=project)
+    assert start(SLURM_JOB_ID="7").code == 0
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # It was requeued in the first command.
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert start(**job).code == 0
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 1\n"
+    for expected in ("", "was done by an earlier start"):
+        done = start("--take_edits", **job)
+        assert done.code == 0 and expected in done.told and ("note: the job was" in done.told) == bool(expected)
+        assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --take_edits"]
 
 
 def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path, start: Starter) -> None:

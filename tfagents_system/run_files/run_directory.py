@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def write_inputs(
     take_edits: bool = False,
     ends_for: str | None = None,
     reset: Reset | None = None,
-    job: str | None = None,
+    jobs: Sequence[str] = (),
 ) -> None:
     """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
     begun gets different ones, its experience, of another task or other settings, is removed.
@@ -190,7 +190,7 @@ def write_inputs(
       take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
-      job: The SLURM job of this start.
+      jobs: The SLURM job of this start, and what it does once, as run.json records them.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
@@ -211,7 +211,7 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for),
         "edits": edits,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
-        **_of_run(before, seed, job),
+        **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
@@ -233,7 +233,9 @@ def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed
 
 
 def was_started_by(paths: RunPaths, job: str) -> bool:
-    """Whether a SLURM job has started this run; also where an earlier version of this toolkit did not record it."""
+    """Whether a SLURM job has started this run, or done this with it; also where an earlier version of this toolkit did
+    not record it.
+    """
     run = read_run_json(paths)
     return bool(run) and job in run.get("jobs", [job])
 
@@ -284,10 +286,10 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
     }
 
 
-def _of_run(before: Mapping[str, Any], seed: int, job: str | None) -> dict[str, Any]:
+def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
-    jobs = dict.fromkeys([*before.get("jobs", []), *([job] if job else [])])
-    return {"seed": seed, "jobs": list(jobs), "created": before.get("created", _now())}
+    all_jobs = dict.fromkeys([*before.get("jobs", []), *jobs])
+    return {"seed": seed, "jobs": list(all_jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
