@@ -61,7 +61,9 @@ class WarmPopen(subprocess.Popen[str]):
             self.pid = _nursery().start(request, streams)
             self._child_created = True
         finally:
-            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+            for descriptor, ours in ((p2cread, p2cwrite), (c2pwrite, c2pread), (errwrite, errread)):
+                if descriptor != -1 and ours != -1:
+                    os.close(descriptor)
 
 
 class _Nursery:
