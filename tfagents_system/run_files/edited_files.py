@@ -121,8 +121,7 @@ def _middle(before: Sequence[_Line], now: Sequence[_Line]) -> tuple[int, Sequenc
 
 
 def _matcher(before: Sequence[_Line], now: Sequence[_Line]) -> difflib.SequenceMatcher[str]:
-    codes = ([line.code for line in lines] for lines in (before, now))
-    return difflib.SequenceMatcher(None, *codes, autojunk=False)
+    return difflib.SequenceMatcher(None, [line.code for line in before], [line.code for line in now], autojunk=False)
 
 
 def _numbers(lines: Sequence[_Line], begin: int, end: int) -> tuple[int, int]:
