@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -27,6 +27,7 @@ from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,14 +102,16 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     return run
 
 
-def write(environ: dict[str, str], *, folder: Path | None, take_edits: bool = False) -> RunPaths:
+def write(
+    environ: dict[str, str], *, folder: Path | None, take_edits: bool = False, overrides: Overrides | None = None
+) -> RunPaths:
     """What a start leaves once its checks have passed."""
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
     inputs = Inputs(values["params"], values["config"], folder, digests)
-    run_directory.write_inputs(paths, RunVariables(**values), 3, inputs=inputs, take_edits=take_edits)
+    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, take_edits=take_edits)
     return paths
 
 
@@ -236,6 +239,29 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
     again = start()
     assert again.code == 0 and "edited since" not in again.told
+
+
+def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change_never(
+    environ: dict[str, str], project: Path
+) -> None:
+    """As a refused `--set` proposes: what was best before was so at another task."""
+    paths = write(environ, folder=project)
+    train(paths)
+
+    def edits(**params: Any) -> list[str | None]:
+        write(environ, folder=project, overrides=Overrides(params=params))
+        return [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]]
+
+    assert edits() == edits(num_iter=5) == []
+    paths.config.write_text('{"horizon": 30}')
+    assert edits() == edits() == [None]
+    paths.params.write_text(PARAMS + "    discount = 0.9\n")
+    assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
+    assert run_inputs.edits_taken(paths) == 3
+    run = run_directory.read_run_json(paths)
+    del run["task"]  # By an earlier version.
+    paths.run_json.write_text(json.dumps(run))
+    assert edits() == 3 * [None]
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:

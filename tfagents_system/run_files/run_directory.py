@@ -196,20 +196,21 @@ def write_inputs(
     run_inputs.finish_install(paths)
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
-    kept, edits = _kept(overrides or Overrides(), seed), before.get("edits", [])
+    kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
-    if is_begun and takes_edits:
-        edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
-    _write_overrides(paths, kept, reset)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
+    files = (inputs.params, inputs.config) if are_new else (paths.params, paths.config)
+    task = run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
+    edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
+    _write_overrides(paths, kept, reset)
     run = {
         **_of_params(paths, variables.params, inputs if are_new else None, before),
         **_of_start(variables, num_iter, ends_for),
-        "edits": edits,
+        **{"edits": edits, "task": task},
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         **_of_run(before, seed, jobs),
     }
@@ -299,12 +300,6 @@ def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
         print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _edit(paths: RunPaths, before: Path) -> dict[str, Any]:
-    """What run.json records about edits that a run takes."""
-    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
-    return {"time": _now(), "train_step": train_step, "before": before.name}
 
 
 def _now() -> str:
