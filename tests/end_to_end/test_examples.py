@@ -75,7 +75,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     # Saving takes its second however fast updates are: of a run of 12 s it is a larger share than of one of 30 s.
     assert shares["updates"] >= 0.9 * (1.0 - shares["saving"]) and shares["saving"] < 0.15, shares
     assert status["roles"]["worker_0"]["inference"] == "numpy"
-    assert status["roles"]["replay"]["env_steps"] == reached[0]["env_steps"], "it ends where it is solved"
+    assert status["roles"]["replay"]["env_steps"] <= reached[0]["env_steps"] + 3 * 400, "it ends once it is solved"
     for name in ("plot", "video", "report", "policy"):
         line = next(line for line in output.splitlines() if line.startswith(f"{name}:"))
         assert str(run.exp_dir) in line
@@ -125,7 +125,7 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
 @pytest.mark.parametrize(
     ("settings", "workers"),
     [
-        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 32),
+        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 16),
         (["algorithm=redq", "updates_per_env_step=20", "critic_joint_fc_layer_params=[32, 32]"], 2),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else f"{value} workers",
