@@ -8,6 +8,7 @@ import pytest
 
 from tfagents_system.launch import wrap_up
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -41,6 +42,14 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         f"note: no report: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'policy'}",
     ]
+
+
+def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
+    where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
+    tracking = TrackingSettings(wandb="offline")
+    off = {"plot": False, "video": False, "report": False}
+    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=tracking, **off)
+    assert lines[0] == f"track:  {where}"
 
 
 def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):

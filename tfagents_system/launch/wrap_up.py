@@ -66,7 +66,7 @@ def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
     log = paths.log("tracking")
     if problem := run([sys.executable, "-P", "-m", module, *options], log, _TRACKING_DEADLINE_SECS):
         return f"note: not all metrics were sent, {problem}; this does: python -m {module} {' '.join(options)}"
-    return f"sent:   {log.read_text(encoding='utf-8').splitlines()[-1]}"
+    return f"track:  {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
 def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:
