@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 each_algorithm = pytest.mark.parametrize("attributes", ALGORITHMS.values(), ids=ALGORITHMS)
 each_discrete = pytest.mark.parametrize("attributes", DISCRETE.values(), ids=DISCRETE)
-each = pytest.mark.parametrize("attributes", [*ALGORITHMS.values(), *NETWORKS.values()], ids=[*ALGORITHMS, *NETWORKS])
 
 
 def test_every_algorithm_is_among_them() -> None:
@@ -97,8 +96,9 @@ def test_the_wrong_sign_of_alphas_gradient_is_noticed(tmp_path: Path, monkeypatc
         checks.entropy_of_arms_reaches_its_target(tmp_path)
 
 
-@each
+@pytest.mark.parametrize("attributes", [{}, *NETWORKS.values()], ids=["sac", *NETWORKS])
 def test_the_best_action_and_the_values_of_all(attributes: dict[str, Any], tmp_path: Path) -> None:
+    """Other algorithms know values and densities, see below."""
     checks.the_best_action_and_the_values_of_all_are_known(tmp_path, **attributes)
 
 
@@ -115,7 +115,9 @@ def test_entropy_reaches_its_target(algorithm: str, tmp_path: Path) -> None:
 
 
 @each_algorithm
-def test_actions_have_boltzmanns_density(attributes: dict[str, Any], tmp_path: Path) -> None:
+def test_actions_have_boltzmanns_density_and_values_are_those_of_the_rewards(
+    attributes: dict[str, Any], tmp_path: Path
+) -> None:
     checks.actions_have_boltzmanns_density(tmp_path, **attributes)
 
 
