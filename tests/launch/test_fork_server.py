@@ -265,6 +265,19 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
         starter.close()
 
 
+def test_a_module_gets_its_arguments_and_tells_mistakes_whether_it_is_forked_or_not(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    arguments = ["--exp_dir", str(tmp_path / "missing")]
+    for starter in (RoleStarter(fork_server=server), RoleStarter()):
+        log = tmp_path / f"{starter._fork_server is not None}.log"
+        process = starter.start_module("tfagents_system.run", arguments, [], environ(), log)
+        assert isinstance(process, ForkedProcess) == (starter._fork_server is not None)
+        assert process.wait() == 2
+        text = log.read_text()
+        assert text.startswith("error: ") and str(tmp_path / "missing") in text and "Traceback" not in text, text
+
+
 @pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])
 def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_killed: bool

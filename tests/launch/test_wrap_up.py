@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tfagents_system.launch import wrap_up
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
@@ -29,7 +30,7 @@ def results(paths, monkeypatch, programs, **more):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     return wrap_up.write_results(
-        paths, paths.exp_dir, cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
+        paths, RoleStarter(), cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
     )
 
 
@@ -76,7 +77,7 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
+    lines = wrap_up.write_results(paths, RoleStarter(), cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
     assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
     assert lines[1] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 

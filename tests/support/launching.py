@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -76,8 +77,9 @@ class UserRun:
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
         command = [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments]
         start = functools.partial(subprocess.Popen[str], start_new_session=True)
-        if script == "run_script.sh" and not self.command_prefix:
-            start = functools.partial(WarmPopen, exp_dir=self.exp_dir)
+        if not self.command_prefix:
+            joined = self.exp_dir / "joined" / socket.gethostname()
+            start = functools.partial(WarmPopen, exp_dir=self.exp_dir if script == "run_script.sh" else joined)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = start(command, cwd=self.folder, env=environ, text=True, **{**streams, **options})
         _started.append((process, self.exp_dir))

@@ -30,7 +30,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.fork_messages import NO_MARK, CallDiedError, CallRequest, ForkRequest, ForkServerError
 from tfagents_system.launch.forked_process import reap_orphans, set_subreaper
 from tfagents_system.launch.python_path import folders_of_python_path
@@ -188,7 +188,7 @@ def _fork_role(request: ForkRequest, connection: Connection, begin: Connection) 
     return int(content)
 
 
-def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> int:
+def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> NoReturn:
     connection.close()
     os.setsid()
     log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -203,8 +203,8 @@ def _become_role(request: ForkRequest, connection: Connection, begin: Connection
     _wait_for_the_word(begin)
     if request.cpus:
         os.sched_setaffinity(0, request.cpus)
-    importlib.import_module(request.module).main()
-    return EXIT_FAILED  # A role's `main` never returns.
+    sys.argv = [request.module, *request.arguments]
+    exit_with(importlib.import_module(request.module).main)
 
 
 def _wait_for_the_word(begin: Connection) -> None:
