@@ -64,6 +64,7 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # Traces of functions make thousands of objects, few of them garbage.
     gc.enable()
 
 

@@ -191,6 +191,21 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
         new_project.main(["a b"])
 
 
+def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import gymnasium\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+    (tmp_path / "a_swing.py").write_text(f"{text}gymnasium.register('Swing-v0', PendulumEnv, max_episode_steps=70)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in (NAME_VARIABLE, FOLDER_VARIABLE):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys, "argv", ["sac"])
+    assert command.main(["new", "swing", "--env", "a_swing:Swing-v0"]) == 0
+    assert json.loads((tmp_path / "swing/config.json").read_text()) == {"horizon": 70}
+    assert sys.path[-1] == str(tmp_path)
+
+
 # What is here.
 
 

@@ -181,6 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault(FOLDER_VARIABLE, os.getcwd())
     if command.script:
         _become(command, given)
+    if (here := os.getcwd()) not in sys.path:  # The last: as for a run's programs, see run_script.sh.
+        sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.module}")
     code: int = module.main([*command.first, *_with_option(command.positional, given)])
     return code

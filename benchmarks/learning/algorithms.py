@@ -189,7 +189,8 @@ def runs_of(task: str, evaluations: Sequence[Evaluation]) -> list[Run]:
         for seed in sorted({e.seed for e in evaluations if (e.task, e.variant) == (task, variant)}):
             lines = [e for e in evaluations if (e.task, e.variant, e.seed) == (task, variant, seed)]
             steps, returns = np.array([e.env_steps for e in lines], float), np.array([e.eval_return for e in lines])
-            runs.append(Run(Path(f"{variant}_{seed}"), variant, {}, "done", steps, returns, "metrics.csv"))
+            best = max((e.eval_return for e in lines if e.env_steps), default=None)
+            runs.append(Run(Path(f"{variant}_{seed}"), variant, {}, "done", steps, returns, "metrics.csv", best))
     return runs
 
 

@@ -118,6 +118,19 @@ def copy_weights(source, target):
     target._log_alpha.assign(source._log_alpha)
 
 
+def make_slots(agent):
+    """Makes the optimizers' variables: a tf.function that makes some is traced twice."""
+    optimized = {
+        "critic": parts(agent)["critic 1"].trainable_weights + parts(agent)["critic 2"].trainable_weights,
+        "actor": parts(agent)["actor"].trainable_weights,
+        "alpha": [agent._log_alpha],
+    }
+    for part, variables in optimized.items():
+        optimizer = getattr(agent, f"_{part}_optimizer")
+        with tf.name_scope(optimizer._name):
+            optimizer._create_all_weights(variables)
+
+
 def random_nest(spec, outer, rng, squash=False):
     def leaf(s):
         values = rng.standard_normal((*outer, *s.shape)).astype(np.float32)
@@ -172,6 +185,8 @@ def assert_equal_updates(share_log_pi=False, updates=100, recurrent=False, toler
     copy_weights(ours, theirs)
     before = {name: [variable.numpy() for variable in network.variables] for name, network in parts(ours).items()}
     fused = make_update(ours, share_log_pi)
+    for agent in (ours, theirs):
+        make_slots(agent)
 
     def reference(experience, *noise):
         theirs.noise = list(noise)

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.playing.played_environment import make_env
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import load_env_config, load_params_class
 from tfagents_system.settings.variables import RunVariables
@@ -62,6 +64,11 @@ def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
     checks = Checklist()
     check_environment(params, 0, checks)
     assert not checks.errors and not checks.notes
+    with make_env(params, 0, render=True) as env:
+        env.reset()
+        picture, place = env.render_frame(), env.user_env.unwrapped.place
+    blue = np.nonzero((picture == (40, 80, 220)).all(-1))[1]
+    assert picture.shape == (64, 256, 3) and abs(blue.mean() + 0.5 - 64 * (place + 2)) <= 1.0
 
 
 @pytest.mark.usefixtures("modules")

@@ -66,7 +66,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     run = UserRun(tmp_path, None, None, video=1)
     shipped = (ROOT / "training_variables.sh").read_text()
     run.vars_file.write_text(f"SAC_EXP_DIR={run.exp_dir}\n{shipped}")
-    code, output = finish(run.start("--set", "num_iter=16"), 1500.0)
+    code, output = finish(run.start("--set", "num_iter=16", "--set", 'stop_when={"eval_return": -200}'), 1500.0)
     assert code == 0, f"{output}\n{run.logs()}"
     reached = [row for row in evaluations(run) if row["env_steps"] <= 7_000 and row["eval_return"] >= -200.0]
     assert reached, evaluations(run)
@@ -75,7 +75,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     # Saving takes its second however fast updates are: of a run of 12 s it is a larger share than of one of 30 s.
     assert shares["updates"] >= 0.9 * (1.0 - shares["saving"]) and shares["saving"] < 0.15, shares
     assert status["roles"]["worker_0"]["inference"] == "numpy"
-    assert status["roles"]["replay"]["env_steps"] == 6_800
+    assert status["roles"]["replay"]["env_steps"] <= reached[0]["env_steps"] + 3 * 400, "it ends once it is solved"
     for name in ("plot", "video", "report", "policy"):
         line = next(line for line in output.splitlines() if line.startswith(f"{name}:"))
         assert str(run.exp_dir) in line
@@ -91,7 +91,7 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
     kept = sorted(int(path.name[-10:]) for path in (run.exp_dir / "policies" / "checkpoints").iterdir())
     first, last = evaluations(run)[1], evaluations(run)[-1]
     assert (kept[0], kept[-1]) == (first["train_step"], last["train_step"]) and int(best["checkpoint"][-10:]) in kept
-    assert len(kept) <= 4, "these, and that of iteration 12"
+    assert len(kept) <= 4, "these, the best, and that of iteration 12"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
 @pytest.mark.parametrize(
     ("settings", "workers"),
     [
-        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 32),
-        (["algorithm=redq", "updates_per_env_step=20"], 2),
+        (["algorithm=crossq", "train_batch_size=4096", "critic_joint_fc_layer_params=[256, 256]"], 16),
+        (["algorithm=redq", "updates_per_env_step=20", "critic_joint_fc_layer_params=[32, 32]"], 2),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else f"{value} workers",
 )

@@ -72,7 +72,7 @@ def open_ring(run, has_returns=False):
 
 
 def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path):
-    workers = 8
+    workers = 5
     run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
     code, output = finish(run.start())
     assert code == 0, f"{output}\n{run.logs()}"

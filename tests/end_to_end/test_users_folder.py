@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
 
@@ -93,14 +94,14 @@ def start(run, *arguments):
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
     environ |= {"VIRTUAL_ENV": sys.prefix, "SAC_ALLOW_LOGIN": "1"}
     vars_file = os.path.relpath(run.vars_file, run.elsewhere)
-    return subprocess.Popen(
+    return WarmPopen(
         [str(ROOT / "run_script.sh"), vars_file, *arguments],
+        exp_dir=run.exp_dir,
         cwd=run.elsewhere,
         env=environ,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
     )
 
 

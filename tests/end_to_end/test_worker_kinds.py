@@ -23,7 +23,7 @@ from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 
-HORIZON, ITERATIONS, EPISODES = 10, 600, 3000
+HORIZON, ITERATIONS, EPISODES = 10, 300, 3000
 EVAL_SLOT, EXPERT_SLOT, TEST_SLOT = 1, 2, 3
 
 PARAMS = f"""
@@ -59,14 +59,14 @@ class TrainParams(TrainParamsBase):
     n_buffer_init_episodes = 1
     n_episodes_in_buffer = {EPISODES}
     n_eval_episodes = 3
-    eval_period_itrs = 20
+    eval_period_itrs = 10
     checkpoint_period_itrs = 1_000_000
     train_batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 
     def env_ctor(self, worker):
-        return Env(worker, lambda: 0.0 if os.path.exists("{{folder}}/fast") else 0.02)
+        return Env(worker, lambda: 0.001 if os.path.exists("{{folder}}/fast") else 0.04)
 
     def collect_env_args_kwargs(self, id):
         return (id,), {{}}

@@ -198,7 +198,6 @@ def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
         ({"agent_ctor": own_agent()}, 11, True),
         ({"agent_ctor": own_agent()}, 10, False),
         ({"actor_ctor": gaussian_actor}, 11, True),  # Our own SacAgent, whose train is called as well.
-        ({"actor_ctor": gaussian_actor}, 10, False),
         ({}, 11, False),
     ],
 )

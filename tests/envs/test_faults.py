@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.envs.faults import SHOW_TRACES, describe_error
+from tfagents_system.envs.faults import SHOW_TRACES, describe_error, print_trace
+from tfagents_system.machine.processes import wait_until
 
 CORE = """
 class State:
@@ -62,3 +63,22 @@ def test_check_prints_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     describe_error(error.value)
     told = capsys.readouterr().err
     assert told.startswith("Traceback (most recent call last):") and "1 / 0" in told
+
+
+def test_its_traceback_begins_where_the_users_code_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step() -> bool:
+        return bool(1 / 0)
+
+    monkeypatch.setenv(SHOW_TRACES, "1")
+    with pytest.raises(ZeroDivisionError) as error:
+        wait_until(step, 1.0)
+    through = error.value.__traceback__
+    assert through is not None
+    describe_error(error.value.with_traceback(through.tb_next))  # It is caught in the toolkit.
+    told = capsys.readouterr().err
+    assert "processes.py" not in told and "in step" in told and "1 / 0" in told
+    own = ValueError("of the toolkit alone")
+    print_trace(own)
+    assert capsys.readouterr().err == "ValueError: of the toolkit alone\n"

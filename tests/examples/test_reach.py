@@ -14,6 +14,7 @@ from tfagents_system.checks.checklist import Checklist
 from tfagents_system.examples.reach.environment import Reach
 from tfagents_system.examples.reach.params import TrainParams
 from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.playing.played_environment import make_env
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.server import settings_of_run
 from tfagents_system.settings.params_check import advice, check_params
@@ -34,6 +35,24 @@ def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path
     assert settings.form.hindsight == Hindsight(0.8, "future") and settings.goals is not None
     goals = np.array([[0.0, 0.0, 0.0], [0.05, 0.0, 0.05], [0.0, 0.2, 0.0]], np.float32)
     assert settings.goals.rewards(goals, np.zeros_like(goals)).tolist() == [0.0, 0.0, -1.0]
+
+
+def test_its_pictures_show_point_and_goal() -> None:
+    params = TrainParams(json.loads((ROOT / "config/reach.json").read_text()))
+    with make_env(params, 0, render=True) as env:
+        env.reset()
+        assert env.render_frame().shape == (192, 400, 3)
+    for dimensions, width in ((1, 192), (2, 192), (3, 400), (4, 400)):
+        reach = Reach(dimensions, render_mode="rgb_array")
+        reach.reset(seed=dimensions)
+        reach._place, reach._goal = -np.ones(dimensions, np.float32), np.ones(dimensions, np.float32)
+        picture = reach.render()
+        assert picture.shape == (192, width, 3) and picture.dtype == np.uint8
+        rows, columns = np.nonzero((picture[:, :192] == (40, 80, 220)).all(-1))
+        up = -1.0 if dimensions > 1 else 0.0
+        np.testing.assert_allclose([columns.mean(), rows.mean()], [95.5 - 96 / 1.1, 95.5 - up * 96 / 1.1], atol=0.6)
+        columns = np.nonzero((picture == (90, 180, 90)).all(-1))[1]
+        assert columns.min() > 96 and columns.max() > width - 20
 
 
 def test_its_point_moves_to_the_goal() -> None:

@@ -211,7 +211,9 @@ server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
     assert len(pids) == 4 and all(gone(pid, within_secs=20.0) for pid in pids)
 
 
-def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(server: ForkServer, tmp_path: Path) -> None:
+def test_forked_roles_are_found_by_a_later_start_but_not_while_their_own_is_there(
+    server: ForkServer, tmp_path: Path
+) -> None:
     log = tmp_path / "role.log"
     deadline = time.monotonic() + 20.0
     while list(processes_of_run(Path(EXP_DIR))) and time.monotonic() < deadline:
@@ -222,11 +224,14 @@ def test_forked_roles_are_found_by_a_later_start_and_the_own_server_is_not(serve
         assert list(processes_of_run(Path(EXP_DIR))) == []  # Of this process: nobody's orphans.
         script = f"""
 from pathlib import Path
-from tfagents_system.machine.processes import processes_of_run
-print(*processes_of_run(Path({EXP_DIR!r})))
+from tfagents_system.machine import processes
+print(*processes.processes_of_run(Path({EXP_DIR!r})))
+processes.ancestors = lambda pid: [1]  # As if this test had died.
+print(*processes.processes_of_run(Path({EXP_DIR!r})))
 """
         found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert {role.pid, server.pid} <= {int(pid) for pid in found.stdout.split()}
+        beside, later = found.stdout.splitlines()
+        assert beside == "" and {role.pid, server.pid} <= {int(pid) for pid in later.split()}
     finally:
         role.kill()
         kill_session(role.pid)
@@ -258,6 +263,19 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
         role.kill()
         kill_session(role.pid)
         starter.close()
+
+
+def test_a_module_gets_its_arguments_and_tells_mistakes_whether_it_is_forked_or_not(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    arguments = ["--exp_dir", str(tmp_path / "missing")]
+    for starter in (RoleStarter(fork_server=server), RoleStarter()):
+        log = tmp_path / f"{starter._fork_server is not None}.log"
+        process = starter.start_module("tfagents_system.run", arguments, [], environ(), log)
+        assert isinstance(process, ForkedProcess) == (starter._fork_server is not None)
+        assert process.wait() == 2
+        text = log.read_text()
+        assert text.startswith("error: ") and str(tmp_path / "missing") in text and "Traceback" not in text, text
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,13 @@ def paths(tmp_path: Path) -> RunPaths:
 
 @pytest.fixture
 def start_orphan(paths: RunPaths) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
-    """Starts a role whose supervisor is another process, for so many seconds."""
+    """Starts a role whose supervisor has ended, for so many seconds."""
     started = []
+    supervisor = subprocess.Popen(["true"])
+    supervisor.wait()
 
     def start(secs: float) -> subprocess.Popen[bytes]:
-        environ = os.environ | {"SAC_EXP_DIR": str(paths.exp_dir), "TFAGENTS_SUPERVISOR_PID": "1"}
+        environ = os.environ | {"SAC_EXP_DIR": str(paths.exp_dir), "TFAGENTS_SUPERVISOR_PID": str(supervisor.pid)}
         started.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({secs})"], env=environ))
         deadline = time.monotonic() + 10.0
         while started[-1].pid not in processes_of_run(paths.exp_dir):
@@ -74,3 +77,21 @@ def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
         began = time.monotonic()
         wait_for_orphans(paths, 30.0)
         assert time.monotonic() - began < 15.0
+
+
+def test_a_start_at_the_same_time_is_no_earlier_one(paths: RunPaths) -> None:
+    """Its processes are still checking: whoever has the lock neither waits for them nor ends them."""
+    program = (
+        "import os, subprocess, sys\n"
+        f"marks = {{'SAC_EXP_DIR': {str(paths.exp_dir)!r}, 'TFAGENTS_SUPERVISOR_PID': str(os.getpid())}}\n"
+        "inner = \"import subprocess; subprocess.run(['sh', '-c', 'echo up; read end'])\"\n"
+        "subprocess.run([sys.executable, '-c', inner], env={**os.environ, **marks})\n"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "up\n"
+        assert processes_of_run(paths.exp_dir) == []
+        end_orphans(paths, 0.0)
+        assert other.poll() is None
+        other.communicate("end\n", timeout=10.0)
+    assert other.returncode == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolv
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import run_checkpoints, run_directory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
@@ -57,6 +60,17 @@ def test_a_run_whose_trainer_is_elsewhere_is_checked_without_its_updates(
     assert prepare.check(environ | elsewhere, None) == 0
     out = capsys.readouterr().out
     assert "replay" in out and "updates/s" not in out and "0 errors" in out
+
+
+def test_a_trainer_needs_no_room_for_the_experience_of_a_server_elsewhere(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS.replace("n_episodes_in_buffer = 10", f"n_episodes_in_buffer = {10**12}"))
+    (tmp_path / "keys").mkdir()
+    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
+    assert prepare.check(environ, None) == 0
+    out = capsys.readouterr().out
+    assert "replay buffer" not in out and "checkpoints, policies, logs" in out
 
 
 def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str], tmp_path: Path) -> None:
@@ -319,6 +333,63 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert "try is finished (3 iterations" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
+
+
+def test_a_finished_run_and_one_at_work_are_told_before_any_check(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare.prepare(environ, None)
+    paths = RunPaths(tmp_path / "run")
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
+
+    def checks(*_: object) -> None:
+        raise LookupError("the checks begin")
+
+    monkeypatch.setattr(prepare, "start_fork_server", checks)
+
+    def start(*options: str, **variables: str) -> int:
+        monkeypatch.setattr(os, "environ", environ | variables)
+        monkeypatch.setattr(sys, "argv", ["prepare", *options])
+        return prepare.main()
+
+    capsys.readouterr()
+    assert start() == 0
+    assert "try is finished (3 iterations" in capsys.readouterr().out
+    assert start(SAC_NUM_COLLECT_WORKERS="2") == 0
+    for options in (["--set", "num_iter=4"], ["--fresh"], ["--take_edits"], ["--reset_training"], ["--check"]):
+        with pytest.raises(LookupError):
+            start(*options)
+    with pytest.raises(LookupError):
+        start(SAC_MY_LENGTH="4")  # Which the params may read.
+    for path in (tmp_path / "params.py", paths.params, paths.params_folder / "params.py"):
+        before = path.read_text()
+        path.write_text(before.replace("num_iter = 3", "num_iter = 4"))
+        with pytest.raises(LookupError):
+            start()
+        path.write_text(before)
+    assert start() == 0
+    with RunLock(paths) as lock:
+        with pytest.raises(LookupError):
+            start("--fresh")  # It may be another start, which holds it for a moment.
+        owner = json.loads(paths.lock.read_text())
+        run = {"state": "running", "pid": owner["pid"], "host": owner["host"]}
+        paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
+        for options in ([], ["--fresh"]):
+            with pytest.raises(UserError, match="is in use by the run with pid"):
+                start(*options)
+        assert lock.is_own()
+
+
+def test_a_signal_during_the_checks_says_that_nothing_was_started() -> None:
+    program = (
+        "import os, signal, time\nfrom tfagents_system.launch import prepare\n"
+        "class Checks:\n    def close(self):\n        print('closed', flush=True)\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "with prepare._closed_on_signals(Checks()):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(20)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGINT, "closed\n")
+    assert ended.stderr == "stopped by SIGINT: nothing was started\n"
 
 
 def test_what_was_interrupted_is_completed_in_the_run_that_set_names(

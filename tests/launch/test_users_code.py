@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.envs import env_process
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
-from tfagents_system.launch.fork_client import ForkServer
+from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.report import long_work
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -201,6 +202,17 @@ def test_a_run_that_is_at_work_is_named_by_a_check(
         assert prepare.check(environ, None) == 2
     assert f"is in use by the run with pid {os.getpid()}" in capsys.readouterr().out
     assert prepare.check(environ, None) == 0
+
+
+def test_a_fork_server_that_was_handed_over_is_taken(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        monkeypatch.setenv(HANDLE_VARIABLE, f"{ours.detach()},1")
+        server = prepare.start_fork_server(environ, None)
+        assert server is not None and server.pid == 1 and server.is_ready()
+        assert HANDLE_VARIABLE not in os.environ
+        del server
+        assert theirs.recv(1) == b"", "its end is closed with it"
 
 
 def test_where_the_fork_server_has_died_the_checks_are_made_without_it(

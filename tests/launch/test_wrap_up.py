@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from tfagents_system.launch import wrap_up
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -28,7 +30,7 @@ def results(paths, monkeypatch, programs, **more):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     return wrap_up.write_results(
-        paths, paths.exp_dir, cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
+        paths, RoleStarter(), cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
     )
 
 
@@ -41,6 +43,14 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         f"note: no report: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'policy'}",
     ]
+
+
+def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
+    where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
+    tracking = TrackingSettings(wandb="offline")
+    off = {"plot": False, "video": False, "report": False}
+    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=tracking, **off)
+    assert lines[0] == f"track:  {where}"
 
 
 def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
@@ -67,7 +77,7 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, paths.exp_dir, cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
+    lines = wrap_up.write_results(paths, RoleStarter(), cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
     assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
     assert lines[1] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 

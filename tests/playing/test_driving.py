@@ -10,6 +10,7 @@ from tests.support.launching import ROOT
 from tfagents_system import racing
 from tfagents_system.envs.reward_files import read_points, recorded_track
 from tfagents_system.errors import UserError
+from tfagents_system.report import long_work
 
 TRACK = "point_to_point/train/5"
 PARAMS = str(ROOT / "tfagents_system/examples/racing/params.py")
@@ -88,10 +89,15 @@ def test_a_missing_reward_file_is_an_error(files, tmp_path):
             racing.main([*command, *flags])
 
 
-def test_benchmark_prints_times_and_rates(files, capsys, tmp_path):
+def test_benchmark_prints_times_and_rates(files, capsys, tmp_path, monkeypatch):
+    """Meanwhile it says how far it is: in real time it takes minutes."""
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.01)
+    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
     flags, _ = files()
     (tmp_path / "config.json").write_text('{"horizon": 50, "racing": {"observations": ["lidar"]}}')
     assert racing.main(["benchmark", *flags, "--steps", "120"]) == 0
-    head, reset, step, rate = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    assert " of 120 steps (" in err
+    head, reset, step, rate = out.splitlines()
     assert "mean abs. deviation" in head and reset.startswith("reset") and 0.0 < float(step.split()[1]) < 50.0
     assert rate.split()[1:4] == ["steps", "per", "second"]

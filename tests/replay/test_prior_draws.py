@@ -133,6 +133,16 @@ def test_a_ring_that_is_gone_damaged_or_of_another_layout_is_told(tmp_path: Path
     assert open_prior(tmp_path / "prior", LAYOUT).training_steps == STEPS - 5
 
 
+def test_a_ring_that_nobody_adds_to_keeps_its_header(tmp_path: Path) -> None:
+    prior_ring(tmp_path / "prior")
+    header = tmp_path / "prior" / "header.bin"
+    before = header.read_bytes(), header.stat().st_ino
+    assert open_prior(tmp_path / "prior", LAYOUT, max_workers=3).training_steps == STEPS
+    assert (header.read_bytes(), header.stat().st_ino) == before
+    open_prior(tmp_path / "prior", LAYOUT, grows=True, max_workers=3)
+    assert header.read_bytes() != before[0], "it has records for those who may add"
+
+
 def test_segments_around_the_end_of_the_files_are_whole(tmp_path: Path) -> None:
     """What a run that has gone around its ring gives to others."""
     from tfagents_system.replay.stored_ring import StoredRing

@@ -52,7 +52,7 @@ def monitor(path: Path, *episodes: tuple[float, int, float]) -> None:
 
 
 def a_run(steps: Sequence[float], returns: Sequence[float], state: str = "done") -> Run:
-    return Run(Path("x"), "x", {}, state, np.array(steps, float), np.array(returns, float), "metrics.csv")
+    return Run(Path("x"), "x", {}, state, np.array(steps, float), np.array(returns, float), "metrics.csv", None)
 
 
 # Reading.
@@ -270,6 +270,20 @@ def test_the_table(tmp_path: Path) -> None:
     assert 0.0 <= row["final_low"] < 15.0 < row["final_high"] <= 30.0
     (row,) = table_of(group_runs(read_runs([late])))
     assert row["final_iqm"] is None and row["best"] is None and row["unfinished"] == 1
+
+
+def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
+    """As in the run itself, whose status and best.json say the same."""
+
+    def best(*folders: Path) -> float | None:
+        (row,) = table_of(group_runs(read_runs(folders)))
+        return row["best"]
+
+    worse, alone = (our_run(tmp_path / f"exp_task_{k}", [9.0, 1.0, 2.0][: 3 - 2 * k]) for k in range(2))
+    assert best(worse) == best(worse, alone) == 2.0 and best(alone) is None
+    (worse / "policies").mkdir()
+    (worse / "policies" / "best.json").write_text('{"checkpoint": "c", "eval_return": 1.0}')  # Of the present stage.
+    assert best(worse) == 1.0
 
 
 # The command.

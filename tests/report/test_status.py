@@ -226,6 +226,22 @@ def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
     assert "no status.json" in capsys.readouterr().err
 
 
+def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsys, monkeypatch, at_now):
+    monkeypatch.chdir(tmp_path)
+    for name in ("SAC_EXP_DIR", "SAC_LOGS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert main([]) == 2 and "there is no run in logs/" in capsys.readouterr().err
+    for name in ("pendulum", "pendulum_before_1"):  # The latter was moved aside.
+        put(tmp_path / "logs" / name, status(name="pendulum"))
+    (tmp_path / "logs" / "no_run").mkdir()
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "pendulum", "pendulum_before_1"] and not err
+    monkeypatch.setenv("SAC_EXP_DIR", str(tmp_path / "logs" / "pendulum_before_1"))
+    assert main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "pendulum_before_1"]
+
+
 def test_json_is_the_status_with_its_problems(tmp_path, capsys, at_now):
     run = put(tmp_path / "pendulum", status(age=40))
     assert main([str(run), "--json"]) == 0

@@ -61,6 +61,15 @@ def test_what_a_start_is_at_is_told():
     assert "starting (ring: 3 of 10 MiB (30 %)" in words(rendered(content, 100))
 
 
+def test_how_much_prior_data_there_is_and_how_many_rows_are_to_be_sent_is_told():
+    content = status()
+    content["roles"] |= {"replay": beat("serving", prior_steps=12_400), "tracker": beat("sending", waiting=0)}
+    text = words(rendered(content, 100))
+    assert "serving (12,400 steps of prior data)" in text and "to send" not in text
+    content["roles"]["tracker"] = beat("sending", waiting=3)
+    assert "sending (3 rows to send)" in words(rendered(content, 100))
+
+
 def test_what_is_not_known_yet_is_left_out_of_the_line():
     content = status()
     unknown = ("eval_return", "best_eval_return", "alpha", "train_return", "time_left_s")

@@ -199,7 +199,7 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
     write_metrics(paths, [row(100, value=-1.0), row(150), row(150, EVAL, 7.0), row(250)])  # Resumed at 100.
     last_line = send_by_hand(paths)
     (folder,) = paths.exp_dir.glob("wandb/offline-run-*")
-    assert last_line == f"Weights & Biases: wandb sync {folder}"
+    assert last_line == f"Weights & Biases: in files; to send them: wandb sync {folder}"
     run_id, rows = history(folder)
     assert run_id == tracked.ids["0"]
     assert [(each["env_steps"], each.get(TRAIN), each.get(EVAL)) for each in rows] == [

@@ -176,6 +176,35 @@ def test_long_differences_are_cut() -> None:
     assert whole[:2] == ["--- a.py of the run", "+++ a.py"]
 
 
+def test_differences_are_of_the_code_alone() -> None:
+    before = [
+        "import arm",
+        "",
+        "LENGTH = 1.0  # m",
+        "TEXT = '''",
+        "# no comment",
+        "'''",
+        "MASS = 1",
+        "def f():",
+        "    ...",
+    ]
+    comments = ["# How it walks.", "", "# Once more."]
+    now = [*comments, *before, "    # The end."]
+    now[5], now[9] = "LENGTH = 2.0  # Of the arm.", "MASS = 1  # kg"
+    edit = Edit("a.py", before, now)
+    assert str(edit) == "a.py (line 6)"
+    assert list(edit.diff())[2:] == [
+        *("@@ -1,4 +4,4 @@", " import arm", "-LENGTH = 1.0  # m", "+LENGTH = 2.0  # Of the arm.", " TEXT = '''"),
+    ]
+    now[7] = "# another text"
+    assert str(Edit("a.py", before, now)) == "a.py (lines 6, 8)", "it is in a string"
+    gone = Edit("a.py", [*comments, *before], [*comments, "# Gone.", *before[1:]])
+    assert str(gone) == "a.py (after line 0)" and "-import arm" in list(gone.diff())
+    assert str(Edit("a.py", before, [*before, "# only"])) == "a.py (line 10)", "whoever asks is told"
+    assert str(Edit("a.py", ["x = (", "# a"], ["x = (", "# b"])) == "a.py (line 2)", "no Python"
+    assert str(Edit("a.xml", ["<a/>"], ["", "<a/>"])) == "a.xml (line 1)"
+
+
 def test_differences_can_be_read_in_a_terminal(run: RunPaths, project: Path) -> None:
     (project / "track.csv").write_bytes(b"\x1b[2J" + 300 * b"5")
     (project / "hub.bin").write_bytes(b"\0\x1b\xff")

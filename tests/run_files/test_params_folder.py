@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -27,6 +27,7 @@ from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,14 +102,16 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     return run
 
 
-def write(environ: dict[str, str], *, folder: Path | None, take_edits: bool = False) -> RunPaths:
+def write(
+    environ: dict[str, str], *, folder: Path | None, take_edits: bool = False, overrides: Overrides | None = None
+) -> RunPaths:
     """What a start leaves once its checks have passed."""
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
     inputs = Inputs(values["params"], values["config"], folder, digests)
-    run_directory.write_inputs(paths, RunVariables(**values), 3, inputs=inputs, take_edits=take_edits)
+    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, take_edits=take_edits)
     return paths
 
 
@@ -236,6 +239,29 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
     again = start()
     assert again.code == 0 and "edited since" not in again.told
+
+
+def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change_never(
+    environ: dict[str, str], project: Path
+) -> None:
+    """As a refused `--set` proposes: what was best before was so at another task."""
+    paths = write(environ, folder=project)
+    train(paths)
+
+    def edits(**params: Any) -> list[str | None]:
+        write(environ, folder=project, overrides=Overrides(params=params))
+        return [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]]
+
+    assert edits() == edits(num_iter=5) == []
+    paths.config.write_text('{"horizon": 30}')
+    assert edits() == edits() == [None]
+    paths.params.write_text(PARAMS + "    discount = 0.9\n")
+    assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
+    assert run_inputs.edits_taken(paths) == 3
+    run = run_directory.read_run_json(paths)
+    del run["task"]  # By an earlier version.
+    paths.run_json.write_text(json.dumps(run))
+    assert edits() == 3 * [None]
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:
@@ -393,8 +419,25 @@ def test_a_requeued_job_does_once_what_it_asks_for(environ: dict[str, str], proj
     assert not start(SLURM_JOB_ID="8").code, "another job goes on with the run"
     again = start("--fresh", SLURM_JOB_ID="9", TFAGENTS_SUBMITTED_AGAIN="7")
     assert again.code == 0 and "was done by an earlier start" in again.told
-    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "8"]
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --fresh", "8"]
     assert paths.status_json.exists() and len(list(paths.exp_dir.parent.glob("run_before_*"))) == 1
+
+
+def test_each_command_of_a_requeued_job_does_once_what_it_asks_for(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    paths = write(environ, folder=project)
+    assert start(SLURM_JOB_ID="7").code == 0
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # It was requeued in the first command.
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert start(**job).code == 0
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 1\n"
+    for expected in ("", "was done by an earlier start"):
+        done = start("--take_edits", **job)
+        assert done.code == 0 and expected in done.told and ("note: the job was" in done.told) == bool(expected)
+        assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --take_edits"]
 
 
 def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path, start: Starter) -> None:

@@ -82,6 +82,37 @@ def test_a_directory_in_use_is_refused_until_its_process_is_dead(paths: RunPaths
     assert paths.lock.read_text() == "" and owner_of_run(paths) is None
 
 
+def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_waited_for(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.5)
+
+    def refused_after_secs() -> float:
+        began = time.monotonic()
+        with pytest.raises(UserError, match="is in use by the run with pid"):
+            RunLock(paths).acquire()
+        return time.monotonic() - began
+
+    with RunLock(paths):
+        run: dict[str, Any] = {"state": "running", "pid": os.getpid(), "host": socket.gethostname()}
+        states: list[tuple[dict[str, Any], bool]] = [
+            ({}, True),
+            ({"message": "stopped by SIGINT"}, False),
+            ({"state": "done"}, False),
+            ({"pid": 1}, False),  # An earlier start's.
+        ]
+        for state, is_at_once in states:
+            write_json(paths.status_json, {"run": run | state, "roles": {}})
+            if is_at_once:
+                with pytest.raises(UserError, match=f"pid {os.getpid()}"):
+                    RunLock(paths).refuse_at_work()
+            else:
+                RunLock(paths).refuse_at_work()
+            assert (refused_after_secs() < 0.4) == is_at_once, state
+    write_json(paths.status_json, {"run": run, "roles": {}})
+    RunLock(paths).refuse_at_work()  # It has ended.
+
+
 def test_a_requeued_job_takes_over_from_its_earlier_attempt_and_from_nothing_else(paths: RunPaths) -> None:
     """The lock of a node that died may live on at the file server."""
     earlier = start(paths, "node1")

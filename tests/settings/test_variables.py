@@ -8,7 +8,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings import variable_values
 from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables
+from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables, unknown_names
 from tfagents_system.worker.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,6 +199,8 @@ def test_all_mistakes_are_told_at_once(environ: dict[str, str], tmp_path: Path) 
     assert "SAC_CONFIG=nowhere.json must be an existing file" in text and str(tmp_path / "nowhere.json") in text
     assert "SAC_SHARE_CPUS=yes must be 0 or 1" in text
     assert "SAC_NUM_COLLECT_WORKER is not a known variable, SAC_NUM_COLLECT_WORKERS is" in text
+    # What is refused is not noted as the user's own, too.
+    assert unknown_names(["SAC_NUM_COLLECT_WORKER", "SAC_BATCH", "SAC_SEED"]) == ["SAC_BATCH"]
     assert "SAC_REVERB_PORT=70000 must be a TCP port" in text
     assert "SAC_SAVE_DEADLINE_SECS=nan must be" in text
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.support.warm_starts import WarmPopen
 
 ROOT = Path(__file__).resolve().parents[2]
 _started: list[tuple[subprocess.Popen[str], Path]] = []  # Launchers and their run directories, until `end_all`.
@@ -71,15 +75,13 @@ class UserRun:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
-        process = subprocess.Popen(
-            [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments],
-            cwd=self.folder,
-            env=environ,
-            text=True,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **{"stdout": subprocess.PIPE, **options},
-        )
+        command = [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments]
+        start = functools.partial(subprocess.Popen[str], start_new_session=True)
+        if not self.command_prefix:
+            joined = self.exp_dir / "joined" / socket.gethostname()
+            start = functools.partial(WarmPopen, exp_dir=self.exp_dir if script == "run_script.sh" else joined)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = start(command, cwd=self.folder, env=environ, text=True, **{**streams, **options})
         _started.append((process, self.exp_dir))
         return process
 

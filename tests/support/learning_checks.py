@@ -243,7 +243,6 @@ def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: 
     """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
     fewer = {"num_steps_per_iter": 400}  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {
-        "none": (Cue, {}),
         "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, **fewer, "recurrent_sequence_length": CUE_STEPS}),
         "burn-in": (
             Cue,
@@ -253,9 +252,7 @@ def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: 
             },
         ),
         "frame_stack": (CueImage, {"frame_stack": CUE_STEPS, "image_encoder_filters": ()}),
-        "one frame": (CueImage, {"image_encoder_filters": ()}),
         "action_history": (Echo, {"action_history": CUE_STEPS - 1}),
-        "no history": (Echo, {}),
     }
     task, settings = tasks[kind]
     trained = learner(folder, task, CUE_STEPS, 500, **{**NO_ENTROPY, "discount": 0.95, **settings, **attributes})

@@ -58,13 +58,13 @@ def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 
     Gives the last line that is neither ours nor of an installed package, and the innermost line if it differs. An
-    error without a text is shown with the line of code that raised it. `--check` also prints the traceback.
+    error without a text is shown with the line of code that raised it. `--check` also prints the user's traceback.
     """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     if os.environ.get(SHOW_TRACES) and frames and not _is_own(frames[-1].filename):
-        traceback.print_exception(type(error), error, error.__traceback__)
+        print_trace(error)
     outside = [frame for frame in frames if not _is_own(frame.filename)]
     users = [frame for frame in outside if not _is_installed(frame.filename)]
     text = str(error) or (outside[-1].line if outside else "") or ""
@@ -72,6 +72,14 @@ def describe_error(error: BaseException) -> str:
     if users and outside[-1] is not users[-1]:
         places.append(f"raised in {'/'.join(Path(outside[-1].filename).parts[-2:])}, line {outside[-1].lineno}")
     return f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
+
+
+def print_trace(error: BaseException) -> None:
+    """Prints the traceback from the first frame outside of the toolkit on, the whole one where there is none."""
+    users = error.__traceback__
+    while users is not None and _is_own(users.tb_frame.f_code.co_filename):
+        users = users.tb_next
+    traceback.print_exception(type(error), error, users or error.__traceback__)
 
 
 def line_of_trace(trace: str, through: str) -> str:

@@ -141,8 +141,16 @@ class ForkServer:
             raise outcome
         return outcome
 
-    def fork(self, module: str, name: str, environ: Mapping[str, str], log: Path, cpus: Sequence[int]) -> ForkedProcess:
-        """Starts a role, as a child of the calling process.
+    def fork(
+        self,
+        module: str,
+        name: str,
+        environ: Mapping[str, str],
+        log: Path,
+        cpus: Sequence[int],
+        arguments: Sequence[str] = (),
+    ) -> ForkedProcess:
+        """Starts a role, or another program of the toolkit, as a child of the calling process.
 
         Raises:
           ForkServerError: It was not started, and will not be.
@@ -152,7 +160,7 @@ class ForkServer:
         told, tell = Pipe(duplex=False)
         with tell:  # Closing it silently ends a role that was forked all the same.
             with told:
-                self._send(ForkRequest(module, name, dict(environ), str(log), tuple(cpus)), told)
+                self._send(ForkRequest(module, name, dict(environ), str(log), tuple(cpus), tuple(arguments)), told)
             process = ForkedProcess(self._answer(_FORK_SECS))
             with contextlib.suppress(OSError):  # Dead already: its exit code says so.
                 tell.send(BEGIN)

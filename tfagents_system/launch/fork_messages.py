@@ -28,6 +28,7 @@ class ForkRequest:
       name: For ps and top.
       log: Where its output is appended.
       cpus: CPU ids that it is pinned to; empty: none.
+      arguments: Of its command line.
     """
 
     module: str
@@ -35,6 +36,7 @@ class ForkRequest:
     environ: Mapping[str, str]
     log: str
     cpus: tuple[int, ...]
+    arguments: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

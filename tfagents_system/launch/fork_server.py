@@ -30,7 +30,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.fork_messages import NO_MARK, CallDiedError, CallRequest, ForkRequest, ForkServerError
 from tfagents_system.launch.forked_process import reap_orphans, set_subreaper
 from tfagents_system.launch.python_path import folders_of_python_path
@@ -68,21 +68,35 @@ def _left_out(module: str) -> Iterator[None]:
 
 def serve(connection: Connection) -> None:
     """Imports, then forks what it is asked for, until the client's end is closed."""
-    gc.disable()  # Imports leave no garbage, and looking for it takes a fifth of their time.
     try:
-        with _stderr_held_back(), _left_out(_STARTS_THREADS):
-            for module in _PRELOADED:
-                importlib.import_module(module)
-        if (threads := len(os.listdir("/proc/self/task"))) != 1:
-            raise RuntimeError(f"after its imports the fork server has {threads} threads instead of one")
+        import_all()
     except Exception as error:
         traceback.print_exc()
         connection.send((False, f"the fork server can't import the roles: {error}"))
         return
+    connection.send((True, None))
+    answer_requests(connection)
+
+
+def import_all() -> None:
+    """Imports what roles need.
+
+    Raises:
+      RuntimeError: That has started a thread.
+    """
+    gc.disable()  # Imports leave no garbage, and looking for it takes a fifth of their time.
+    with _stderr_held_back(), _left_out(_STARTS_THREADS):
+        for module in _PRELOADED:
+            importlib.import_module(module)
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        raise RuntimeError(f"after its imports the fork server has {threads} threads instead of one")
     gc.collect()
     gc.freeze()  # Looking for garbage among these modules would copy their pages into every role.
     gc.enable()
-    connection.send((True, None))
+
+
+def answer_requests(connection: Connection) -> None:
+    """Forks what it is asked for, until the client's end is closed."""
     while True:
         try:
             request = connection.recv()
@@ -174,7 +188,7 @@ def _fork_role(request: ForkRequest, connection: Connection, begin: Connection) 
     return int(content)
 
 
-def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> int:
+def _become_role(request: ForkRequest, connection: Connection, begin: Connection) -> NoReturn:
     connection.close()
     os.setsid()
     log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -189,8 +203,8 @@ def _become_role(request: ForkRequest, connection: Connection, begin: Connection
     _wait_for_the_word(begin)
     if request.cpus:
         os.sched_setaffinity(0, request.cpus)
-    importlib.import_module(request.module).main()
-    return EXIT_FAILED  # A role's `main` never returns.
+    sys.argv = [request.module, *request.arguments]
+    exit_with(importlib.import_module(request.module).main)
 
 
 def _wait_for_the_word(begin: Connection) -> None:
@@ -294,7 +308,7 @@ def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
 
 def _write_over_command_line(title: str) -> None:
     """Writes over the server's command line, which a forked process inherits; only /proc reads it there."""
-    start, end = _place_in_stat(48)
+    start, end = place_in_stat(48)
     if 0 < start < end:
         # It keeps its length and ends with a zero: else the kernel takes what follows, the environment, for it.
         length = end - start
@@ -306,7 +320,7 @@ def _write_over_mark(mark: str) -> None:
 
     So whatever the role forks without starting a program is known as the role's, too, in any session.
     """
-    start, end = _place_in_stat(50)
+    start, end = place_in_stat(50)
     if 0 < start < end:
         own, name = NO_MARK.encode(), f"{MARK_VARIABLE}=".encode()
         place = ctypes.string_at(start, end - start).find(name + own)
@@ -314,19 +328,24 @@ def _write_over_mark(mark: str) -> None:
             ctypes.memmove(start + place + len(name), mark.encode().ljust(len(own), b"\0"), len(own))
 
 
-def _place_in_stat(field: int) -> tuple[int, int]:
+def place_in_stat(field: int) -> tuple[int, int]:
     """Two neighbouring fields of this process, from 3 on: 48 and 49 are arg_start and arg_end, 50 and 51 of env_."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # See proc_pid_stat(5).
     return int(fields[field - 3]), int(fields[field - 2])
 
 
-def main() -> NoReturn:
+def main_with(work: Callable[[], None]) -> NoReturn:
+    """Works as a server, a child of its client."""
     die_with_parent()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(BrokenPipeError):  # The client is gone.
-        serve(Connection(int(sys.argv[1])))
+        work()
     os._exit(0)
+
+
+def main() -> NoReturn:
+    main_with(lambda: serve(Connection(int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

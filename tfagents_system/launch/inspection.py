@@ -304,7 +304,8 @@ class Inspector:
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
             return
-        ring_bytes = _ring_bytes(params, trial.layout)
+        has_ring = "trainer_server" not in values  # Else it is where the replay server is.
+        ring_bytes = _ring_bytes(params, trial.layout) if has_ring else 0
         available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
@@ -315,7 +316,8 @@ class Inspector:
         checkpoints = int(costs.periods(params, "checkpoint", iterations, steps))
         run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
-        for folder in dict.fromkeys((self._paths.replay, replay_dir)):  # One on scratch is copied to the run directory.
+        # One on scratch is copied to the run directory.
+        for folder in dict.fromkeys((self._paths.replay, replay_dir)) if has_ring else ():
             needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
         prior_bytes = resources.size_bytes(made or self._paths.prior_data)

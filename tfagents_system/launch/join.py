@@ -117,7 +117,8 @@ class JoinRules:
     def end_roles(self) -> None:
         self._supervisor.end(dict.fromkeys(self._supervisor.workers, self._supervisor.variables.save_deadline_secs))
 
-    def results(self) -> list[str]:
+    def results(self, starter: RoleStarter) -> list[str]:
+        del starter
         return []
 
     def closing_lines(self, code: int) -> list[str]:
@@ -294,7 +295,7 @@ def _prepare_and_join(
     preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
     start_server = functools.partial(ForkServer.start, {**environ, "SAC_EXP_DIR": str(folder)})
     forks = read_variables(environ, vars_file=flags.vars_file, root=ROOT)[0].get("fork_roles", True)
-    fork_server = start_server() if forks else None
+    fork_server = (ForkServer.inherited() or start_server()) if forks else None
     starter = RoleStarter(fork_server=fork_server, start_server=start_server)
     try:
         preparation.run(fork_server, starts=not flags.check)

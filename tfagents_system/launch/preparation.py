@@ -105,9 +105,9 @@ class Preparation:
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
             render = not (starts or self._is_for_job)
-            # Not measured: on a GPU, which the check leaves alone, and where no trainer runs.
+            # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
             is_elsewhere = not self._values.get("local_trainer", True)
-            is_left_out = {"server", "train_gpus"} & {k for k, value in self._values.items() if value}
+            is_left_out = {"server", "trainer_server", "train_gpus"} & {k for k, value in self._values.items() if value}
             measures = render and not (is_elsewhere or is_left_out)
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)

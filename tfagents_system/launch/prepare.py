@@ -28,6 +28,7 @@ from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.early_answers import is_done_already, tell_finished
 from tfagents_system.launch.edit_checks import look_at_array
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
@@ -45,10 +46,11 @@ from tfagents_system.launch.run_settings import (
     TAKE,
     RunSettings,
     add_edit_options,
+    asked_once,
     edits_of_start,
     has_done_its_part,
     is_again,
-    job_of,
+    jobs_of,
     resolve,
     run_of_start,
 )
@@ -64,12 +66,14 @@ from tfagents_system.settings.variables import read_variables
 
 # Checks whose findings say what of other runs this one begins with.
 _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
+_STDERR = 2
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
     """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
 
-    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow.
+    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
+    became this one may have one already, and hands it over.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
     if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
@@ -79,7 +83,7 @@ def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> For
         compile(values["params"].read_bytes(), values["params"], "exec")
     except (UserError, SyntaxError, ValueError, OSError):
         return None
-    return ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
+    return ForkServer.inherited() or ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
 
 
 def prepare(
@@ -109,11 +113,14 @@ def prepare(
 
 @contextlib.contextmanager
 def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
-    """Closes it at the end, even if a signal ends this process: a copied folder may be large."""
+    """Closes it at the end, even if a signal ends this process, which says so: a copied folder may be large."""
 
     def end(number: int, frame: types.FrameType | None) -> None:
         del frame
         preparation.close()
+        with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
+            after = "\n" if os.isatty(_STDERR) else ""  # `^C`, or a bar.
+            os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: nothing was started\n".encode())
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -150,19 +157,14 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
             take_edits=preparation.edits == TAKE,
             ends_for=settings_of_end(inspection.attributes),
             reset=reset,
-            job=job_of(preparation.environ),
+            jobs=jobs_of(preparation.environ),
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
     if (seed := preparation.seed) != variables.seed:
         print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
     if run_directory.is_finished(paths):
-        why = run_directory.why_early(paths)
-        print(
-            f"{variables.exp_name} is finished ({why or f'{inspection.num_iter} iterations'}, {paths.exp_dir}): "
-            "nothing to do. Choose another SAC_EXP_NAME for a new run, or go on with this one with --set "
-            f"{_what_goes_on(why)}"
-        )
+        tell_finished(variables.exp_name, paths)
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
     print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
@@ -191,13 +193,6 @@ def _tell_beginning(checks: Checklist) -> None:
     for name in _BEGINS_WITH:
         for fact in checks[name].facts:
             print(f"{name}: {fact}")
-
-
-def _what_goes_on(why_early: str | None) -> str:
-    """Settings with which a run that ended goes on."""
-    if not why_early:
-        return "num_iter=N"
-    return "num_env_steps=N" if why_early.startswith("num_env_steps") else "stop_when=... or max_hours=..."
 
 
 def check(
@@ -250,6 +245,8 @@ def main() -> int:
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     given = dict(os.environ)
     os.environ.update(settings.environ)
+    if not args.check and is_done_already(settings, args.vars_file):
+        return EXIT_DONE
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
         look = functools.partial(look_at_array, given, args.vars_file, args.assignments)
@@ -268,14 +265,15 @@ def main() -> int:
 def _leave_out_what_was_done(args: argparse.Namespace) -> None:
     """A job that goes on asks for the same again; what it asks for once may be done already."""
     run = run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    if has_done_its_part(run, os.environ):
-        if args.edits in (TAKE, FRESH) or args.reset_training:
+    asked = asked_once(args.edits, args.reset_training, args.catch_up)
+    if has_done_its_part(run, os.environ, asked):
+        if asked:
             print(
                 "note: the job was requeued: what --fresh, --take_edits or --reset_training asked for was done by an "
                 "earlier start"
             )
         args.reset_training, args.catch_up = None, False
-    args.edits = edits_of_start(args.edits, run, os.environ)
+    args.edits = edits_of_start(args.edits, run, os.environ, asked)
 
 
 def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -295,7 +293,14 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
 def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
     """The program replaces this process, and gets its fork server."""
     sys.stdout.flush()
-    for name in (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN):  # From here on the run directory says it.
+    for name in (
+        CARRIER,
+        EDITS,
+        RESET,
+        CATCH_UP,
+        SUBMITTED_AGAIN,
+        HANDLE_VARIABLE,
+    ):  # From here on the run directory says it.
         os.environ.pop(name, None)
     os.environ["TFAGENTS_PYTHON"] = sys.executable
     handed_over = 2

@@ -78,6 +78,20 @@ class RoleStarter:
                 self._fork_server = self._start_server() if self._start_server is not None else None
         return start_program(pinned(self._command(role), cpus), environ, log)
 
+    def start_module(
+        self, module: str, arguments: Sequence[str], cpus: Sequence[int], environ: Mapping[str, str], log: Path
+    ) -> Process:
+        """Starts a module's `main` with these arguments, as `start` does a role's."""
+        if self._fork_server is not None:
+            try:
+                if self._fork_server.is_ready():
+                    name = f"sac_{module.rpartition('.')[2]}"
+                    return self._fork_server.fork(module, name, environ, log, cpus, arguments)
+            except ForkServerError as error:
+                self._say(f"{error}: {module} is started as a program of its own")
+                self.close()
+        return start_program(pinned([sys.executable, "-P", "-m", module, *arguments], cpus), environ, log)
+
     def reap_orphans(self, roles: Collection[int]) -> None:
         """Reaps ended children that are neither a role nor the fork server: orphans of roles.
 

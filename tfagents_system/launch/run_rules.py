@@ -9,9 +9,9 @@ import time
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.launch import wrap_up
-from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_restarts import RoleRestarts
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -104,13 +104,13 @@ class RunRules:
         last = {REPLAY: left_secs, TRACKER: min(_TRACKER_SECS, left_secs)}
         supervisor.end({supervisor.roles[name]: secs for name, secs in last.items() if name in supervisor.roles})
 
-    def results(self) -> list[str]:
+    def results(self, starter: RoleStarter) -> list[str]:
         variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)
         if trainer is None:
             return []  # They are where the trainer is.
         return wrap_up.write_results(
             self._supervisor.paths,
-            ROOT,
+            starter,
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
             stop=self._supervisor.stop,

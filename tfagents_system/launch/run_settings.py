@@ -108,15 +108,37 @@ def job_of(environ: Mapping[str, str]) -> str | None:
     return environ.get(SUBMITTED_AGAIN) or environ.get("SLURM_JOB_ID")
 
 
-def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str]) -> bool:
-    """Whether an earlier start by the same job has done with this run what the job asks for once, as by --fresh."""
+def jobs_of(environ: Mapping[str, str]) -> list[str]:
+    """What run.json records of the SLURM job that makes this start: its id, and with it what the start does once."""
     job = job_of(environ)
-    return is_again(environ) and (run is None or job is None or run_directory.was_started_by(run, job))
+    asked = asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
+    return [] if job is None else list(dict.fromkeys([job, f"{job} {asked}".rstrip()]))
 
 
-def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
+def asked_once(edits: str | None, reset: str | None, catches_up: bool) -> str:
+    """The options of a start that do something once: `--take_edits --reset_training=agent`; empty without any."""
+    words = [EDIT_OPTIONS[edits]] if edits in (TAKE, FRESH) else []
+    words += [f"--reset_training={reset}"] if reset else []
+    return " ".join([*words, *(["--catch_up"] if catches_up else [])])
+
+
+def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str], asked: str = "") -> bool:
+    """Whether an earlier start by the same job has done with this run what the job asks for once, as by --fresh.
+
+    Args:
+      run: Its directory; None: whatever it is.
+      environ: Of this start.
+      asked: What this command of the job's script asks for, see `asked_once`; empty: the job asks for one thing.
+    """
+    job = job_of(environ)
+    return is_again(environ) and (
+        run is None or job is None or run_directory.was_started_by(run, f"{job} {asked}".rstrip())
+    )
+
+
+def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str], asked: str = "") -> str | None:
     """What this start does about edits where `edits` is asked for: a job does it once with each of its runs."""
-    return KEEP if is_again(environ) and (edits is None or has_done_its_part(run, environ)) else edits
+    return KEEP if is_again(environ) and (edits is None or has_done_its_part(run, environ, asked)) else edits
 
 
 def run_of_start(

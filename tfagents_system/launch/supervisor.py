@@ -48,7 +48,7 @@ class Rules(Protocol):
     def end_roles(self) -> None:
         """Stops what is still running once the outcome is known."""
 
-    def results(self) -> list[str]:
+    def results(self, starter: RoleStarter) -> list[str]:
         """Writes the results of a finished run; returns lines for the user."""
 
     def closing_lines(self, code: int) -> list[str]:
@@ -147,11 +147,11 @@ class Supervisor:
             code = self.exit_code if self.exit_code is not None else self._rules.stop()
             self._rules.end_roles()
             self.kill_all()
-            self._starter.close()
             code = code if self._guard.is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self._tell("done", "finished")
-                final_lines = or_why_not(self._rules.results)
+                final_lines = or_why_not(lambda: self._rules.results(self._starter))
+            self._starter.close()
             self._end_orphans(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.role_process import start_program
-from tfagents_system.launch.role_starter import pinned
+from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
@@ -21,7 +19,7 @@ _TRACKING_DEADLINE_SECS = 120.0
 
 def write_results(
     paths: RunPaths,
-    root: Path,
+    starter: RoleStarter,
     *,
     cpus: Sequence[int],
     environ: Mapping[str, str],
@@ -34,25 +32,25 @@ def write_results(
     """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
 
     Args:
+      starter: Starts the programs that do it.
       cpus: Where to do it; empty: any.
 
     Returns:
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
-    run = _Runner(cpus, environ, stop)
+    run = _Runner(starter, cpus, environ, stop)
     lines = []
     if plot:
-        draw = [sys.executable, "-P", "-m", "tfagents_system.report.plots", str(paths.exp_dir)]
-        problem = run(draw, paths.log("plots"), _PLOT_DEADLINE_SECS)
+        problem = run("tfagents_system.report.plots", [str(paths.exp_dir)], paths.log("plots"), _PLOT_DEADLINE_SECS)
         lines.append(f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}")
     if video:
         try:
-            lines.append(_film(paths, root, run, environ))
+            lines.append(_film(paths, run, environ))
         except OSError as error:
             lines.append(f"note: no video: {error}")
     if report:  # The last: the video is in it.
-        write = [sys.executable, "-P", "-m", "tfagents_system.report.page.write", str(paths.exp_dir)]
-        problem = run(write, paths.log("report"), _PLOT_DEADLINE_SECS)
+        module = "tfagents_system.report.page.write"
+        problem = run(module, [str(paths.exp_dir)], paths.log("report"), _PLOT_DEADLINE_SECS)
         lines.append(f"note: no report: {problem}" if problem else f"report: {paths.report}")
     if tracking is not None and tracking.is_wanted:
         lines.append(_send_rest(paths, run, tracking.track_artifacts))
@@ -64,20 +62,19 @@ def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
     module = "tfagents_system.report.tracking.tracker"
     options = [str(paths.exp_dir), *(["--files"] if with_files else [])]
     log = paths.log("tracking")
-    if problem := run([sys.executable, "-P", "-m", module, *options], log, _TRACKING_DEADLINE_SECS):
+    if problem := run(module, options, log, _TRACKING_DEADLINE_SECS):
         return f"note: not all metrics were sent, {problem}; this does: python -m {module} {' '.join(options)}"
-    return f"sent:   {log.read_text(encoding='utf-8').splitlines()[-1]}"
+    return f"track:  {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
-def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str]) -> str:
+def _film(paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
     """Plays the best policy; returns where the video is, or why there is none."""
     checkpoint = "best" if paths.best_json.exists() else "latest"
-    play = [sys.executable, "-P", str(root / "tfagents_system" / "run.py")]
-    play += ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
+    play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
     videos_before = set(paths.videos.glob("*.mp4"))
     print("playing one episode of the trained policy for a video", flush=True)
-    video_problem = run(play, paths.log("video"), _VIDEO_DEADLINE_SECS)
+    video_problem = run("tfagents_system.run", play, paths.log("video"), _VIDEO_DEADLINE_SECS)
     videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
     made = [video for video in videos if video not in videos_before] or videos[-1:]
     return f"note: no video: {video_problem}" if video_problem or not made else f"video:  {made[-1]}"
@@ -86,23 +83,24 @@ def _film(paths: RunPaths, root: Path, run: _Runner, environ: Mapping[str, str])
 class _Runner:
     """Runs programs that may fail, take too long, or be cut short by a stop signal."""
 
-    def __init__(self, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag) -> None:
+    def __init__(self, starter: RoleStarter, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag) -> None:
+        self._starter = starter
         self._cpus = cpus
         self._environ = dict(environ)
         self._stop = stop
 
-    def __call__(self, command: Sequence[str], log: Path, deadline_secs: float) -> str | None:
+    def __call__(self, module: str, arguments: Sequence[str], log: Path, deadline_secs: float) -> str | None:
         """Returns None when it succeeded, else why it did not, with the last line that it wrote."""
         if self._stop.is_set():
             return "stopped by a signal"
         try:
-            return self._run(command, log, deadline_secs)
+            return self._run(module, arguments, log, deadline_secs)
         except OSError as error:  # A read-only or a full disk, no process left.
             return f"{log}: {error.strerror or error}"
 
-    def _run(self, command: Sequence[str], log: Path, deadline_secs: float) -> str | None:
+    def _run(self, module: str, arguments: Sequence[str], log: Path, deadline_secs: float) -> str | None:
         start = log.stat().st_size if log.exists() else 0
-        process = start_program(pinned(command, self._cpus), self._environ, log)
+        process = self._starter.start_module(module, arguments, self._cpus, self._environ, log)
         deadline = time.monotonic() + deadline_secs
         try:
             while process.poll() is None:

@@ -82,15 +82,25 @@ def environment_of(pid: int) -> set[bytes]:
 
 
 def processes_of_run(exp_dir: Path) -> list[int]:
-    """Roles on this machine that work in `exp_dir`, but not for this supervisor: left over from one that died."""
+    """Processes on this machine that work in `exp_dir` for a supervisor that has died.
+
+    Those of another one that is alive descend from it.
+    """
     wanted, supervised = f"SAC_EXP_DIR={exp_dir}".encode(), f"{SUPERVISOR_PID_VARIABLE}=".encode()
     found = []
     for pid in _all_pids():
         environ = environment_of(pid)
-        supervisors = {entry for entry in environ if entry.startswith(supervised)}
-        is_ours = pid == os.getpid() or b"%s%d" % (supervised, os.getpid()) in supervisors
-        if wanted in environ and supervisors and not is_ours:
+        supervisors = {int(entry.removeprefix(supervised)) for entry in environ if entry.startswith(supervised)}
+        if wanted in environ and supervisors and supervisors.isdisjoint({pid, os.getpid(), *ancestors(pid)}):
             found.append(pid)
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """The process's parent, the parent's, and so on, as far as /proc shows them."""
+    found: list[int] = []
+    while (fields := _stat(pid)) is not None and (pid := int(fields[4 - 3])) > 0:
+        found.append(pid)
     return found
 
 
@@ -107,11 +117,17 @@ def begun(pid: int) -> str | None:
 
     A zombie has ended, too.
     """
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else f"{_boot_id()} {fields[22 - 3]}"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the third on, see proc_pid_stat(5); None for a process that is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # From 3 on, see proc_pid_stat(5).
-        return None if fields[0] in "ZX" else f"{_boot_id()} {fields[22 - 3]}"
-    except (OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return None
+    return fields if len(fields) > 22 - 3 else None
 
 
 @functools.cache

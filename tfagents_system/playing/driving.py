@@ -20,6 +20,7 @@ from tfagents_system.envs.history import frames_in, is_image, leaf_names
 from tfagents_system.envs.trajectory_reward import KEY, POSITION
 from tfagents_system.errors import UserError
 from tfagents_system.playing.played_environment import check_fit, make_env
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
 _PICTURE_SCALE = 4
@@ -58,8 +59,11 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
     if out.exists() and not is_forced:
         raise UserError(f"{out} exists: give another --out, or --force to overwrite it")
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
-    with make_env(params, seed, render=False) as env:
-        lap = list(_episode(env, _driver(params, policy, env)))
+    with make_env(params, seed, render=False) as env, LongWork("lap", unit="steps") as work:
+        lap = []
+        for step in _episode(env, _driver(params, policy, env)):
+            lap.append(step)
+            work.advance()
     last = lap[-1].info
     if not last.get("is_success"):
         where = f" at {last['metres']:.1f} m" if "metres" in last else ""
@@ -113,7 +117,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     process = psutil.Process()
     gc.collect()
     before = process.memory_info().rss
-    with make_env(params, seed, render=False) as env:
+    with make_env(params, seed, render=False) as env, LongWork("benchmark", steps, "steps") as work:
         spec = env.action_spec()
         rng = np.random.default_rng(seed)
         times: dict[str, list[float]] = {"reset": [], "step": []}
@@ -128,7 +132,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
             cpu = time.process_time() - cpu_start
             times["reset" if is_last else "step"].append(time.perf_counter() - start)
             cpu_secs += 0.0 if is_last else cpu
-            is_last = bool(time_step.is_last())
+            is_last, work.done = bool(time_step.is_last()), len(times["step"])
         memory = process.memory_info().rss - before
         parts = env.device.take_times() if env.device is not None else {}
     yield f"{'':12} {'mean':>10} {'mean abs. deviation':>20}"

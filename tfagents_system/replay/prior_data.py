@@ -27,13 +27,7 @@ _MADE = "made.bin"  # In the ring's folder: its header as the start left it.
 
 
 class PriorRing(Ring):
-    """Prior data.
-
-    Attributes:
-      grows: Experts add to it.
-    """
-
-    grows = False
+    """Prior data."""
 
     def keep(self, segment: Segment) -> None:
         """Stores a segment, unless it, or a later one of its worker, is here already, or there is no room for it."""
@@ -60,8 +54,8 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     Args:
       folder: Of the ring.
       layout: Of the run.
-      grows: As of PriorRing; it may be empty then.
-      max_workers: As of `RingFiles.prepare`.
+      grows: Experts add to it; it may be empty then. Else nothing of it is written but what marks damaged segments.
+      max_workers: As of `RingFiles.prepare`, where it grows.
 
     Raises:
       UserError: It is not there, is of another layout than the run, or nothing of it is whole.
@@ -70,9 +64,8 @@ def open_prior(folder: Path, layout: Layout, *, grows: bool = False, max_workers
     if lines := differences(layout, stored.layout):
         raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
     sizes = stored.capacity_rows, stored.slack_rows
-    files = RingFiles.prepare(stored.folder, layout, *sizes, max_workers, remedy=REMEDY)
+    files = RingFiles.prepare(stored.folder, layout, *sizes, max_workers if grows else None, remedy=REMEDY)
     ring = PriorRing(files)
-    ring.grows = grows
     damaged = ring.verify()
     logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
     if not ring.training_steps and not grows:

@@ -28,7 +28,7 @@ from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
-from tfagents_system.replay.prior_data import PriorRing, open_prior
+from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
@@ -66,7 +66,7 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    grown = _let_experts_add(ring, settings)
+    grown = settings.prior.ring if settings.prior is not None and _experts_add(params) else None
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities, grown)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
@@ -185,20 +185,15 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         settings = dataclasses.replace(settings, goals_at=goals.at)
     if not iteration_counts.has_prior_data(role.params):
         return settings
-    prior = open_prior(role.paths.prior_data, layout, grows=_experts_add(role.params), max_workers=role.max_workers)
+    grows = _experts_add(role.params)
+    prior = open_prior(role.paths.prior_data, layout, grows=grows, max_workers=role.max_workers)
+    if grows:
+        ring.keep_prior = prior.keep
     return dataclasses.replace(settings, prior=PriorData(prior, iteration_counts.prior_samples(role.params)))
 
 
-def _let_experts_add(ring: Ring, settings: DrawSettings) -> PriorRing | None:
-    """To the run's prior data, which is returned, if they are to."""
-    prior = settings.prior.ring if settings.prior is not None else None
-    if not isinstance(prior, PriorRing) or not prior.grows:
-        return None
-    ring.keep_prior = prior.keep
-    return prior
-
-
 def _experts_add(params: TrainParamsBase) -> bool:
+    """To the run's prior data."""
     return params.n_expert_episodes_in_prior_data is not None
 
 

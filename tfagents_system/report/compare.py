@@ -186,7 +186,8 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
         row["unfinished"] = sum(run.is_unfinished for run in group.runs)
         if begun:
             iqm, low, high = with_interval(np.array([[run.values[-1]] for run in begun]))
-            row |= {"final_iqm": float(iqm[0]), "best": max(float(run.values.max()) for run in begun)}
+            best = max((run.best for run in begun if run.best is not None), default=None)
+            row |= {"final_iqm": float(iqm[0]), "best": best}
             if len(begun) > 1:
                 row |= {"final_low": float(low[0]), "final_high": float(high[0])}
             row["env_steps"] = int(max(run.steps[-1] for run in begun))

@@ -44,6 +44,7 @@ class Run:
       steps: [n] float64, environment steps, ascending.
       values: [n] float64, of the requested metric: by default the mean return of each evaluation, or of training
         episodes if there are only those.
+      best: Of its policies, see `best_of`; None: none has learned anything yet.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Run:
     steps: np.ndarray
     values: np.ndarray
     source: str
+    best: float | None
 
     @property
     def is_ours(self) -> bool:
@@ -107,7 +109,7 @@ def _read(folder: Path, metric: str) -> Run:
             "of Stable-Baselines3"
         )
     experiment = re.sub(_PEERS, "", folder.resolve().name) or folder.resolve().name
-    return Run(folder, experiment, {}, UNKNOWN, steps, values, source)
+    return Run(folder, experiment, {}, UNKNOWN, steps, values, source, float(values.max()))
 
 
 def _read_ours(paths: RunPaths, metric: str) -> Run:
@@ -132,8 +134,22 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
     overridden = Overrides.read(paths.overrides).settings()
     settings = {name: value for name, value in overridden.items() if name not in _ALIKE}
     steps, values = _ordered([(row.get("env_steps") or 0.0, row[metric] or 0.0) for row in rows])
-    name = paths.exp_dir.resolve().name
-    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, values, source)
+    name, best = paths.exp_dir.resolve().name, best_of(paths, rows, metric)
+    return Run(paths.exp_dir, re.sub(_OURS, "", name) or name, settings, state, steps, values, source, best)
+
+
+def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RETURN) -> float | None:
+    """What is best of a run: the value of the policy that it keeps as the best one; else of any after an update.
+
+    An untrained policy is never the best one.
+
+    Args:
+      rows: Of metrics.csv.
+      metric: A column.
+    """
+    kept: float | None = (read_json(paths.best_json) or {}).get(metric)
+    trained = [row[metric] for row in rows if row.get("train_step") and row.get(metric) is not None]
+    return max(trained, default=None) if kept is None else kept
 
 
 def _evaluates_nothing(paths: RunPaths) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -295,7 +296,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=called_as("python -m tfagents_system.report.status"),
         description="Shows the state of runs from their files alone.",
     )
-    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/*")
+    parser.add_argument(
+        "run", nargs="*", type=Path, help="run directories; without any that in SAC_EXP_DIR, else those in logs/"
+    )
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
         "--json", action="store_true", help="print a list of the status.json files, with `problems`, `settings`"
@@ -303,20 +306,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
-    has_runs = bool(_read_all(args.run))
-    _print_missing([folder for folder in args.run if not (has_runs and _is_beside_runs(folder))])
+    runs = args.run or _usual_runs(os.environ)
+    has_runs = bool(_read_all(runs))
+    _print_missing([folder for folder in runs if not (has_runs and _is_beside_runs(folder))])
     if not has_runs:
+        if not runs:
+            print("there is no run in logs/ of this folder: give run directories, such as logs/*", file=sys.stderr)
         return EXIT_BAD_INPUT
     try:
-        _show(args.run, follow=args.follow, as_json=args.json)
+        _show(runs, follow=args.follow, as_json=args.json)
     except KeyboardInterrupt:
         return _INTERRUPTED
     return EXIT_DONE
 
 
+def _usual_runs(environ: Mapping[str, str]) -> list[Path]:
+    """Those of the user who names none: where a start would put them."""
+    if folder := environ.get("SAC_EXP_DIR"):
+        return [Path(folder)]
+    return sorted(path.parent for path in Path(environ.get("SAC_LOGS_DIR") or "logs").glob("*/status.json"))
+
+
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    found = [(RunPaths(folder), read_status(RunPaths(folder).status_json)) for folder in folders]
-    return [{**status, SETTINGS: _settings_of(paths)} for paths, status in found if status is not None]
+    """Their statuses, by the names that their folders have now: one may have been moved since."""
+    found = [(folder, read_status(RunPaths(folder).status_json)) for folder in folders]
+    return [
+        {**status, "run": {**status["run"], "name": folder.resolve().name}, SETTINGS: _settings_of(RunPaths(folder))}
+        for folder, status in found
+        if status is not None
+    ]
 
 
 def _settings_of(paths: RunPaths) -> dict[str, Any]:

@@ -287,8 +287,15 @@ def _roles(status: dict[str, Any], max_workers: int) -> RenderableType:
 
 
 def _state_in_words(beat: dict[str, Any]) -> str:
-    """`starting (ring: 120 of 2,000 MiB (6 %), another size, 8 s)`."""
-    return f"{beat['state']} ({beat['doing']})" if beat.get("doing") else str(beat["state"])
+    """`starting (ring: 120 of 2,000 MiB (6 %), another size, 8 s)`, `serving (400 steps of prior data)`."""
+    prior_steps, waiting = beat.get("prior_steps"), beat.get("waiting")
+    told = [
+        beat.get("doing"),
+        None if prior_steps is None else f"{prior_steps:,} steps of prior data",
+        f"{counted(waiting, 'row')} to send" if waiting else None,
+    ]
+    words = ", ".join(each for each in told if each)
+    return f"{beat['state']} ({words})" if words else str(beat["state"])
 
 
 def _collapsed(status: dict[str, Any], max_workers: int) -> list[tuple[str, dict[str, Any]]]:

@@ -8,12 +8,16 @@ be of another run, or written by this one.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import io
 import json
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.run_paths import RunPaths
@@ -51,34 +55,88 @@ class Edit:
         return f"{self.name} ({word} {', '.join(ranges[:_MOST_RANGES])}{more})".replace("line after", "after line")
 
     def diff(self) -> Iterator[str]:
-        """Lines of a unified diff, from what the run has to what the file is now."""
-        named = f"{self.name} of the run", self.name if self.now is not None else "gone"
-        first, before, now = self._middle()
-        if len(before) + len(now) > _MOST_COMPARED:
-            yield from (f"--- {named[0]}", f"+++ {named[1]}")
-            yield f"@@ -{first + 1},{len(before)} +{first + 1},{len(now)} @@"
-            yield from (*(f"-{line}" for line in before), *(f"+{line}" for line in now))
+        """Lines of a unified diff, from what the run has to what the file is now; of Python without comments alone."""
+        before, now = self._lines()
+        first, own_before, own_now = _middle(before, now)
+        yield from (f"--- {self.name} of the run", f"+++ {self.name if self.now is not None else 'gone'}")
+        if len(own_before) + len(own_now) > _MOST_COMPARED:
+            yield f"@@ -{first + 1},{len(own_before)} +{first + 1},{len(own_now)} @@"
+            yield from (*(f"-{line.text}" for line in own_before), *(f"+{line.text}" for line in own_now))
             return
-        skipped = max(0, first - 1)
-        around = slice(skipped, first + len(before) + 1), slice(skipped, first + len(now) + 1)
-        for line in difflib.unified_diff(self.before[around[0]], (self.now or ())[around[1]], *named, n=1, lineterm=""):
-            yield _shifted(line, skipped) if line.startswith("@@") else line
+        begin = max(0, first - 1)
+        before, now = before[begin : first + len(own_before) + 1], now[begin : first + len(own_now) + 1]
+        for group in _matcher(before, now).get_grouped_opcodes(1):
+            (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
+            yield f"@@ -{_place(before, i1, i2)} +{_place(now, j1, j2)} @@"
+            for what, i1, i2, j1, j2 in group:
+                if what == "equal":
+                    yield from (f" {line.text}" for line in now[j1:j2])
+                else:
+                    yield from (*(f"-{line.text}" for line in before[i1:i2]), *(f"+{line.text}" for line in now[j1:j2]))
 
     def _changes(self) -> list[tuple[int, int]]:
-        """Ranges of the lines now that are not those before."""
-        first, before, now = self._middle()
-        if len(before) + len(now) > _MOST_COMPARED:
-            return [(first, first + len(now))]
-        opcodes = difflib.SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
-        return [(first + begin, first + end) for what, _, _, begin, end in opcodes if what != "equal"]
+        """Ranges of the lines now that are not those before, by their numbers."""
+        before, now = self._lines()
+        first, own_before, own_now = _middle(before, now)
+        if len(own_before) + len(own_now) > _MOST_COMPARED:
+            return [_numbers(now, first, first + len(own_now))]
+        opcodes = _matcher(own_before, own_now).get_opcodes()
+        return [_numbers(now, first + begin, first + end) for what, _, _, begin, end in opcodes if what != "equal"]
 
-    def _middle(self) -> tuple[int, Sequence[str], Sequence[str]]:
-        """How many lines both begin with, and the lines then and now without these and those that both end with."""
-        before, now = self.before, self.now or ()
-        shorter = min(len(before), len(now))
-        first = next((k for k in range(shorter) if before[k] != now[k]), shorter)
-        last = next((k for k in range(shorter - first) if before[-1 - k] != now[-1 - k]), shorter - first)
-        return first, before[first : len(before) - last], now[first : len(now) - last]
+    def _lines(self) -> tuple[Sequence[_Line], Sequence[_Line]]:
+        """What is compared of both: of Python the lines with code, where these differ."""
+        both = self.before, self.now or ()
+        if self.name.endswith(".py"):
+            before, now = (_with_code(lines) for lines in both)
+            if [line.code for line in before] != [line.code for line in now]:
+                return before, now
+        before, now = ([_Line(number, text, text) for number, text in enumerate(lines)] for lines in both)
+        return before, now
+
+
+class _Line(NamedTuple):
+    """A line: its number from 0, its text, and what of that is compared."""
+
+    number: int
+    text: str
+    code: str
+
+
+def _with_code(lines: Sequence[str]) -> list[_Line]:
+    """Without comments, and without lines that have nothing else; all of what is no Python."""
+    code = list(lines)
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
+            if token.type == tokenize.COMMENT:
+                code[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
+    return [_Line(k, line, code[k].rstrip()) for k, line in enumerate(lines) if code[k].strip()]
+
+
+def _middle(before: Sequence[_Line], now: Sequence[_Line]) -> tuple[int, Sequence[_Line], Sequence[_Line]]:
+    """How many lines both begin with, and the lines then and now without these and those that both end with."""
+    shorter = min(len(before), len(now))
+    first = next((k for k in range(shorter) if before[k].code != now[k].code), shorter)
+    last = next((k for k in range(shorter - first) if before[-1 - k].code != now[-1 - k].code), shorter - first)
+    return first, before[first : len(before) - last], now[first : len(now) - last]
+
+
+def _matcher(before: Sequence[_Line], now: Sequence[_Line]) -> difflib.SequenceMatcher[str]:
+    return difflib.SequenceMatcher(None, [line.code for line in before], [line.code for line in now], autojunk=False)
+
+
+def _numbers(lines: Sequence[_Line], begin: int, end: int) -> tuple[int, int]:
+    """Numbers of the lines [begin, end), from 0; of none that of the line behind the one before."""
+    if begin < end:
+        return lines[begin].number, lines[end - 1].number + 1
+    number = lines[begin - 1].number + 1 if begin else 0
+    return number, number
+
+
+def _place(lines: Sequence[_Line], begin: int, end: int) -> str:
+    """`3,2`: the first line of [begin, end), from 1, and how many it is to the last; of none the one before."""
+    first, last = _numbers(lines, begin, end)
+    count = last - first
+    return f"{first + (count > 0)}" + ("" if count == 1 else f",{count}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,11 +213,6 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
-
-
-def _shifted(line: str, by: int) -> str:
-    """`@@ -3 +3,2 @@` of lines that begin later."""
-    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
 
 
 def _are_same(before: bytes, now: bytes, suffix: str) -> bool:

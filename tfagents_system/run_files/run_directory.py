@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def write_inputs(
     take_edits: bool = False,
     ends_for: str | None = None,
     reset: Reset | None = None,
-    job: str | None = None,
+    jobs: Sequence[str] = (),
 ) -> None:
     """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
     begun gets different ones, its experience, of another task or other settings, is removed.
@@ -190,28 +190,29 @@ def write_inputs(
       take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
-      job: The SLURM job of this start.
+      jobs: The SLURM job of this start, and what it does once, as run.json records them.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
     run_inputs.finish_install(paths)
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
-    kept, edits = _kept(overrides or Overrides(), seed), before.get("edits", [])
+    kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
-    if is_begun and takes_edits:
-        edits = [*edits, _edit(paths, run_inputs.copy_aside(paths))]
-    _write_overrides(paths, kept, reset)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
+    files = (inputs.params, inputs.config) if are_new else (paths.params, paths.config)
+    task = run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
+    edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
+    _write_overrides(paths, kept, reset)
     run = {
         **_of_params(paths, variables.params, inputs if are_new else None, before),
         **_of_start(variables, num_iter, ends_for),
-        "edits": edits,
+        **{"edits": edits, "task": task},
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
-        **_of_run(before, seed, job),
+        **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
@@ -233,7 +234,9 @@ def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed
 
 
 def was_started_by(paths: RunPaths, job: str) -> bool:
-    """Whether a SLURM job has started this run; also where an earlier version of this toolkit did not record it."""
+    """Whether a SLURM job has started this run, or done this with it; also where an earlier version of this toolkit did
+    not record it.
+    """
     run = read_run_json(paths)
     return bool(run) and job in run.get("jobs", [job])
 
@@ -284,10 +287,10 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
     }
 
 
-def _of_run(before: Mapping[str, Any], seed: int, job: str | None) -> dict[str, Any]:
+def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
-    jobs = dict.fromkeys([*before.get("jobs", []), *([job] if job else [])])
-    return {"seed": seed, "jobs": list(jobs), "created": before.get("created", _now())}
+    all_jobs = dict.fromkeys([*before.get("jobs", []), *jobs])
+    return {"seed": seed, "jobs": list(all_jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
@@ -297,12 +300,6 @@ def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
         print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _edit(paths: RunPaths, before: Path) -> dict[str, Any]:
-    """What run.json records about edits that a run takes."""
-    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
-    return {"time": _now(), "train_step": train_step, "before": before.name}
 
 
 def _now() -> str:

@@ -9,16 +9,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.machine.files import copy_with_holes, sync
-from tfagents_system.run_files import params_folder, resets
+from tfagents_system.run_files import params_folder, resets, run_checkpoints
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 
 _STAGED, _RESET = ".inputs", "reset.json"
 _NO = "no_"  # `no_params` stands for a folder that the run is not to have.
@@ -76,6 +78,38 @@ def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple
     return now["params"] == began.get("params"), now["config"] == began.get("config")
 
 
+def digests_of_task(params: Path, config: Path, overrides: Overrides, may_change: Collection[str]) -> dict[str, str]:
+    """What decides which task a run trains on: digests of files and of settings.
+
+    Args:
+      params, config: Those that the run has, or gets.
+      overrides: All of the run.
+      may_change: Attributes that say nothing of the task.
+    """
+    own = {name: value for name, value in overrides.params.items() if name not in may_change}
+    settings = json.dumps([own, overrides.config], sort_keys=True).encode()
+    return {**Inputs(params, config).digests_of_two(), "settings": hashlib.sha256(settings).hexdigest()}
+
+
+def edits_after(
+    paths: RunPaths, before: Mapping[str, Any], task: Mapping[str, str], *, takes: bool, goes_on: bool, now: str
+) -> list[dict[str, Any]]:
+    """What run.json has of edits from a start on: each may have changed the task, and `best` begins anew.
+
+    Args:
+      before: The content of run.json.
+      task: As of `digests_of_task`.
+      takes: The start takes edited files; the copies that there are go to `before_edits_<n>`.
+      goes_on: The agent goes on: what was edited in the run directory since the last start counts, too.
+      now: The time.
+    """
+    edits = list(before.get("edits", []))
+    if takes or (goes_on and before.get("task", task) != task):
+        train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
+        edits.append({"time": now, "train_step": train_step, "before": copy_aside(paths).name if takes else None})
+    return edits
+
+
 def name_of_params(paths: RunPaths) -> str:
     """The name that the run's params file has in its folder."""
     return Path(str((read_json(paths.run_json) or {}).get("params_source"))).name
@@ -88,7 +122,7 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
 
 
 def edits_taken(paths: RunPaths) -> int:
-    """How often the run has taken edited files (`--take_edits`)."""
+    """How often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory."""
     return len((read_json(paths.run_json) or {}).get("edits", []))
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine import processes
 from tfagents_system.machine.holders import Holder
 from tfagents_system.run_files.beats import is_live, read_status
 from tfagents_system.run_files.heartbeat import read_heartbeat, stale_secs
@@ -61,21 +62,37 @@ class RunLock:
         self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         told = False
-        while grace_secs := self._try():
+        while (grace_secs := self._try()) is not None:
             owner = Holder.read(self._path)
             if self._is_earlier_start_of_this_job(owner):
                 # Its node died without telling the file server, or is about to: a new file has no lock on it.
                 self._path.unlink(missing_ok=True)
                 continue
-            if time.monotonic() - began > grace_secs:
-                raise UserError(
-                    f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {_in_words(owner)}: "
-                    f"{self._remedy(owner)}stop that run first, or choose another SAC_EXP_NAME"
-                )
+            if time.monotonic() - began >= grace_secs:
+                raise self._in_use(owner)
             if grace_secs > _LOCK_GRACE_SECS and not told:
                 told = True
                 print(f"waiting up to {grace_secs:g} s until nothing is heard of {_in_words(owner)}", flush=True)
             time.sleep(0.1)
+
+    def refuse_at_work(self) -> None:
+        """Says at once what `acquire` would, where a run is at work; nothing is taken or written.
+
+        Raises:
+          UserError: Another run works in this directory; names it.
+        """
+        owner = Holder.read(self._path)
+        if self._is_earlier_start_of_this_job(owner) or not self._is_at_work(owner):
+            return
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            if self.is_held(file.fileno(), fcntl.LOCK_SH):
+                raise self._in_use(owner)
+
+    def _in_use(self, owner: Holder) -> UserError:
+        return UserError(
+            f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {_in_words(owner)}: "
+            f"{self._remedy(owner)}stop that run first, or choose another SAC_EXP_NAME"
+        )
 
     def release(self) -> None:
         if self.is_own() and self._fd is not None:
@@ -95,7 +112,7 @@ class RunLock:
         except FileNotFoundError:
             self._close()
             with contextlib.suppress(OSError):  # The whole directory is gone.
-                return not self._try()
+                return self._try() is None
             return False
         except OSError:
             return True
@@ -122,34 +139,36 @@ class RunLock:
     def __exit__(self, *exc_info: object) -> None:
         self.release()
 
-    def _try(self) -> float:
-        """Tries to take the lock: returns 0.0, or how long to keep trying."""
+    def _try(self) -> float | None:
+        """Tries to take the lock: returns None, or how long to keep trying."""
         with contextlib.ExitStack() as unless_taken:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             unless_taken.callback(os.close, fd)
-            if secs := self._secs_to_wait(fd):
+            if (secs := self._secs_to_wait(fd)) is not None:
                 return secs
             os.ftruncate(fd, 0)
             os.pwrite(fd, msgspec.json.encode(self._own()) + b"\n", 0)
             self._fd = fd
             unless_taken.pop_all()
-        return 0.0
+        return None
 
-    def _secs_to_wait(self, fd: int) -> float:
-        """How long to keep trying: 0.0 if nobody else has the file, which is then locked if possible.
+    def _secs_to_wait(self, fd: int) -> float | None:
+        """How long to keep trying: None if nobody else has the file, which is then locked if possible.
 
-        Whoever prepares or ends a run holds it for a moment only; one that was killed on another host seems alive until
-        its last sign of life is old.
+        A run at work keeps it; whoever prepares or ends one holds it for a moment only; one that was killed on another
+        host seems alive until its last sign of life is old.
         """
         try:
+            if self.is_held(fd, fcntl.LOCK_EX):
+                return 0.0 if self._is_at_work(Holder.read(self._path)) else _LOCK_GRACE_SECS
             # Somebody may have put a new file in its place between open and flock.
-            if self.is_held(fd, fcntl.LOCK_EX) or os.fstat(fd).st_ino != os.stat(self._path).st_ino:
+            if os.fstat(fd).st_ino != os.stat(self._path).st_ino:
                 return _LOCK_GRACE_SECS
         except FileNotFoundError:
             return _LOCK_GRACE_SECS
         if self.is_alive_elsewhere() and not self._is_earlier_start_of_this_job(Holder.read(self._path)):
             return self._stale_secs + _MARGIN_SECS
-        return 0.0
+        return None
 
     def is_held(self, fd: int, operation: int) -> bool:
         """Whether a process that this machine knows of has the file: asked by `operation`, a flock that stays."""
@@ -163,6 +182,14 @@ class RunLock:
                 raise
             # A file system without locks: only the owner's signs of life are left, also for whoever only asks.
             return Holder.read(self._path).is_another_here(self._host)
+
+    def _is_at_work(self, owner: Holder) -> bool:
+        """Whether it supervises a run that is not about to end, as the run's status says."""
+        status = read_status(self._paths.status_json)
+        run = status["run"] if status is not None else {}
+        is_its = owner.pid != 0 and (run.get("pid"), run.get("host")) == (owner.pid, owner.host)
+        is_gone = owner.host == self._host and not processes.is_alive(owner.pid, owner.begun)
+        return is_its and not is_gone and is_live(run) and not run.get("message")
 
     def is_alive_elsewhere(self) -> bool:
         """Whether the file's owner is on another host and was heard of lately, whatever flock says."""

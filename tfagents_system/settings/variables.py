@@ -77,7 +77,10 @@ def read_variables(
 ) -> tuple[dict[str, Any], list[str]]:
     """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
     values: dict[str, Any] = {}
-    findings = _near_misses(environ)
+    findings = [
+        f"{wrong} is not a known variable, {right} is: rename it, or unset {wrong}"
+        for wrong, right in _misspelt(environ)
+    ]
     folders = [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
     for variable in VARIABLES:
         text = environ.get(variable.name, "").strip()
@@ -213,17 +216,16 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:
-    """Those that are no variables of the toolkit."""
-    return [name for name in names if name not in _NAMES]
+    """Those that are no variables of the toolkit, nor probably a misspelt one, which is refused."""
+    others = [name for name in names if name not in _NAMES]
+    return sorted(set(others) - {wrong for wrong, _ in _misspelt(others)})
 
 
-def _near_misses(environ: Mapping[str, str]) -> list[str]:
-    """SAC_ names that are probably a known one misspelt. Compared without the prefix, which all of them share."""
-    found = {name[4:]: name for name in sorted(environ) if name.upper().startswith("SAC_") and name not in _NAMES}
-    return [
-        f"{found[wrong]} is not a known variable, SAC_{right} is: rename it, or unset {found[wrong]}"
-        for wrong, right in near_misses(found, [name.removeprefix("SAC_") for name in _NAMES])
-    ]
+def _misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
+    """SAC_ names that are probably a known one misspelt, each with that one. Compared without their common prefix."""
+    found = {name[4:]: name for name in sorted(names) if name.upper().startswith("SAC_") and name not in _NAMES}
+    pairs = near_misses(found, [name.removeprefix("SAC_") for name in _NAMES])
+    return [(found[wrong], f"SAC_{right}") for wrong, right in pairs]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.report.curves import UNKNOWN
+from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned
 from tfagents_system.report.page.timeline import timeline_of
@@ -62,7 +62,7 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "folder": str(paths.exp_dir),
         "state": _state(paths, status, now),
         "problems": problems(status, now) if status else [],
-        "facts": _facts(rows, status) + _restarts(timeline, status),
+        "facts": _facts(rows, best_of(paths, rows), status) + _restarts(timeline, status),
         **_curves(rows, budget.points),
         "best": _best(rows, read_json(paths.best_json)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
@@ -81,10 +81,11 @@ def _state(paths: RunPaths, status: dict[str, Any] | None, now: float) -> str:
     return state_of(status, now) if status else UNKNOWN
 
 
-def _facts(rows: Sequence[Mapping[str, float | None]], status: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _facts(
+    rows: Sequence[Mapping[str, float | None]], best: float | None, status: dict[str, Any] | None
+) -> list[tuple[str, str]]:
     """The numbers at the top of the page."""
     last = {name: value for row in rows for name, value in row.items() if value is not None}
-    best = max((row["eval_return"] for row in rows if row.get("eval_return") is not None), default=None)  # type: ignore[type-var]
     success = last.get("eval_success")
     rates = {name: [row[name] for row in rows if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
     told = [

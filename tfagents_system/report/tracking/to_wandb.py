@@ -96,7 +96,7 @@ class ToWandb:
 
     def where(self) -> str:
         if self._settings.wandb == "offline":
-            return f"wandb sync {' '.join(map(str, self._offline_folders()))}"
+            return f"in files; to send them: wandb sync {' '.join(map(str, self._offline_folders()))}"
         entity = f"{self._settings.wandb_entity}/" if self._settings.wandb_entity else ""
         return f"project {entity}{self._settings.wandb_project}, run {self._id}"
 
