@@ -146,8 +146,12 @@ def answer_rounds(
 class Rounds:
     """A measuring process that waits between its rounds."""
 
-    def __init__(self, command: list[str], cpus: list[int]) -> None:
-        environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1", "OMP_NUM_THREADS": str(len(cpus))}
+    def __init__(self, command: list[str], cpus: list[int], **variables: str) -> None:
+        environ = variables | {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "TF_ENABLE_ONEDNN_OPTS": "1",
+            "OMP_NUM_THREADS": str(len(cpus)),
+        }
         self._process = subprocess.Popen(
             ["taskset", "-c", ",".join(map(str, cpus)), *command],
             env=os.environ | environ,

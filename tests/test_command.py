@@ -220,6 +220,31 @@ def test_the_doctor_says_what_is_lacking(monkeypatch: pytest.MonkeyPatch, capsys
     assert any(line.startswith("ok     CPUs: ") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ("NVIDIA H200", ("ok", "GPU", "2: SAC_TRAIN_GPUS=1 uses one (NVIDIA H200)")),
+        ("", ("-", "GPU", "2, but TensorFlow can use none: install the extra [gpu] to train on one")),
+        (None, ("-", "GPU", "2, but TensorFlow can use none: install the extra [gpu] to train on one")),
+    ],
+)
+def test_the_doctor_asks_tensorflow_for_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, line: tuple[str, str, str]
+) -> None:
+    """`found` is what TensorFlow prints; None: nothing within the deadline."""
+
+    def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        assert variables["CUDA_VISIBLE_DEVICES"] == "3", "the trainer's"
+        if found is None:
+            raise subprocess.TimeoutExpired("python", 60.0)
+        return subprocess.CompletedProcess([], 0, f"{found}\n", "")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.delenv("TFAGENTS_CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(doctor, "_in_own_process", run)
+    assert list(doctor._gpu()) == [line]
+
+
 def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`.venv/bin/sac` knows the package by its own line, which the processes that draw do not have."""
     monkeypatch.chdir(tmp_path)

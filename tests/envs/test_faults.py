@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from pathlib import Path
 
@@ -59,10 +60,13 @@ def test_check_prints_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         1 / 0  # noqa: B018
     describe_error(error.value)
     assert capsys.readouterr().err == ""
-    monkeypatch.setenv(SHOW_TRACES, "1")
-    describe_error(error.value)
+    folder = Path(__file__).parent
+    monkeypatch.setenv(SHOW_TRACES, f"{folder}{os.pathsep}/home/me")
+    described = describe_error(error.value)
     told = capsys.readouterr().err
     assert told.startswith("Traceback (most recent call last):") and "1 / 0" in told
+    assert f'File "/home/me/{Path(__file__).name}", line' in told and str(folder) not in told
+    assert describe_error(error.value) == described and capsys.readouterr().err == ""  # Once.
 
 
 def test_its_traceback_begins_where_the_users_code_does(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import gpus
 from tfagents_system.machine.gpus import gpu_of_trainer, usable_gpus
-from tfagents_system.trainer.learner import check_gpu
+from tfagents_system.trainer.learner import claim_gpu
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,19 @@ def test_where_nothing_is_said_it_is_the_machines(tmp_path: Path, environ: dict[
     assert gpu_of_trainer(environ, tmp_path) == "0"
 
 
+def test_a_trainer_takes_memory_as_it_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown: list[tuple[str, bool]] = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one", "two"] if kind == "GPU" else [])
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, grows: grown.append((gpu, grows)))
+    claim_gpu()
+    assert not grown, "it trains on CPUs"
+    monkeypatch.setenv("SAC_TRAIN_GPUS", "1")
+    claim_gpu()
+    assert grown == [("one", True), ("two", True)]
+
+
 def test_a_trainer_without_the_gpu_that_was_wanted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_gpu()
+    claim_gpu()
     monkeypatch.setenv("SAC_TRAIN_GPUS", "1")
     with pytest.raises(UserError, match="TensorFlow finds no GPU"):
-        check_gpu()
+        claim_gpu()

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import traceback
 from pathlib import Path
 
-SHOW_TRACES = "TFAGENTS_SHOW_TRACES"  # Set by `--check`; an environment's own process inherits it.
+# Set by `--check`, to 1, or to `COPY:FOLDER` of the user's files; an environment's own process inherits it.
+SHOW_TRACES = "TFAGENTS_SHOW_TRACES"
+_IS_SHOWN = "_tfagents_trace_is_shown"
 _OWN_DIR = str(Path(__file__).resolve().parents[1])
 _INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
@@ -63,7 +66,8 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    if os.environ.get(SHOW_TRACES) and frames and not _is_own(frames[-1].filename):
+    if os.environ.get(SHOW_TRACES) and frames and not _is_own(frames[-1].filename) and not hasattr(error, _IS_SHOWN):
+        setattr(error, _IS_SHOWN, True)
         print_trace(error)
     outside = [frame for frame in frames if not _is_own(frame.filename)]
     users = [frame for frame in outside if not _is_installed(frame.filename)]
@@ -75,11 +79,15 @@ def describe_error(error: BaseException) -> str:
 
 
 def print_trace(error: BaseException) -> None:
-    """Prints the traceback from the first frame outside of the toolkit on, the whole one where there is none."""
+    """Prints the traceback from the first frame outside of the toolkit on, the whole one where there is none. Files of
+    the copy that is checked have the names of the user's.
+    """
     users = error.__traceback__
     while users is not None and _is_own(users.tb_frame.f_code.co_filename):
         users = users.tb_next
-    traceback.print_exception(type(error), error, users or error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, users or error.__traceback__))
+    copy, _, folder = os.environ.get(SHOW_TRACES, "").partition(os.pathsep)
+    print(text.replace(f"{copy}{os.sep}", f"{folder}{os.sep}") if folder else text, end="", file=sys.stderr)
 
 
 def line_of_trace(trace: str, through: str) -> str:

@@ -32,6 +32,11 @@ _DRAW = (
     "from tfagents_system.envs.rendering import prepare_headless; prepare_headless(); "
     "{make}; e.reset(); assert e.render().any()"
 )
+# As TensorFlow sees the trainer's; nothing where it lacks a library of CUDA, or the driver.
+_GPU_NAME = (
+    "import tensorflow as tf; details = tf.config.experimental.get_device_details; "
+    "print(*[details(gpu).get('device_name') for gpu in tf.config.list_physical_devices('GPU')])"
+)
 Line = tuple[str, str, str]
 
 
@@ -96,19 +101,27 @@ def _pictures() -> Iterator[Line]:
 
 def _fault_of(code: str) -> str:
     """The last line that a program says, if it fails."""
-    environ = {**os.environ, "PYTHONPATH": run_python_path(os.environ), "CUDA_VISIBLE_DEVICES": "-1"}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_SECS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = _in_own_process(code, CUDA_VISIBLE_DEVICES="-1")
     except subprocess.TimeoutExpired:
         return f"no picture within {_DEADLINE_SECS:.0f} s"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+def _in_own_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program that has ended.
+
+    Raises:
+      subprocess.TimeoutExpired: It has not within a minute.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": run_python_path(os.environ), **variables},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_SECS,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def _cluster() -> Iterator[Line]:
@@ -126,7 +139,19 @@ def _cluster() -> Iterator[Line]:
 
 def _gpu() -> Iterator[Line]:
     names = gpus.usable_gpus(os.environ)
-    yield (OK, "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one") if names else (NONE, "GPU", "none: trainers use CPUs")
+    if not names:
+        yield NONE, "GPU", "none: trainers use CPUs"
+        return
+    try:
+        done = _in_own_process(_GPU_NAME, CUDA_VISIBLE_DEVICES=names[0], TF_CPP_MIN_LOG_LEVEL="3")
+        found = done.stdout.strip()
+    except subprocess.TimeoutExpired:
+        found = ""
+    yield (
+        (OK, "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one ({found})")
+        if found
+        else (NONE, "GPU", f"{len(names)}, but TensorFlow can use none: install the extra [gpu] to train on one")
+    )
 
 
 if __name__ == "__main__":

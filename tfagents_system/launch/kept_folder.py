@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +55,11 @@ class KeptFolder:
                 f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
                 "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
             )
+
+    @property
+    def copy_and_original(self) -> str:
+        """Both folders, as faults.SHOW_TRACES has them."""
+        return f"{self.copy}{os.pathsep}{self._original}"
 
     def told_of_original(self, found: Checklist) -> Checklist:
         """Names the originals in what was found in the copy, and says where the copy may be the reason for an error."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
@@ -104,6 +105,8 @@ class Preparation:
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
+                if SHOW_TRACES in environ:
+                    environ[SHOW_TRACES] = self._kept.copy_and_original
             render = not (starts or self._is_for_job)
             # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
             is_elsewhere = not self._values.get("local_trainer", True)

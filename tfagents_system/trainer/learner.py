@@ -55,7 +55,7 @@ class Learner:
         fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._role = role
-        check_gpu()
+        claim_gpu()
         if role.deterministic:
             tf.config.experimental.enable_op_determinism()
         # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
@@ -213,14 +213,22 @@ class Learner:
         return precision
 
 
-def check_gpu() -> None:
-    """The GPU that is wanted must be there.
+def claim_gpu() -> None:
+    """The GPU that is wanted must be there; the trainer takes of its memory what it needs, when it needs it.
+
+    TensorFlow alone would take nearly all of it at once, from others who use the GPU as well. Its own variable
+    TF_FORCE_GPU_ALLOW_GROWTH=false goes before this.
 
     Raises:
       UserError: TensorFlow can use none.
     """
-    if os.environ.get("SAC_TRAIN_GPUS") == "1" and not tf.config.list_physical_devices("GPU"):
+    if os.environ.get("SAC_TRAIN_GPUS") != "1":
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
         raise UserError(
             "SAC_TRAIN_GPUS=1, but TensorFlow finds no GPU that it can use; the trainer's log says why. Train in an "
             "environment that has the CUDA libraries of TensorFlow 2.15 as well, or unset SAC_TRAIN_GPUS"
         )
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
