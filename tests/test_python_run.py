@@ -20,6 +20,8 @@ from tests.support.launching import ROOT
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.python_run import Run, RunFailedError
+from tfagents_system.run_files.metrics import MetricsLog
+from tfagents_system.run_files.run_paths import RunPaths
 
 CELL = """
 import gymnasium
@@ -126,6 +128,20 @@ def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:
         (tmp_path / "metrics.csv").write_text(text)
         assert len(run.metrics) == rows
     assert run.metrics.iloc[0].to_dict() == {"iteration": 1, "train_step": 20}
+
+
+def test_evaluations_are_the_rows_to_plot(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for table in (run.metrics, run.evaluations):
+        assert len(table) == 0 and {"env_steps", "eval_return", "critic_loss"} <= {*table.columns}
+    assert run.evaluations.plot(x="env_steps", y="eval_return").lines[0].get_xydata().tolist() == []
+    log = MetricsLog(RunPaths(tmp_path), [])
+    for k in range(4):  # An evaluation, then a row of training.
+        values = {"critic_loss": 0.5} if k % 2 else {"eval_return": -10.0 * k}
+        log._file.add([{"train_step": k, "env_steps": 100 * k, **values}])
+    assert len(run.metrics) == 4
+    drawn = run.evaluations.plot(x="env_steps", y="eval_return").lines[0].get_xydata()
+    assert drawn.tolist() == [[0.0, 0.0], [200.0, -20.0]]
 
 
 def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:

@@ -362,15 +362,15 @@ def test_other_policies_play_in_the_same_way(capsys: Any, saved: RunPaths, tmp_p
     flags = ["--no_video", "--num_episodes", "2"]
     expected = {name: returns(play(capsys, saved, *flags, "--checkpoint", name)) for name in ("latest", "best")}
     assert expected["latest"] != expected["best"]
-    assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "new/out")]) == 0
+    assert export.main(["--exp_dir", str(saved.exp_dir)]) == 0
     told = capsys.readouterr().out
     most = re.findall(r"policy.npz: [\d,]+ bytes, actions differ by (.+) at most", told)[0]
     assert most == "a rounding" or float(most) < 1e-5
-    for policy, name in ((tmp_path / "new/out", "best"), (saved.policies / "greedy_policy", "latest")):
+    for policy, name in ((saved.exp_dir / "exported", "best"), (saved.policies / "greedy_policy", "latest")):
         found = returns(play(capsys, saved, *flags, "--policy", str(policy)))
         assert found == pytest.approx(expected[name], abs=2e-3)
     files = ["--params", str(saved.params), "--config", str(saved.config)]
-    assert run.main(["--policy", str(tmp_path / "new/out/policy.npz"), *files, *flags]) == 0
+    assert run.main(["--policy", str(saved.exp_dir / "exported/policy.npz"), *files, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "policy.npz" and returns(lines) == pytest.approx(expected["best"], abs=2e-3)
 

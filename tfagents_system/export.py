@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parse(arguments)
     paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
-    folder = output_folder(flags.out, "--out")
+    folder = paths.exported if flags.out is None else output_folder(flags.out, "--out")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     params = load_run_params(paths, flags.params, flags.config)
@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
     parser.add_argument("--checkpoint", default="best", help="name in policies/checkpoints, latest or best (default)")
     parser.add_argument("--format", choices=(*_FORMATS, "all"), default="numpy", help="default: numpy")
-    parser.add_argument("--out", required=True, help="folder for the files")
+    parser.add_argument("--out", help="folder for the files (default: exported, in the run directory)")
     return parser.parse_args(arguments)
 
 

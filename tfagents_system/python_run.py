@@ -30,6 +30,7 @@ from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import read_status
+from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import RunPaths
 
 if TYPE_CHECKING:
@@ -213,7 +214,14 @@ class Run:
         path = self._paths.metrics_csv
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         lines = text[: text.rfind("\n") + 1]
-        return pandas.read_csv(io.StringIO(lines)) if lines.strip() else pandas.DataFrame()
+        return (
+            pandas.read_csv(io.StringIO(lines)) if lines.strip() else pandas.DataFrame(columns=[*ALWAYS], dtype=float)
+        )
+
+    @property
+    def evaluations(self) -> pandas.DataFrame:
+        """The rows of `metrics` that are evaluations: in the others `eval_return` and its like are NaN."""
+        return self.metrics.dropna(subset=["eval_return"])
 
     @property
     def output(self) -> str:

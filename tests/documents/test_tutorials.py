@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tests.support.documents import ROOT, blocks_of
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.checks.checklist import Checklist
+from tfagents_system.envs import loading
 from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.playing.played_environment import make_env
 from tfagents_system.settings import params_check
@@ -61,6 +64,15 @@ def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
     assert (variables.exp_name, variables.num_collect_workers) == ("cart", 2)
     params = load_params_class(variables.params)(load_env_config(variables.config))
     assert params.env_ctor().mass == 1.0 and not params_check.check_params(params)
+    (hooks,) = [each.text for each in blocks_of(DOCS / "tutorials/own_environment.md") if "eval_env_args" in each.text]
+    pasted: dict[str, Any] = {}
+    exec(textwrap.dedent(hooks), pasted)
+    varied = type("TrainParams", (type(params),), pasted)({**params.env_config, "mass": 7.0})
+    with (
+        loading.make_collect_env(varied, 2, 0) as collect_env,
+        loading.make_eval_env(varied, 0, collect_env, 0) as eval_env,
+    ):
+        assert [env.user_env.unwrapped.mass for env in (collect_env, eval_env)] == [1.2, 1.0]
     checks = Checklist()
     check_environment(params, 0, checks)
     assert not checks.errors and not checks.notes

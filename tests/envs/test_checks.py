@@ -60,13 +60,23 @@ def test_actions_of_the_kind_that_the_algorithm_does_not_learn() -> None:
     assert specs is not None and len(findings) == 1 and "algorithm=sac learns continuous" in findings[0]
 
 
+def test_a_fault_names_the_step_of_its_episode() -> None:
+    class Later(CounterEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, reward if int(observation[0]) < 2 else np.nan, *rest
+
+    findings, _ = check(Later)
+    assert findings == ["the reward of step 2 must be a finite number, found nan: correct what computes it"]
+
+
 def test_wrong_shape_and_nan() -> None:
     class Wrong(CounterEnv):
         def step(self, action: Any) -> Any:
             return np.full(2, np.nan), 0.0, False, False, {}
 
     findings, _ = check(Wrong)
-    assert "the observation of step() is not finite" in findings[0]
+    assert "the observation of step 1 is not finite, nan at [" in findings[0]
 
 
 def test_two_environments_that_differ() -> None:

@@ -35,7 +35,7 @@ def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_ou
     check_contract(Env(), found)
     assert bool(found.errors) == is_outside
     if is_outside:
-        assert f"is {value:.6g} where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
+        assert f"is {value:.6g} at [0] where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
 
 
 def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:

@@ -296,14 +296,23 @@ BAD: dict[str, Bad] = {
         "Env.observe = lambda self: np.full(2, np.nan, np.float32)", "the observation of reset() is not finite", "nan"
     ),
     "infinity later": step(
-        "(np.array([0, np.inf], np.float32), 0.0, False, False, {})", "observation of step() is not finite"
+        "(np.array([0, np.inf], np.float32), 0.0, False, False, {})",
+        "the observation of step 1 is not finite, inf at [1]: correct what",
     ),
     "wrong shape": params(
         "Env.observe = lambda self: np.zeros(3)", "must have shape (2,)", "found (3,)", "correct the one"
     ),
     "no numbers": params("Env.observe = lambda self: ['a', 'b']", "must be numbers, found ['a', 'b']", "NumPy array"),
+    "part out of bounds": params(
+        "Env.observation_space = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2, 2)))\n"
+        "Env.observe = lambda self: {'a': np.array([[0, 0], [3, 0]])}",
+        'the observation of reset() at "a" is 3 at [1, 0] where its space has bounds [0, 1]',
+    ),
+    "algorithm": params("TrainParams.algorithm = 'sacc'", "TrainParams.algorithm must be", "'sac' is meant"),
     "out of bounds": step(
-        "(np.full(2, 7.0), 0.0, False, False, {})", "is 7 where its space has bounds [-1, 1]", "widen"
+        "(np.full(2, 7.0), 0.0, False, False, {})",
+        "the observation of step 1 is 7 at [0] where its space has bounds [-1, 1]",
+        "widen",
     ),
     "floats where the space says integers": params(
         "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\n"
@@ -329,10 +338,12 @@ BAD: dict[str, Bad] = {
     "step of nothing": step("None", "step() must return", "found None"),
     "step that raises": step("1 / 0", "failed in step 1: ZeroDivisionError", "line 32"),
     "no reward": step(
-        "(self.observe(), None, False, False, {})", "the reward of step() must be a finite number, found None"
+        "(self.observe(), None, False, False, {})", "the reward of step 1 must be a finite number, found None"
     ),
     "infinite reward": step(
-        "(self.observe(), np.inf, False, False, {})", "reward of step()", "finite number, found inf"
+        "(self.observe(), np.inf, False, False, {})",
+        "reward of step 1",
+        "finite number, found inf: correct what computes it",
     ),
     "terminated": step(
         "(self.observe(), 0.0, None, False, {})", "terminated of step() must be True or False, found None"

@@ -164,6 +164,22 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
     assert "the view fails" not in told
 
 
+def test_the_last_line_is_of_training_where_the_start_has_evaluated_nothing() -> None:
+    def lines(which: str, **trainer: float) -> list[str]:
+        return run_status._result_lines(which, {"roles": {"trainer": trainer}})
+
+    assert lines("final", train_return=-9.5) == ["final training return: -9.5 (nothing was evaluated)"]
+    (line,) = lines("final", train_return=-9.5, best_eval_return=-3.5)
+    assert line.startswith(
+        "final training return: -9.5 (nothing was evaluated by this start; of evaluations before it: "
+    )
+    assert line.endswith("best -3.5)")
+    (line,) = lines("final", train_return=-9.5, eval_return=-4.0, best_eval_return=-3.5)
+    assert line.startswith("final evaluation: return -4") and "training" not in line
+    assert lines("last", best_eval_return=-3.5) == ["last evaluation: best -3.5"]
+    assert lines("last", train_return=-9.5) == []
+
+
 def test_status_json_is_written_as_seldom_as_heartbeats(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.support.fakes import FakeParams
 from tests.support.trainer_without_agent import Run, now
 from tfagents_system import sac_train
+from tfagents_system.launch.early_answers import _what_goes_on
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
@@ -20,6 +22,7 @@ from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEn
 __all__ = ["now"]  # A fixture.
 
 SUCCESS = {"eval_success": 0.95, "evaluations": 3}
+WHY_OF_TWO = r"2 evaluations in a row, at [\d,]+ and [\d,]+ steps, had eval_success of at least 0\.9 \(stop_when\)"
 
 
 def end_of(curriculum: Any = None, **attributes: Any) -> EarlyEnd:
@@ -60,6 +63,36 @@ def test_when_it_ends(stop_when: Any, rows: list[dict[str, float]], ends_after: 
     again = end_of(stop_when=stop_when)
     again.begin(rows)
     assert again.why == end.why
+
+
+def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
+    for wanted, which in (
+        (1, "the evaluation at 1,300 steps"),
+        (2, "2 evaluations in a row, at 1,300 and 1,700 steps,"),
+        (3, "3 evaluations in a row, from 1,300 to 2,100 steps,"),
+    ):
+        end = end_of(stop_when={"eval_return": -15, "evaluations": wanted})
+        for steps, value in ((900, -18.0), (1300, -5.9), (1700, -3.7), (2100, -3.0), (2500, -18.0)):
+            end.add({"iteration": 1, "env_steps": float(steps), "eval_return": value})
+        assert end.why == f"{which} had eval_return of at least -15 (stop_when)"
+
+
+@pytest.mark.parametrize(
+    ("why", "more"),
+    [
+        (
+            "the evaluation at 1,300 steps had eval_return of at least -15 (stop_when)",
+            "stop_when=null, or another condition",
+        ),
+        ("no evaluation was better for 2,000 environment steps (stop_when)", "stop_when=null, or another condition"),
+        ("max_hours=0.5 is reached", "max_hours=N"),
+        ("num_env_steps=400 is reached", "num_env_steps=N"),
+        ("the critics diverge", "num_iter=N"),
+        (None, "num_iter=N"),
+    ],
+)
+def test_a_finished_run_is_offered_what_has_ended_it(why: str | None, more: str) -> None:
+    assert _what_goes_on(why) == more
 
 
 def test_no_improvement_is_by_the_metric_of_the_best_policy() -> None:
@@ -150,7 +183,7 @@ def test_a_run_ends_early_and_a_start_after_a_kill_knows_it(tmp_path: Path, now:
     run = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9, "evaluations": 2})
     assert go(run, 0, 19, success=0.5) == 19
     assert go(run, 20, 60, success=1.0) == 30
-    assert run.trainer._state.ended_early == "the last 2 evaluations had eval_success of at least 0.9 (stop_when)"
+    assert re.fullmatch(WHY_OF_TWO, run.trainer._state.ended_early or "")
     killed = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9, "evaluations": 2}, session=2)
     killed.trainer._state.iteration = 30
     assert killed.trainer._log.is_over(), "by the rows, whatever the checkpoint says"

@@ -34,6 +34,27 @@ def cost(**attributes: Any) -> float | None:
     return learning_notes.update_cost(made(**attributes), agent_of(Params, OBSERVATION, ACTION, **attributes))
 
 
+@pytest.mark.parametrize(
+    ("attributes", "late", "length"),
+    [
+        ({"num_env_steps": 1500}, "20, 40", "num_env_steps=1500, which are 8 iterations of full-length episodes"),
+        ({"num_env_steps": 1500, "env_steps_per_iter": 40}, "40", "num_env_steps=1500, which are 38 iterations"),
+        ({"num_env_steps": 1500, "num_iter": 5}, "20, 40", "5 iterations"),
+        ({"num_iter": 40}, "40", "40 iterations"),
+        ({"num_iter": 41}, None, ""),
+    ],
+)
+def test_values_of_a_curriculum_that_never_fall_due_are_noted(
+    attributes: dict[str, Any], late: str | None, length: str
+) -> None:
+    config = {"horizon": 100, "curriculum": {"mass": {"iters": [0, 20, 40], "range": [1.0, 3.0]}}}
+    params = type("TrainParams", (Params,), {"n_train_episodes_per_iter": 1, **attributes})(config)
+    params.compute_config = {"num_collect_workers": 2}
+    notes = [note for note in params_check.advice(params) if note.startswith("curriculum.")]
+    told = f"curriculum.mass.iters: {late} come after the last iteration, so their values never fall due: the run has "
+    assert [note.startswith(f"{told}{length}, counted from 0. Lower") for note in notes] == [True] * (late is not None)
+
+
 def test_plain_sac_costs_one_and_others_in_proportion() -> None:
     assert cost() == pytest.approx(1.0, abs=0.01)
     assert cost(train_batch_size=1024) == pytest.approx(4.0, abs=0.04)

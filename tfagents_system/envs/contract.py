@@ -31,19 +31,19 @@ def check_contract(env: Any, check: Check, action: Callable[[], Any] | None = No
     observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
     faults = _observation_faults("reset()", env.observation_space, observation)
-    is_one_buffer = False
+    is_one_buffer, step = False, 0
     for _ in range(_STEPS):
         if faults:
             break
         before = observation
-        result = env.step(action())
-        faults = _step_faults(result)
+        result, step = env.step(action()), step + 1
+        faults = _step_faults(result, step)
         if not faults:
             observation = result[0]
-            faults = _observation_faults("step()", env.observation_space, observation)
+            faults = _observation_faults(f"step {step}", env.observation_space, observation)
             is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
             if result[2] or (len(result) == 5 and result[3]):
-                first = env.reset()
+                first, step = env.reset(), 0
                 observation = first[0] if gym_driver.has_info(env, first) else first
     check.errors += faults
     if not faults:
@@ -52,7 +52,8 @@ def check_contract(env: Any, check: Check, action: Callable[[], Any] | None = No
             check.facts.append("all observations are one array, written anew: each is copied")
 
 
-def _step_faults(result: Any) -> list[str]:
+def _step_faults(result: Any, step: int) -> list[str]:
+    """`step` counts from 1 in each episode."""
     if not isinstance(result, tuple | list) or len(result) not in (4, 5):
         found = f"{len(result)} values" if isinstance(result, tuple | list) else shown(result)
         return [f"step() must return {_SHAPES_OF_STEP}, found {found}"]
@@ -63,7 +64,9 @@ def _step_faults(result: Any) -> list[str]:
         if not _is_truth_value(value)
     ]
     if not _is_finite_number(result[1]):
-        faults.append(f"the reward of step() must be a finite number, found {shown(result[1])}")
+        faults.append(
+            f"the reward of step {step} must be a finite number, found {shown(result[1])}: correct what computes it"
+        )
     if not (result[-1] is None or isinstance(result[-1], Mapping)):
         faults.append(
             f"info of step() must be a dictionary, found {shown(result[-1])}: return {{}} if there is nothing"
@@ -118,22 +121,35 @@ def _box_faults(where: str, space: Any, value: Any) -> list[str]:
     if np.dtype(space.dtype).kind in "iu" and array.dtype.kind == "f":
         return [f"{where} is {array.dtype} where its space is {np.dtype(space.dtype)}: give the space a float dtype"]
     if not np.isfinite(array).all():
-        return [f"{where} is not finite: {shown(array)}"]
+        place = _first(~np.isfinite(array))
+        return [f"{where} is not finite, {array[place]}{_at(place)}: correct what computes it"]
     outside = _outside(array.astype(np.float64), space)
     if outside is None:
         return []
-    number, low, high = outside
-    return [f"{where} is {number:.6g} where its space has bounds [{low:.6g}, {high:.6g}]: widen the bounds, or clip it"]
+    place, low, high = outside
+    return [
+        f"{where} is {array[place]:.6g}{_at(place)} where its space has bounds [{low:.6g}, {high:.6g}]: widen the "
+        "bounds, or clip it"
+    ]
 
 
-def _outside(array: np.ndarray, space: Any) -> tuple[float, float, float] | None:
-    """(number, low, high) of a number that is out of bounds by more than the tolerance."""
+def _first(wrong: np.ndarray) -> tuple[int, ...]:
+    return tuple(map(int, np.argwhere(wrong)[0]))
+
+
+def _at(place: tuple[int, ...]) -> str:
+    """` at [0, 2]`; empty for a scalar."""
+    return f" at [{', '.join(map(str, place))}]" if place else ""
+
+
+def _outside(array: np.ndarray, space: Any) -> tuple[tuple[int, ...], float, float] | None:
+    """(place, low, high) of the first number that is out of bounds by more than the tolerance."""
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), array.shape) for bound in (space.low, space.high))
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.minimum(np.abs(low), np.abs(high))))
         slack = _TOLERANCE * np.where(np.isfinite(size), size, 0.0)
-        wrong = np.argwhere((array < low - slack) | (array > high + slack))
-    if not len(wrong):
+        wrong = (array < low - slack) | (array > high + slack)
+    if not wrong.any():
         return None
-    place = tuple(wrong[0])
-    return float(array[place]), float(low[place]), float(high[place])
+    place = _first(wrong)
+    return place, float(low[place]), float(high[place])

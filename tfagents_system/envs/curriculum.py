@@ -100,6 +100,14 @@ class Curriculum:
             if counts[name] and (p.apply_to_eval or not is_eval)
         }
 
+    def after(self, iterations: int) -> dict[str, list[int]]:
+        """By parameter, the entries of `iters` that a run of so many iterations never reaches; without empty ones."""
+        return {
+            name: late
+            for name, p in self._parameters.items()
+            if (late := [entry for entry in p.iters if entry >= iterations])
+        }
+
     def end_values(self) -> list[tuple[str, int | float]]:
         """(name, value) of each parameter's first and last value, whenever they are due."""
         ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]

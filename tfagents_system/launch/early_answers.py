@@ -56,9 +56,10 @@ def tell_finished(name: str, paths: RunPaths) -> None:
 
 def _what_goes_on(why_early: str | None) -> str:
     """Settings with which a run that ended goes on."""
-    if not why_early:
-        return "num_iter=N"
-    return "num_env_steps=N" if why_early.startswith("num_env_steps") else "stop_when=... or max_hours=..."
+    if why_early and why_early.endswith("(stop_when)"):
+        return "stop_when=null, or another condition"
+    ends = ((f"{name}=", f"{name}=N") for name in ("num_env_steps", "max_hours"))
+    return next((more for begin, more in ends if (why_early or "").startswith(begin)), "num_iter=N")
 
 
 def _is_unchanged(paths: RunPaths, overrides: Overrides) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import hooks, loading, rendering
@@ -104,7 +105,8 @@ def check_environment(
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
     Args:
-      params: The user's. With an impossible horizon or action_history, which others report, nothing is tried.
+      params: The user's. With an impossible horizon, action_history or algorithm, which others report, nothing is
+        tried.
       enter: Called with a description before each call of the user's code that may take long or hang.
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
@@ -115,7 +117,11 @@ def check_environment(
       None if the environment could not be built.
     """
     horizon, action_history = params.env_config.get("horizon"), params.action_history
-    if not is_kept(integer_from(1), horizon) or not is_kept(integer_from(0), action_history):
+    if (
+        not is_kept(integer_from(1), horizon)
+        or not is_kept(integer_from(0), action_history)
+        or params.algorithm not in ALGORITHMS
+    ):
         return None
     return _Check(params, seed, checks, enter, envs_per_worker).run(render, deterministic, plan)
 

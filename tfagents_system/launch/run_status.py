@@ -154,14 +154,14 @@ def _time_lines(status: dict[str, Any]) -> list[str]:
 def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
     """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one.
 
-    Of a finished run without evaluations, the last training return.
+    Of a finished run whose last start has evaluated nothing, the last training return.
     """
     trainer = status["roles"].get(TRAINER, {})
-    if results := format_results(trainer, "return"):
-        return [f"{which} evaluation: {', '.join(results)}"]
-    if which == "final" and trainer.get("train_return") is not None:
-        return [f"final training return: {format_number(trainer['train_return'])} (nothing was evaluated)"]
-    return []
+    results, train_return = format_results(trainer, "return"), trainer.get("train_return")
+    if which == "final" and trainer.get("eval_return") is None and train_return is not None:
+        earlier = f" by this start; of evaluations before it: {', '.join(results)}" if results else ""
+        return [f"final training return: {format_number(train_return)} (nothing was evaluated{earlier})"]
+    return [f"{which} evaluation: {', '.join(results)}"] if results else []
 
 
 def _remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class SweepPlan:
       settings: Those of each task, by its number.
       assignments: `NAME=VALUE` that all tasks have.
       parallel: Simultaneous runs; 0: they are elsewhere.
-      is_open: Tasks are added later, and all simultaneous runs need a place.
+      is_open: Of a study: tasks are added later, and all simultaneous runs need a place.
       edits: What runs that exist do with files that were edited since they began; see run_settings.py.
 
     Attributes:
@@ -94,7 +94,8 @@ class SweepPlan:
         everyone = list(settings)
         try:
             to_check = {task.number: self._environs[task.number] for task in self.tasks if task.state != DONE}
-            for number, findings in _check_all(to_check, vars_file).items():
+            searched = {name for own in settings.values() for name in own} if is_open else set[str]()
+            for number, findings in _check_all(to_check, vars_file, searched).items():
                 self._note([number], findings)
         except UserError as error:
             self._note(everyone, error.findings)
@@ -251,7 +252,9 @@ class SweepPlan:
         ]
 
 
-def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> dict[int, list[str]]:
+def _check_all(
+    environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str]
+) -> dict[int, list[str]]:
     """What is wrong with params and configuration of each task, found in a process that a user's code may end.
 
     Raises:
@@ -259,7 +262,7 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check_each, args=(environs, vars_file, theirs), daemon=True)
+    process = context.Process(target=_check_each, args=(environs, vars_file, searched, theirs), daemon=True)
     process.start()
     theirs.close()
     found: dict[int, list[str]] = {}
@@ -282,10 +285,12 @@ def _check_all(environs: Mapping[int, Mapping[str, str]], vars_file: Path) -> di
         process.join()
 
 
-def _check_each(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
+def _check_each(
+    environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str], answer: Connection
+) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
     for environ in environs.values():
-        answer.send(check_inputs(environ, vars_file))
+        answer.send(check_inputs(environ, vars_file, searched))
 
 
 def _numbered(numbers: Sequence[int]) -> str:

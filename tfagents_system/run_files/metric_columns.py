@@ -37,7 +37,7 @@ FURTHER: Mapping[str, str] = {
     "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
     "grad_norm": "with discrete actions: norm of the gradients before clipping",
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
-    "schedule/<attribute>": "value of an attribute that is a schedule (docs/how_to/schedules.md)",
+    "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/schedules.md)",
     "network_resets": "how often networks were drawn anew within the run",
     "edits": "how often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory",
     "reset": "agents before this one (`--reset_training`)",

@@ -124,6 +124,7 @@ class RunPaths:
         "videos",
         "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
     )
+    exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/export.md)")
     episodes = Below("episodes", "the best episodes, step by step (docs/how_to/record_episodes.md)")
     learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_PLOT=0, and by `sac plots`")
     report = Below(

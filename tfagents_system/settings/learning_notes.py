@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.agents.iteration_counts import iterations_of_run
 from tfagents_system.agents.optimizer_settings import settings_in_use
+from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -38,6 +41,23 @@ def learning_rates(params: TrainParamsBase) -> list[str]:
         effect = "such steps mostly diverge" if rate > _LARGE_RATE else "such steps hardly change anything"
         notes.append(f"{part}_learning_rate={rate:g}: {effect}; common are 1e-4 to 1e-3")
     return notes
+
+
+def curriculum(params: TrainParamsBase) -> list[str]:
+    """Notes on values of the curriculum that never fall due in this run."""
+    config = params.env_config
+    if check_curriculum(config) or not is_kept(integer_from(1), config.get("horizon")):
+        return []  # Reported already.
+    count = iterations_of_run(params, params.compute_config.get("num_collect_workers", 1))
+    length, remedy = f"{count} iterations", "num_iter"
+    if count < params.num_iter:  # By its steps.
+        length, remedy = f"num_env_steps={params.num_env_steps}, which are {count} iterations", "num_env_steps"
+        length += " of full-length episodes" if params.env_steps_per_iter is None else ""
+    return [
+        f"curriculum.{name}.iters: {', '.join(map(str, late))} come after the last iteration, so their values never "
+        f"fall due: the run has {length}, counted from 0. Lower these, or raise {remedy}"
+        for name, late in Curriculum.from_config(config).after(count).items()
+    ]
 
 
 def returns(params: TrainParamsBase, episode_return: float) -> list[str]:
