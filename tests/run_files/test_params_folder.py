@@ -278,7 +278,9 @@ def _without(run: dict[str, Any], name: str) -> dict[str, Any]:
 def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, str], project: Path) -> None:
     (project / "plot.py").write_text("import mass_of_robot\n")
     (project / "notes.txt").write_text("mass_of_robot")
-    (project / "config.json").rename(project / "settings.cfg")  # The run's copy is a config.json.
+    one, other = (f"MASS = {mass}\nLOG = 'notes.txt'\n" for mass in (1, 99))
+    (project / "mass_of_robot.py").write_text(one)
+    (project / "settings.cfg").write_text('{"horizon":20}')  # The run's copy is a config.json.
     environ = {**environ, "SAC_CONFIG": str(project / "settings.cfg")}
     paths = write(environ, folder=project)
     train(paths)
@@ -290,13 +292,13 @@ def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, 
 
     paths.config.write_text('{\n "horizon":   20 }\n')
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = (3)  # Iterations."))
-    mass.write_text("# kg\nMASS = 1\n")
+    mass.write_text(f"# kg\n{one}")
     for name in ("plot.py", "notes.txt", "params.py", "result.json"):  # Not used, not read, or the run's own.
-        (paths.params_folder / name).write_text("MASS = 99\n")
+        (paths.params_folder / name).write_text(other)
     assert edits() == 0
-    mass.write_text("MASS = 99\n")
+    mass.write_text(other)
     assert edits() == edits() == 1
-    mass.write_text("MASS = 1\n")
+    mass.write_text(one)
     assert edits() == 2, "going back is another edit"
     robot.write_text("<robot mass='2'/>")
     assert edits() == 3
