@@ -7,12 +7,10 @@ be of another run, or written by this one.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import difflib
 import io
-import json
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfagents_system.run_files import params_folder, run_inputs
+from tfagents_system.run_files.meaning import meaning
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.used_files import used_files
 
@@ -60,7 +59,8 @@ class Edit:
         first, own_before, own_now = _middle(before, now)
         yield from (f"--- {self.name} of the run", f"+++ {self.name if self.now is not None else 'gone'}")
         if len(own_before) + len(own_now) > _MOST_COMPARED:
-            yield f"@@ -{first + 1},{len(own_before)} +{first + 1},{len(own_now)} @@"
+            end_before, end_now = first + len(own_before), first + len(own_now)
+            yield f"@@ -{_place(before, first, end_before)} +{_place(now, first, end_now)} @@"
             yield from (*(f"-{line.text}" for line in own_before), *(f"+{line.text}" for line in own_now))
             return
         begin = max(0, first - 1)
@@ -103,13 +103,19 @@ class _Line(NamedTuple):
 
 
 def _with_code(lines: Sequence[str]) -> list[_Line]:
-    """Without comments, and without lines that have nothing else; all of what is no Python."""
-    code = list(lines)
+    """Without comments, and without lines that have nothing else; all of what is no Python.
+
+    Lines that end within a text are compared as they are, with spaces at their ends.
+    """
+    code, within_text = list(lines), set[int]()
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
             if token.type == tokenize.COMMENT:
                 code[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
-    return [_Line(k, line, code[k].rstrip()) for k, line in enumerate(lines) if code[k].strip()]
+            elif token.type == tokenize.STRING:
+                within_text.update(range(token.start[0] - 1, token.end[0] - 1))
+    compared = [line if k in within_text else line.rstrip() for k, line in enumerate(code)]
+    return [_Line(k, lines[k], line) for k, line in enumerate(compared) if line or k in within_text]
 
 
 def _middle(before: Sequence[_Line], now: Sequence[_Line]) -> tuple[int, Sequence[_Line], Sequence[_Line]]:
@@ -199,7 +205,7 @@ def _edit(copy: Path, source: Path, name: str) -> Edit | None:
     if not copy.exists():
         return None
     before, now = copy.read_bytes(), source.read_bytes() if source.exists() else None
-    if before == now or (now is not None and _are_same(before, now, copy.suffix)):
+    if now is not None and meaning(before, copy.suffix) == meaning(now, copy.suffix):
         return None
     is_text = b"\0" not in before + (now or b"")
     return Edit(name, _lines(before) if is_text else (), None if now is None else _lines(now) if is_text else ())
@@ -213,19 +219,6 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
-
-
-def _are_same(before: bytes, now: bytes, suffix: str) -> bool:
-    try:
-        if suffix == ".py":
-            return ast.dump(ast.parse(before)) == ast.dump(ast.parse(now))
-        return suffix == ".json" and _sorted(before) == _sorted(now)
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-
-
-def _sorted(content: bytes) -> str:
-    return json.dumps(json.loads(content), sort_keys=True)
 
 
 def _range(first: int, end: int) -> str:
