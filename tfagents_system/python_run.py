@@ -36,7 +36,8 @@ from tfagents_system.settings.variables import value_findings
 
 if TYPE_CHECKING:
     import pandas
-    from tf_agents.policies import py_policy
+
+    from tfagents_system.playing.called_policy import Policy
 
 _ROLE_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Set in the processes of a run.
 _EDITS = ("keep", "take_edits", "fresh")
@@ -290,6 +291,7 @@ class Run:
         Raises:
           UserError: There is none.
         """
+        from tfagents_system.playing.called_policy import Policy
         from tfagents_system.playing.saved_run import find_checkpoint
         from tfagents_system.policies.policy_files import load_policy
 
@@ -327,43 +329,6 @@ class Run:
             raise UserError(*_findings(self.output))
         what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
         raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
-
-
-class Policy:
-    """Called with an observation as training's environment gives it, returns the action in the environment's own units.
-
-    A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
-    """
-
-    def __init__(self, policy: py_policy.PyPolicy) -> None:
-        self._policy = policy
-        self._state: Any = None
-        self.reset()
-
-    def reset(self) -> None:
-        """An episode begins."""
-        self._is_first, self._state = True, self._policy.get_initial_state(1)
-
-    def __call__(self, observation: Any) -> Any:
-        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
-
-        Args:
-          observation: May have other parts beside those that the actor sees (`actor_observations`). Discrete parts are
-            one-hot, as in training, and `action_history` is a part where the params ask for it.
-
-        Raises:
-          ValueError: A part is missing, or has another shape.
-        """
-        from tf_agents.trajectories import time_step as ts
-
-        from tfagents_system.policies.parts_of_observation import arrays_for
-
-        arrays = arrays_for(observation, self._policy.time_step_spec.observation)
-        step = ts.restart(arrays) if self._is_first else ts.transition(arrays, reward=0.0)
-        self._is_first = False
-        action = self._policy.action(step, self._state)
-        self._state = action.state
-        return action.action
 
 
 def _file_of(params: type | str | os.PathLike[str]) -> Path:

@@ -16,11 +16,11 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files, play
+from tfagents_system.playing.called_policy import Policy
 from tfagents_system.playing.played_environment import check_fit
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.python_run import Policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
