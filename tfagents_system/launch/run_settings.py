@@ -41,11 +41,13 @@ class RunSettings:
 
     Attributes:
       environ: The environment with all overridden variables.
+      run_json: Content of the run's run.json, which says whether another start has prepared it since; None without.
     """
 
     environ: dict[str, str]
     overrides: Overrides
     findings: tuple[str, ...] = ()
+    run_json: bytes | None = None
 
 
 def resolve(
@@ -68,10 +70,11 @@ def resolve(
     overrides, found = Overrides.from_settings(settings, environ)
     findings += found + _name_without_effect(environ, overrides)
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
+    run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
+    run_json = content_of(run)  # Before anything else of the run is read.
     try:
-        is_of_run = "exp_dir" in values and environ.get(EDITS) != FRESH
         overrides = run_directory.overrides_of_run(
-            RunPaths(values["exp_dir"]) if is_of_run else None,
+            run if environ.get(EDITS) != FRESH else None,
             overrides,
             joins="server" in values,
             has_new_agent=environ.get(RESET) == AGENT,
@@ -82,7 +85,15 @@ def resolve(
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[_SEED] = seed
     resolved[CARRIER] = overrides.to_json()
-    return RunSettings(resolved, overrides, tuple(findings))
+    return RunSettings(resolved, overrides, tuple(findings), run_json)
+
+
+def content_of(run: RunPaths | None) -> bytes | None:
+    """Content of a run's run.json; None where there is none, or it is out of reach, which others report."""
+    try:
+        return run.run_json.read_bytes() if run is not None else None
+    except OSError:
+        return None
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
