@@ -19,16 +19,19 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
+from tfagents_system.launch.early_answers import is_done_already
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_directory, run_lock
+from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
@@ -369,6 +372,24 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
             start()
         path.write_text(before)
     assert start() == 0
+    for path in (tmp_path / "beside.py", paths.overrides, tmp_path / "params.py", paths.params, paths.config):
+        before = path.read_bytes() if path.exists() else None
+        text = '{"params": {"max_hours": 5}}' if path == paths.overrides else f"{PARAMS}\nX = 2\n"
+        if path in (paths.params, paths.config):
+            path.unlink()
+        else:
+            path.write_text(text)
+        with pytest.raises(LookupError):
+            start()  # What was edited may be what the run is to go on with; what is missing, the checks tell.
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+    with pytest.raises(LookupError):
+        start("--set", "SAC_EXP_NAME=another")  # Which has no effect, as the checks say.
+    with pytest.raises(LookupError):
+        start(SAC_TRAIN_CPUS="many")
+    assert start() == 0
     with RunLock(paths) as lock:
         with pytest.raises(LookupError):
             start("--fresh")  # It may be another start, which holds it for a moment.
@@ -379,6 +400,31 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
             with pytest.raises(UserError, match="is in use by the run with pid"):
                 start(*options)
         assert lock.is_own()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"), [("X = 1", True), ("X = os.environ.get('ITERS', 3)", False), ("X = os.getenv('ITERS')", False)]
+)
+def test_a_finished_run_whose_files_may_read_variables_is_checked(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, is_told: bool
+) -> None:
+    settings = resolve(environ, ["num_iter=2"], vars_file=None, root=tmp_path)
+    paths = begun_with(settings, tmp_path, f"import os\n{line}\n")
+    assert is_done_already(settings, None) == is_told
+    paths.overrides.unlink()  # The params' num_iter = 3 counts from now on.
+    assert not is_done_already(resolve(environ, [], vars_file=None, root=tmp_path), None)
+
+
+def begun_with(settings: RunSettings, tmp_path: Path, helper: str) -> RunPaths:
+    """A run that has finished, with this module beside its params."""
+    (tmp_path / "helper.py").write_text(helper)
+    paths = RunPaths(tmp_path / "run")
+    values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
+    digests = params_folder.digests(tmp_path, ["params.py", "helper.py", "config.json"])
+    inputs = Inputs(values["params"], values["config"], tmp_path, digests)
+    run_directory.write_inputs(paths, RunVariables(**values), 2, settings.overrides, inputs=inputs)
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 2}}}))
+    return paths
 
 
 def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(

@@ -10,6 +10,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,41 @@ def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_wait
             assert (refused_after_secs() < 0.4) == is_at_once, state
     write_json(paths.status_json, {"run": run, "roles": {}})
     RunLock(paths).refuse_at_work()  # It has ended.
+
+
+@pytest.mark.parametrize(
+    ("age_secs", "host", "is_refused"), [(0.0, "node1", True), (3600.0, "node1", False), (0.0, "node2", False)]
+)
+def test_a_run_of_another_host_is_at_work_while_it_is_heard_of_and_one_of_this_host_while_its_process_lives(
+    paths: RunPaths, age_secs: float, host: str, is_refused: bool
+) -> None:
+    """A node that died, or a supervisor that was killed, wrote that it is running; another start holds the file."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    write_owner(paths, age_secs, pid=ended.pid, host=host)
+    run = {"state": "running", "pid": ended.pid, "host": host, "updated_at": time.time() - age_secs}
+    write_json(paths.status_json, {"run": run, "roles": {}})
+    with open(paths.lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        lock = RunLock(paths, {}, "node2")
+        if is_refused:
+            with pytest.raises(UserError, match=f"pid {ended.pid} on node1"):
+                lock.refuse_at_work()
+        else:
+            lock.refuse_at_work()
+            threading.Timer(0.1, fcntl.flock, (held, fcntl.LOCK_UN)).start()
+            with lock:
+                assert lock.is_own()
+
+
+def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths) -> None:
+    with start(paths, "node1") as earlier:
+        run = {"state": "running", "pid": os.getpid(), "host": "node1", "updated_at": time.time()}
+        write_json(paths.status_json, {"run": run, "roles": {}})
+        start(paths, "node2", restarts=1).refuse_at_work()
+        with pytest.raises(UserError, match="SLURM job 12"):
+            start(paths, "node2", job="13", restarts=1).refuse_at_work()
+        assert earlier.is_own()
 
 
 def test_a_lock_stays_with_its_process_when_another_program_replaces_it(paths: RunPaths) -> None:

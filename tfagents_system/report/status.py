@@ -297,7 +297,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Shows the state of runs from their files alone.",
     )
     parser.add_argument(
-        "run", nargs="*", type=Path, help="run directories; without any that in SAC_EXP_DIR, else those in logs/"
+        "run",
+        nargs="*",
+        type=Path,
+        help="run directories; without any that in SAC_EXP_DIR, else those in SAC_LOGS_DIR or logs/",
     )
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
@@ -311,7 +314,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_missing([folder for folder in runs if not (has_runs and _is_beside_runs(folder))])
     if not has_runs:
         if not runs:
-            print("there is no run in logs/ of this folder: give run directories, such as logs/*", file=sys.stderr)
+            logs = _usual_logs(os.environ)
+            print(f"there is no run in {logs}/ of this folder: give run directories, such as {logs}/*", file=sys.stderr)
         return EXIT_BAD_INPUT
     try:
         _show(runs, follow=args.follow, as_json=args.json)
@@ -321,10 +325,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _usual_runs(environ: Mapping[str, str]) -> list[Path]:
-    """Those of the user who names none: where a start would put them."""
+    """Those of the user who names none. Without a vars file, names of folders are relative to the current one."""
     if folder := environ.get("SAC_EXP_DIR"):
         return [Path(folder)]
-    return sorted(path.parent for path in Path(environ.get("SAC_LOGS_DIR") or "logs").glob("*/status.json"))
+    return sorted(path.parent for path in _usual_logs(environ).glob("*/status.json"))
+
+
+def _usual_logs(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("SAC_LOGS_DIR") or "logs")
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_inputs
+from tfagents_system.run_files import run_checkpoints, run_inputs, run_starts
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
@@ -210,7 +210,9 @@ def write_inputs(
     run = {
         **_of_params(paths, variables.params, inputs if are_new else None, before),
         **_of_start(variables, num_iter, ends_for),
-        **{"edits": edits, "task": task},
+        "edits": edits,
+        "task": task,
+        **run_starts.settings_after(kept),
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         **_of_run(before, seed, jobs),
     }
@@ -231,14 +233,6 @@ def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed
     before = read_run_json(paths)
     began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
     return began == (seed, _agent_from(inputs), _kept(overrides, seed)) and run_inputs.fit_experience(paths, inputs)
-
-
-def was_started_by(paths: RunPaths, job: str) -> bool:
-    """Whether a SLURM job has started this run, or done this with it; also where an earlier version of this toolkit did
-    not record it.
-    """
-    run = read_run_json(paths)
-    return bool(run) and job in run.get("jobs", [job])
 
 
 def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
@@ -289,8 +283,7 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
 
 def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
-    all_jobs = dict.fromkeys([*before.get("jobs", []), *jobs])
-    return {"seed": seed, "jobs": list(all_jobs), "created": before.get("created", _now())}
+    return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
@@ -304,6 +297,11 @@ def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def had_settings(paths: RunPaths, overrides: Overrides) -> bool:
+    """Whether the newest start of a run had these settings, whatever its overrides.json says now."""
+    return run_starts.were_settings(paths, _kept(overrides, seed_of_run(paths, 0)))
 
 
 def write_resolved(
