@@ -203,23 +203,21 @@ def write_inputs(
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
-    files = (inputs.params, inputs.config) if are_new else (paths.params, paths.config)
-    task = run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
+    new = inputs if are_new else None
+    task = _task(paths, new, kept)
     edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
-        **_of_params(paths, variables.params, inputs if are_new else None, before),
-        **_of_start(variables, num_iter, ends_for),
+        **_of_params(paths, variables.params, new, before),
+        **_of_start(variables, num_iter, ends_for, kept),
         "edits": edits,
         "task": task,
-        **run_starts.settings_after(kept),
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
-        new, settings = inputs if are_new else None, kept.to_json().encode()
-        run_inputs.install(paths, new, content, reset, settings, inputs if begins else None)
+        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None)
     else:
         write_atomically(paths.run_json, content)
 
@@ -269,7 +267,13 @@ def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mappin
     }
 
 
-def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> dict[str, Any]:
+def _task(paths: RunPaths, new: Inputs | None, kept: Overrides) -> dict[str, str]:
+    """What the run trains on from now on, as run.json has it, with new files or those that it has."""
+    files = (paths.params, paths.config) if new is None else (new.params, new.config)
+    return run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
+
+
+def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept: Overrides) -> dict[str, Any]:
     """What run.json has as the newest start found it."""
     return {
         "config_source": str(variables.config),
@@ -278,6 +282,7 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
+        **run_starts.settings_after(kept),
     }
 
 
