@@ -373,7 +373,7 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
         path.write_text(before)
     assert start() == 0
     for path in (tmp_path / "beside.py", paths.overrides, tmp_path / "params.py", paths.params, paths.config):
-        before = path.read_bytes() if path.exists() else None
+        content = path.read_bytes() if path.exists() else None
         text = '{"params": {"max_hours": 5}}' if path == paths.overrides else f"{PARAMS}\nX = 2\n"
         if path in (paths.params, paths.config):
             path.unlink()
@@ -381,10 +381,10 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
             path.write_text(text)
         with pytest.raises(LookupError):
             start()  # What was edited may be what the run is to go on with; what is missing, the checks tell.
-        if before is None:
+        if content is None:
             path.unlink()
         else:
-            path.write_bytes(before)
+            path.write_bytes(content)
     with pytest.raises(LookupError):
         start("--set", "SAC_EXP_NAME=another")  # Which has no effect, as the checks say.
     with pytest.raises(LookupError):
