@@ -221,11 +221,14 @@ def entropy(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERV
 def actions_have_boltzmanns_density(folder: Path, **attributes: Any) -> None:
     """pi(a) ~ exp(r(a) / alpha) (Haarnoja et al., arXiv 1812.05905, equation 4), as near as a tanh-Gaussian comes.
 
-    Where there is no reward, all actions are alike, with entropy log 2.
+    Where there is no reward, all actions are alike, with entropy log 2. Critics know the rewards of these single steps.
     """
     alpha = 0.5
     settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(alpha))}
     trained = learner(folder, IndifferentBandit, 1, 1000, **settings)
+    for observations, rewards in ((_GOES_ON, _ACTIONS[:, 0]), (_OTHER, 0.0)):
+        errors = np.sqrt(np.mean((q_values(trained, observations) - rewards) ** 2, axis=(0, 2)))
+        assert np.all(errors < 0.08), errors
     drawn = _drawn(trained, _GOES_ON)
     exact = 1.0 / np.tanh(1.0 / alpha) - alpha
     assert abs(drawn.mean() - exact) < 0.05, (drawn.mean(), exact)
