@@ -207,7 +207,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
         if not quiet_plan:
             print(preparation.plan.table())
         unless_handed_over.pop_all()
-        return lock
+    return lock
 
 
 def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:
