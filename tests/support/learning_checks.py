@@ -244,7 +244,7 @@ def _drawn(learner: Learner, observations: Sequence[np.ndarray]) -> np.ndarray:
 
 def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: Any) -> float:
     """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
-    fewer = {"num_steps_per_iter": 400}  # Each has as many losses as its sequences have steps.
+    fewer = {"num_steps_per_iter": 250}  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {
         "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, **fewer, "recurrent_sequence_length": CUE_STEPS}),
         "burn-in": (
