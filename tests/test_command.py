@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,8 +188,53 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
         "robots/cart exists already",
         "--env='Kart-v1' must be an environment that gymnasium.make builds here",
     ]
-    with pytest.raises(UserError, match="must end in letters, digits"):
-        new_project.main(["a b"])
+    with pytest.raises(UserError, match=r"NAME='\.\.' must be a name for the run directory below logs/"):
+        new_project.main([".."])
+
+
+def test_a_new_project_has_the_name_that_a_run_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = 'my "$run} \\x'
+    assert new_project.main([name]) == 0
+    read = 'source "$0"; printf %s "$SAC_EXP_NAME"'
+    told = subprocess.run(["bash", "-c", read, f"{name}/vars.sh"], capture_output=True, text=True, check=True)
+    assert told.stdout == name
+
+
+OWN = """
+import gymnasium, numpy
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    def __init__(self, ends=%s):
+        self.ends = ends
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return numpy.zeros(2, numpy.float32), {}
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(2, numpy.float32), 0.0, False, self.steps == self.ends, {}
+"""
+
+
+@pytest.mark.parametrize(("ends", "horizon"), [(50, 50), (10**6, 1000)])
+def test_a_new_project_builds_a_class_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: int, horizon: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"own_env_{ends}"
+    (tmp_path / f"{module}.py").write_text(OWN % ends)
+    assert new_project.main(["mine", "--env", f"{module}:Mine"]) == 0
+    assert json.loads((tmp_path / "mine/config.json").read_text()) == {"horizon": horizon}
+    space: dict[str, Any] = {}
+    exec((tmp_path / "mine/params.py").read_text(), space)
+    assert space["TrainParams"].env_ctor(None, seed=1, ends=3).ends == 3
+    told = capsys.readouterr().out
+    assert "put it beside the params" in told
+    assert ("is a guess" in told) == (horizon == 1000) == ("a guess" in (tmp_path / "mine/vars.sh").read_text())
+    with pytest.raises(UserError, match=f"{module} has no class Min and registers no .* its environments are Mine"):
+        new_project.main(["other", "--env", f"{module}:Min"])
 
 
 def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
@@ -209,13 +255,18 @@ def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
 # What is here.
 
 
-def test_the_doctor_says_what_is_lacking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_what_is_lacking(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "envpool").mkdir()  # Somebody's data: no package, though Python would import it.
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     monkeypatch.setattr(doctor, "_PICTURES", {"a simulator": ("gymnasium", "raise RuntimeError('no screen')")})
     assert doctor.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "LACKS  taskset: roles can't be pinned: apt-get install util-linux" in lines
     assert "LACKS  a simulator: draws nothing: RuntimeError: no screen" in lines
+    assert "-      extra [envpool]: not installed (envpool)" in lines
     assert "-      SLURM: no sbatch on PATH: runs train on this machine" in lines
     assert any(line.startswith("ok     CPUs: ") for line in lines)
 

@@ -68,10 +68,15 @@ def ended(tmp_path: Path, code: int, output: str) -> Run:
 def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="class Other must be named TrainParams"):
         tfagents_system.train(type("Other", (), {}), {}, folder=tmp_path)
-    with pytest.raises(UserError, match="name='a b' must be letters"):
-        tfagents_system.train(tmp_path / "params.py", {}, name="a b", folder=tmp_path)
-    with pytest.raises(UserError, match="edits='take' must be one of keep, take_edits, fresh, or None"):
-        tfagents_system.train(tmp_path / "params.py", {}, edits="take", folder=tmp_path)
+    with pytest.raises(UserError) as error:
+        tfagents_system.train("p.py", "c.json", name="../a", workers=0, edits="take", folder=tmp_path)
+    assert [finding.split(" must")[0] for finding in error.value.findings] == [
+        "SAC_NUM_COLLECT_WORKERS=0",
+        "SAC_EXP_NAME=../a",
+        "edits='take'",
+        f"{Path.cwd() / 'p.py'} is missing: give the path of a file",
+        "c.json is missing: give the path of a file",
+    ]
     with pytest.raises(UserError, match="is no run directory: give one"):
         tfagents_system.load_run(tmp_path)
     for mark in ("TFAGENTS_RUN_TOKEN", "TFAGENTS_COMMAND"):  # Of a role, and of a start, which imports params as well.
@@ -112,6 +117,24 @@ def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch
     again = tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
     again.stop(30.0)
     assert len(started) == 2
+
+
+def test_of_a_start_that_is_checked_nothing_earlier_is_shown(tmp_path: Path) -> None:
+    status = {
+        "run": {"name": "one", "state": "done", "started_at": time.time()},
+        "roles": {"trainer": {"iteration": 3}},
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/status.json").write_text(json.dumps(status))
+    before = ended(tmp_path, 0, "")
+    process: Any = Process(None)
+    run = Run(tmp_path / "run", process, tmp_path / "output.txt")
+    assert run.status == {} and "starting" in repr(run)
+    process.returncode = 2
+    assert run.status == {}  # It was refused.
+    process.returncode = 0
+    assert run.status["roles"]["trainer"]["iteration"] == 3 and before.status == run.status  # Nothing was to be done.
+    assert Run(tmp_path / "run").status == run.status
 
 
 def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:

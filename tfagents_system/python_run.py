@@ -31,13 +31,13 @@ from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import value_findings
 
 if TYPE_CHECKING:
     import pandas
     from tf_agents.policies import py_policy
 
 _ROLE_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Set in the processes of a run.
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EDITS = ("keep", "take_edits", "fresh")
 _POLL_SECS = 0.5
 _LAST_LINES = 40
@@ -82,9 +82,9 @@ def train(
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
-    _check_words(name, edits)
-    inputs = folder / "logs" / f"{name}_inputs"
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
+    _check(given, edits, folder, [each for each in (file, config) if each and not isinstance(each, Mapping)])
+    inputs = folder / "logs" / f"{name}_inputs"
     environ = _environ_of(folder, given)
     default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
     exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
@@ -98,11 +98,18 @@ def train(
         return _started(words, environ, exp_dir, output)
 
 
-def _check_words(name: str, edits: str | None) -> None:
-    if not _NAME.fullmatch(name):
-        raise UserError(f"name={shown(name)} must be letters, digits, '.', '-' and '_': give another one")
+def _check(given: Mapping[str, Any], edits: str | None, folder: Path, files: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuses what is no start at all; all else the start refuses, which looks at everything.
+
+    Raises:
+      UserError: With all findings.
+    """
+    findings = value_findings({variable: str(value) for variable, value in given.items()}, folder)
     if edits not in (None, *_EDITS):
-        raise UserError(f"edits={shown(edits)} must be one of {', '.join(_EDITS)}, or None")
+        findings.append(f"edits={shown(edits)} must be one of {', '.join(_EDITS)}, or None")
+    if findings:
+        missing = [file for file in files if not Path(file).is_file()]
+        raise UserError(*findings, *(f"{file} is missing: give the path of a file" for file in missing))
 
 
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
@@ -189,6 +196,7 @@ class Run:
     ) -> None:
         self.exp_dir = exp_dir
         self._paths, self._process, self._output = RunPaths(exp_dir), process, output
+        self._began = time.time()
 
     def __repr__(self) -> str:
         status = self.status
@@ -199,8 +207,13 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The contents of status.json, which is at most some seconds old; empty before there is one."""
-        return read_status(self._paths.status_json) or {}
+        """The contents of status.json, which is at most some seconds old; empty before there is one.
+
+        While a start from here is checked, that of an earlier start is none.
+        """
+        status = read_status(self._paths.status_json) or {}
+        is_earlier = self._process is not None and status.get("run", {}).get("started_at", 0.0) < self._began
+        return {} if is_earlier and self._process and self._process.poll() != EXIT_DONE else status
 
     @property
     def metrics(self) -> pandas.DataFrame:

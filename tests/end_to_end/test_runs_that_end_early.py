@@ -36,6 +36,8 @@ class TrainParams(TrainParamsBase):
     eval_period_itrs = 4
     checkpoint_period_itrs = 1000
     train_batch_size = 32
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
     stop_when = {"eval_success": 0.9, "evaluations": 3}
 
     def callbacks_ctor(self):

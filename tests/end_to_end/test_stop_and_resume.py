@@ -39,7 +39,9 @@ class TrainParams(TrainParamsBase):
     n_eval_episodes = 2
     eval_period_itrs = 10
     checkpoint_period_itrs = 5
-    train_batch_size = 128
+    train_batch_size = 16
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return Slow(gymnasium.make("Pendulum-v1"))

@@ -66,7 +66,9 @@ def test_of_pkg_resources_only_the_warning_of_pygame_is_silenced() -> None:
 def test_environment_that_can_not_be_drawn_names_the_fix() -> None:
     env = TrainingEnvironment(NumberedEnv(), 5)
     env.reset()
-    with pytest.raises(UserError, match="NumberedEnv can't be drawn .*--no_video"):
+    with pytest.raises(
+        UserError, match="NumberedEnv can't be drawn .*: SAC_VIDEO=0 for a run, --no_video for `sac play`"
+    ):
         env.render_frame()
 
 

@@ -36,7 +36,9 @@ def results(paths, monkeypatch, programs, **more):
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
     fails = "import os; os.kill(os.getpid(), 9)"
-    lines = results(paths, monkeypatch, ["raise ValueError('no rows')", fails, "import sys; sys.exit('no plotly')"])
+    lines = results(
+        paths, monkeypatch, ["raise ValueError('no rows')", fails, "import sys; sys.exit('error: no plotly')"]
+    )
     assert lines == [
         f"note: no plot: ValueError: no rows (log in {paths.log('plots')})",
         f"note: no video: exit code -9 (log in {paths.log('video')})",

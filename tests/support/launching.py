@@ -38,6 +38,7 @@ class UserRun:
 
     def __init__(self, folder: Path, params: str | None, config: Mapping[str, Any] | None, **variables: object) -> None:
         self.folder = folder
+        self._is_elsewhere = "exec_prefix" in variables  # In a container, where its fork server must be, too.
         self.command_prefix: Sequence[str] = ()
         self.exp_dir = folder / "run"
         defaults: dict[str, object] = {
@@ -77,7 +78,7 @@ class UserRun:
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
         command = [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments]
         start = functools.partial(subprocess.Popen[str], start_new_session=True)
-        if not self.command_prefix:
+        if not self.command_prefix and not self._is_elsewhere:
             joined = self.exp_dir / "joined" / socket.gethostname()
             start = functools.partial(WarmPopen, exp_dir=self.exp_dir if script == "run_script.sh" else joined)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
 import os
 import re
+import shlex
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
+from tfagents_system.launch.outside_modules import outside_notes
+from tfagents_system.settings.variable_values import run_name
 
 _HORIZON = 1000  # Where the environment itself has no limit.
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_LOOK_SECS = 3.0
+_DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
 
 _PARAMS = '''\
 """{environment}, trained with {algorithm}."""
 
-import gymnasium
+{imports}
 
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -29,7 +37,7 @@ class TrainParams(TrainParamsBase):
     # Every attribute with its default: docs/reference/parameters.md. `sac check` says what these cost.
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("{environment}", **kwargs)
+        return {call}
 '''
 
 _VARS = """\
@@ -37,7 +45,7 @@ _VARS = """\
 # sac train vars.sh trains it. What the environment already says wins over these values.
 : "${{SAC_EXP_NAME:={name}}}"                # the run directory is logs/<name>
 : "${{SAC_PARAMS:=params.py}}"               # class TrainParams(TrainParamsBase)
-: "${{SAC_CONFIG:=config.json}}"             # horizon, arguments of the environment, curriculum
+: "${{SAC_CONFIG:=config.json}}"             # {horizon}, arguments of the environment, curriculum
 : "${{SAC_REVERB_CPUS:=1}}"                  # CPUs of the replay server
 : "${{SAC_TRAIN_CPUS:=2}}"                   # CPUs of the policy updates
 : "${{SAC_NUM_COLLECT_WORKERS:=2}}"          # programs that collect experience and evaluate
@@ -47,65 +55,144 @@ _VARS = """\
 """
 
 
+class _Found(NamedTuple):
+    """What is known of an environment.
+
+    Attributes:
+      call: Builds it, with the arguments `kwargs`.
+      horizon: The most steps of an episode.
+      is_guess: The environment has no limit that could be seen.
+    """
+
+    imports: str
+    call: str
+    algorithm: str = "sac"
+    horizon: int = _HORIZON
+    is_guess: bool = True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="sac new", description=__doc__, allow_abbrev=False)
-    parser.add_argument("name", help="the folder to make, which names the run as well")
+    parser.add_argument("name", help="the folder to make; its last part names the run as well")
     parser.add_argument(
-        "--env", default="Pendulum-v1", help="Gymnasium's name of it, such as Reacher-v5 (default: Pendulum-v1)"
+        "--env",
+        default="Pendulum-v1",
+        help="Gymnasium's name of it, such as Reacher-v5; MODULE:ID of one that MODULE registers; or MODULE:CLASS, a "
+        "class of your own, such as my_env:MyEnv of ./my_env.py (default: Pendulum-v1)",
     )
     flags = parser.parse_args(arguments)
     folder = Path(flags.name)
     findings = []
-    if not _NAME.fullmatch(folder.name):
-        findings.append(f"NAME={shown(flags.name)} must end in letters, digits, '.', '-' and '_': give another one")
+    try:
+        run_name(folder.name)
+    except ValueError as rule:
+        findings.append(f"NAME={shown(flags.name)} must be {rule}")
     if folder.exists():
         findings.append(f"{folder} exists already: give another name, or remove it")
-    algorithm, horizon = "sac", _HORIZON
+    modules = frozenset(sys.modules)
     try:
-        algorithm, horizon = _look_at(flags.env)
+        found = _look_at(flags.env)
     except UserError as error:
         findings += error.findings
     if findings:
         raise UserError(*findings)
+    _write(folder, flags.env, found)
+    if found.is_guess:
+        print(
+            f"note: {flags.env} does not say how many steps an episode has: horizon={found.horizon} in "
+            f"{folder}/config.json is a guess, give the most that one may have"
+        )
+    for note in outside_notes(modules, [folder]):
+        print(f"note: {note} ({folder})")
+    variables = shlex.quote(f"{folder}/vars.sh")
+    print(f"next: sac check {variables}, then sac train {variables}")
+    return EXIT_DONE
+
+
+def _write(folder: Path, environment: str, found: _Found) -> None:
     files = {
-        "params.py": _PARAMS.format(environment=flags.env, algorithm=algorithm),
-        "config.json": json.dumps({"horizon": horizon}, indent=2) + "\n",
-        "vars.sh": _VARS.format(name=folder.name),
+        "params.py": _PARAMS.format(environment=environment, **found._asdict()),
+        "config.json": json.dumps({"horizon": found.horizon}, indent=2) + "\n",
+        "vars.sh": _VARS.format(
+            name=re.sub(r'([\\$`"}])', r"\\\1", folder.name),
+            horizon="horizon (a guess: the most steps of an episode)" if found.is_guess else "horizon",
+        ),
     }
     folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     print(f"{folder}: {', '.join(files)}")
-    print(f"next: sac check {folder}/vars.sh, then sac train {folder}/vars.sh")
-    return EXIT_DONE
 
 
-def _look_at(environment: str) -> tuple[str, int]:
-    """An algorithm for its actions, and the most steps of an episode.
+def _look_at(environment: str) -> _Found:
+    """How it is built, an algorithm for its actions, and the most steps of an episode.
 
     Raises:
-      UserError: Gymnasium does not make it, or its actions are of no kind that can be trained.
+      UserError: It can't be built, or its actions are of no kind that can be trained.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     import gymnasium
 
+    what, imports, call = "gymnasium.make", "import gymnasium", f'gymnasium.make("{environment}", **kwargs)'
     try:
-        env: Any = gymnasium.make(environment)
-    except Exception as error:  # Of Gymnasium, or of the environment's own packages.
-        text = " ".join(str(error).split())
-        raise UserError(
-            f"--env={shown(environment)} must be an environment that gymnasium.make builds here: {text}"
-        ) from None
+        if own := _own_class(environment):
+            what = own.__name__
+            imports, call = f"from {own.__module__} import {what}", f"{what}(**kwargs)"
+        env: Any = own() if own else gymnasium.make(environment)
+    except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"--env={shown(environment)} must be an environment that {what} builds here: {text}") from None
     try:
-        space, spec = env.action_space, env.spec
-        discrete = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary)
-        if not isinstance(space, (gymnasium.spaces.Box, *discrete)):
-            raise UserError(f"--env={environment} has actions in {space}: they must be a Box or discrete")
-        limit = spec.max_episode_steps if spec is not None else None
-        return ("dqn" if isinstance(space, discrete) else "sac"), int(limit or _HORIZON)
+        kinds = {kind.__name__ for kind in type(env.action_space).__mro__}
+        if not kinds & {"Box", *_DISCRETE}:
+            raise UserError(f"--env={environment} has actions in {env.action_space}: they must be a Box or discrete")
+        limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or _own_limit(env)
+        algorithm = "dqn" if kinds & set(_DISCRETE) else "sac"
+        return _Found(imports, call, algorithm, int(limit or _HORIZON), limit is None)
     finally:
         env.close()
+
+
+def _own_class(environment: str) -> type | None:
+    """The class of MODULE:CLASS; None of a name that Gymnasium knows, or must explain.
+
+    Raises:
+      ValueError: The module neither registers such an environment nor has such a class.
+      Exception: Of the user's module.
+    """
+    import gymnasium
+
+    module_name, colon, name = environment.partition(":")
+    if not colon:
+        return None
+    module = importlib.import_module(module_name)
+    if name in gymnasium.registry or not name.isidentifier():
+        return None
+    found = getattr(module, name, None)
+    if inspect.isclass(found):
+        return found
+    classes = [
+        each.__name__
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__ and hasattr(each, "step")
+    ]
+    has = f"its environments are {', '.join(classes)}" if classes else "it has no class with a method step"
+    raise ValueError(f"{module_name} has no class {name} and registers no such environment (gymnasium.register); {has}")
+
+
+def _own_limit(env: Any) -> int | None:
+    """After how many steps an environment truncates an episode of random actions by itself; None: that was not seen."""
+    until = time.monotonic() + _LOOK_SECS
+    try:
+        env.reset(seed=0)
+        for step in range(1, _HORIZON + 1):
+            _, _, is_terminated, is_truncated, _ = env.step(env.action_space.sample())
+            if is_terminated or is_truncated or time.monotonic() > until:
+                return step if is_truncated and not is_terminated else None
+    except Exception:  # `sac check` explains what is wrong with its steps.
+        return None
+    return None
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ from tfagents_system.launch.run_settings import (
     RunSettings,
     add_edit_options,
     asked_once,
-    content_of,
     edits_of_start,
+    file_of,
     has_done_its_part,
     is_again,
     jobs_of,
@@ -217,7 +217,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     Raises:
       UserError: Another start has prepared it meanwhile.
     """
-    if content_of(paths) != preparation.run_json:
+    if file_of(paths) != preparation.run_json:
         raise UserError(
             f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"

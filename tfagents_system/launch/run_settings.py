@@ -43,13 +43,13 @@ class RunSettings:
 
     Attributes:
       environ: The environment with all overridden variables.
-      run_json: Content of the run's run.json, which says whether another start has prepared it since; None without.
+      run_json: Which run.json the run has, see `file_of`: another start that prepares it writes another one.
     """
 
     environ: dict[str, str]
     overrides: Overrides
     findings: tuple[str, ...] = ()
-    run_json: bytes | None = None
+    run_json: tuple[int, int] | None = None
 
 
 def resolve(
@@ -73,7 +73,7 @@ def resolve(
     findings += found + _name_without_effect(environ, overrides)
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-    run_json = content_of(run)  # Before anything else of the run is read.
+    run_json = file_of(run)  # Before anything else of the run is read.
     try:
         overrides = run_directory.overrides_of_run(
             run if environ.get(EDITS) != FRESH else None,
@@ -90,12 +90,16 @@ def resolve(
     return RunSettings(resolved, overrides, tuple(findings), run_json)
 
 
-def content_of(run: RunPaths | None) -> bytes | None:
-    """Content of a run's run.json; None where there is none, or it is out of reach, which others report."""
+def file_of(run: RunPaths | None) -> tuple[int, int] | None:
+    """A run's run.json, which is replaced as a whole: its inode, and when it was written, in ns.
+
+    None where there is none, or it is out of reach, which others report.
+    """
     try:
-        return run.run_json.read_bytes() if run is not None else None
+        found = run.run_json.stat() if run is not None else None
     except OSError:
         return None
+    return (found.st_ino, found.st_mtime_ns) if found is not None else None
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:

@@ -117,4 +117,5 @@ class _Runner:
             return None
         written = log.read_bytes()[start:].decode(errors="replace")
         lines = [line.strip() for line in written.splitlines() if line.strip()]
-        return f"{lines[-1] if lines else f'exit code {process.returncode}'} (log in {log})"
+        last = lines[-1].removeprefix("error: ") if lines else f"exit code {process.returncode}"
+        return f"{last} (log in {log})"

@@ -162,7 +162,12 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part for part in AGENT_PARTS if part in names)
 
 
-def _name(text: str) -> str:
+def run_name(text: str) -> str:
+    """The name of a run.
+
+    Raises:
+      ValueError: It can be none; says what it must be.
+    """
     parts = Path(text).parts
     if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
         raise ValueError("a name for the run directory below logs/, such as pendulum; SAC_EXP_DIR takes any path")
@@ -182,7 +187,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "minutes": lambda text: _positive(text, "a number of minutes above 0, such as 10"),
     "address": lambda text: _address(text),
     "role": lambda text: _one_of(text, KINDS),
-    "name": _name,
+    "name": run_name,
     "parts of an agent": _parts,
     "wandb mode": lambda text: _one_of(text, ("online", "offline")),
     "words": lambda text: tuple(word for part in text.split(",") if (word := part.strip())),

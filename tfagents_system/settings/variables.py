@@ -91,14 +91,33 @@ def read_variables(
                     f"to {vars_file or 'the environment'}"
                 )
             continue
-        try:
-            values[variable.field] = value_of(variable.kind, text, folders)
-        except ValueError as error:
-            findings.append(f"{variable.name}={shown_value(text)} must be {error}")
+        findings += _read(variable, text, folders, values)
     findings += _check_workers(values) + _check_trainer(values)
     runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
     _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
+
+
+def value_findings(given: Mapping[str, str], folder: Path) -> list[str]:
+    """What is wrong with some variables, each by itself.
+
+    Args:
+      folder: That of relative paths.
+    """
+    findings = [f"{wrong} is not a known variable, {right} is: rename it" for wrong, right in _misspelt(given)]
+    for variable in VARIABLES:
+        if text := given.get(variable.name, "").strip():
+            findings += _read(variable, text, [folder, Path.cwd()], {})
+    return findings
+
+
+def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
+    """Puts a variable's value into `values`; returns a finding where there is none."""
+    try:
+        values[variable.field] = value_of(variable.kind, text, folders)
+    except ValueError as error:
+        return [f"{variable.name}={shown_value(text)} must be {error}"]
+    return []
 
 
 def _check_workers(values: dict[str, Any]) -> list[str]:
