@@ -204,7 +204,7 @@ def write_inputs(
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
     new = inputs if are_new else None
-    task = _task(paths, new, kept)
+    task = run_inputs.digests_of_task(new or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
     edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
@@ -265,12 +265,6 @@ def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mappin
         "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
         **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_two()),
     }
-
-
-def _task(paths: RunPaths, new: Inputs | None, kept: Overrides) -> dict[str, str]:
-    """What the run trains on from now on, as run.json has it, with new files or those that it has."""
-    files = (paths.params, paths.config) if new is None else (new.params, new.config)
-    return run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
 
 
 def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept: Overrides) -> dict[str, Any]:
