@@ -255,13 +255,18 @@ def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
 # What is here.
 
 
-def test_the_doctor_says_what_is_lacking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_what_is_lacking(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "envpool").mkdir()  # Somebody's data: no package, though Python would import it.
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     monkeypatch.setattr(doctor, "_PICTURES", {"a simulator": ("gymnasium", "raise RuntimeError('no screen')")})
     assert doctor.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "LACKS  taskset: roles can't be pinned: apt-get install util-linux" in lines
     assert "LACKS  a simulator: draws nothing: RuntimeError: no screen" in lines
+    assert "-      extra [envpool]: not installed (envpool)" in lines
     assert "-      SLURM: no sbatch on PATH: runs train on this machine" in lines
     assert any(line.startswith("ok     CPUs: ") for line in lines)
 

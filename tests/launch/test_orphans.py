@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ import pytest
 from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.run_files.run_paths import RunPaths
+
+_PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 @pytest.fixture
@@ -79,6 +82,34 @@ def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
         assert time.monotonic() - began < 15.0
 
 
+@pytest.mark.parametrize("supervisor", ["", "none", "-1", "1.5"])
+def test_what_is_no_pid_of_a_supervisor_stops_no_start(paths: RunPaths, supervisor: str) -> None:
+    """In whichever process of this machine: it may be of another run, or of no run at all."""
+    marks = {"SAC_EXP_DIR": str(paths.exp_dir), "TFAGENTS_SUPERVISOR_PID": supervisor}
+    with subprocess.Popen(["sh", "-c", "echo up; read end"], env={**os.environ, **marks}, **_PIPES) as odd:
+        assert odd.stdout is not None and odd.stdout.readline() == "up\n"
+        assert processes_of_run(paths.exp_dir) == []
+        odd.communicate("end\n", timeout=10.0)
+
+
+def test_a_start_in_a_container_is_no_earlier_one(paths: RunPaths) -> None:
+    """There its processes have other pids: the supervisor's is that of something else outside."""
+    inner = (
+        "import os, subprocess\n"
+        f"marks = {{'SAC_EXP_DIR': {str(paths.exp_dir)!r}, 'TFAGENTS_SUPERVISOR_PID': str(os.getpid())}}\n"
+        "subprocess.run(['sh', '-c', 'echo $TFAGENTS_SUPERVISOR_PID; read end'], env={**os.environ, **marks})\n"
+    )
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no pid namespaces here")
+    # Its first process there is the shell: the supervisor is another one.
+    command = [*unshare, "sh", "-c", '"$@"; true', "sh", sys.executable, "-c", inner]
+    with subprocess.Popen(command, **_PIPES) as container:
+        assert container.stdout is not None and 1 < int(container.stdout.readline()) < 100
+        assert processes_of_run(paths.exp_dir) == []
+        container.communicate("end\n", timeout=10.0)
+
+
 def test_a_start_at_the_same_time_is_no_earlier_one(paths: RunPaths) -> None:
     """Its processes are still checking: whoever has the lock neither waits for them nor ends them."""
     program = (
@@ -87,8 +118,7 @@ def test_a_start_at_the_same_time_is_no_earlier_one(paths: RunPaths) -> None:
         "inner = \"import subprocess; subprocess.run(['sh', '-c', 'echo up; read end'])\"\n"
         "subprocess.run([sys.executable, '-c', inner], env={**os.environ, **marks})\n"
     )
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
+    with subprocess.Popen([sys.executable, "-c", program], **_PIPES) as other:
         assert other.stdout is not None and other.stdout.readline() == "up\n"
         assert processes_of_run(paths.exp_dir) == []
         end_orphans(paths, 0.0)

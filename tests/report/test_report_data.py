@@ -12,6 +12,7 @@ from tfagents_system.report.page.media import videos_of
 from tfagents_system.report.page.points import short, thinned
 from tfagents_system.report.page.run_data import Budget, run_data
 from tfagents_system.report.page.write import main
+from tfagents_system.report.status import format_number
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -40,6 +41,16 @@ def test_curves_name_rows_of_shared_axes(tmp_path):
     assert len(peak["y"]) <= 300 and len(found["metrics"]["eval_return"]["y"]) == 500
     assert found["metrics"]["eval_return"]["i"] == found["metrics"]["eval_return_std"]["i"]
     assert len(found["episodes"]["return"]) <= Budget.episodes and set(found["episodes"]["worker"]) == {0, 1}
+
+
+def test_the_best_evaluation_is_that_of_the_policy_that_the_run_keeps(tmp_path):
+    """Not the highest of all rows: another stage, or another agent, may have had that."""
+    run = make_run(tmp_path / "run")
+    highest = max(run_data(run, Budget())["metrics"]["eval_return"]["y"])
+    assert dict(run_data(run, Budget())["facts"])["best evaluation"] == format_number(highest)
+    run.policies.mkdir()
+    run.best_json.write_text(json.dumps({"checkpoint": "c", "eval_return": highest - 50.0}))
+    assert dict(run_data(run, Budget())["facts"])["best evaluation"] == format_number(highest - 50.0)
 
 
 def test_the_timeline_leaves_out_the_time_between_starts(tmp_path):

@@ -230,7 +230,10 @@ def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     for name in ("SAC_EXP_DIR", "SAC_LOGS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert main([]) == 2 and "there is no run in logs/" in capsys.readouterr().err
+    assert main([]) == 2 and f"there is no run in {tmp_path}/logs: give" in capsys.readouterr().err
+    monkeypatch.setenv("SAC_LOGS_DIR", "/x")
+    assert main([]) == 2 and "there is no run in /x: give" in capsys.readouterr().err
+    monkeypatch.delenv("SAC_LOGS_DIR")
     for name in ("pendulum", "pendulum_before_1"):  # The latter was moved aside.
         put(tmp_path / "logs" / name, status(name="pendulum"))
     (tmp_path / "logs" / "no_run").mkdir()
@@ -240,6 +243,13 @@ def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsy
     monkeypatch.setenv("SAC_EXP_DIR", str(tmp_path / "logs" / "pendulum_before_1"))
     assert main([]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "pendulum_before_1"]
+
+
+def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, capsys, at_now):
+    runs = [put(tmp_path / name, status()) for name in ("arm/a/run", "arm/b/run", "leg/b/run", "other")]
+    assert main([*map(str, runs), str(runs[0])]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == ["a/run", "arm/b/run", "leg/b/run", "other", "a/run"]
 
 
 def test_json_is_the_status_with_its_problems(tmp_path, capsys, at_now):

@@ -21,7 +21,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 
 # Contents of heartbeat files.
 HOSTILE = {
-    "texts for numbers": b'{"state":"updating","time_shares":{"a":"b"},"curriculum":{"m":"x"},"updates_per_s":"9"}',
+    "texts for numbers": b'{"state":"updating","time_shares":{"a":"b"},"curriculum":{"m":"x"},"updates_per_s":"9",'
+    b'"prior_steps":"many","waiting":"some"}',
     "numbers for texts": b'{"state":"waiting","waiting_for":7,"error":{"a":1},"host":[],"role":null,"time":"now"}',
     "null for times": b'{"state":"waiting","time":null,"since":null,"restarts":null,"iteration":null,"num_iter":null}',
     "lists for all": json.dumps({"state": "updating", **dict.fromkeys(TRAINED, [1])}).encode(),

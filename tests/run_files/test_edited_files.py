@@ -205,6 +205,15 @@ def test_differences_are_of_the_code_alone() -> None:
     assert str(Edit("a.xml", ["<a/>"], ["", "<a/>"])) == "a.xml (line 1)"
 
 
+def test_a_text_is_compared_as_it_is() -> None:
+    before = ["MASS = 1", "TEXT = f'''walks", "", "  far ''' ", "X = 'a\\", " b'", "Y = 2 "]
+    now = ["MASS = 2", "TEXT = f'''walks ", "  far ''' ", "X = 'a\\", " b'", "Y = 2"]
+    edit = Edit("a.py", before, now)
+    assert str(edit) == "a.py (lines 1-2)"
+    told = ["-MASS = 1", "-TEXT = f'''walks", "-", "+MASS = 2", "+TEXT = f'''walks ", "   far ''' "]
+    assert list(edit.diff())[2:] == ["@@ -1,4 +1,3 @@", *told]
+
+
 def test_differences_can_be_read_in_a_terminal(run: RunPaths, project: Path) -> None:
     (project / "track.csv").write_bytes(b"\x1b[2J" + 300 * b"5")
     (project / "hub.bin").write_bytes(b"\0\x1b\xff")
@@ -225,4 +234,10 @@ def test_large_files_are_compared_at_once() -> None:
     assert (
         str(other) == "a.csv (lines 1-100000)" and edited_files.Edits([other]).diff()[2] == "@@ -1,200000 +1,100000 @@"
     )
+    code = [*(4 * ["# What follows is long."]), "import arm", ""]
+    large = Edit("a.py", [*code, *(f"x = {k}" for k in range(2000))], [*code[1:], *(f"y = {k}" for k in range(2000))])
+    assert str(large) == "a.py (lines 6-2005)"
+    assert list(large.diff())[2:4] == ["@@ -7,2000 +6,2000 @@", "-x = 0"]
+    gone = Edit("a.py", [f"x = {k}" for k in range(2001)], None)
+    assert list(gone.diff())[2] == "@@ -1,2001 +0,0 @@"
     assert time.process_time() - began < 5

@@ -6,7 +6,6 @@ Drawing runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Pyth
 from __future__ import annotations
 
 import ctypes.util
-import importlib.util
 import inspect
 import os
 import subprocess
@@ -18,6 +17,7 @@ import numpy as np
 
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.errors import UserError
+from tfagents_system.machine.installed import is_installed
 
 _PROBE_DEADLINE_SECS = 60.0
 _DEFAULT_FPS = 30.0
@@ -37,7 +37,7 @@ def prepare_headless() -> None:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     # pygame's own import warns of this; a user can't fix it.
     warnings.filterwarnings("ignore", "pkg_resources is deprecated", module=r"pygame\b")
-    if "MUJOCO_GL" not in os.environ and importlib.util.find_spec("mujoco"):
+    if "MUJOCO_GL" not in os.environ and is_installed("mujoco"):
         backend = next((name for name in _LIBRARIES if _can_draw(name)), None)
         if backend:
             os.environ["MUJOCO_GL"] = backend

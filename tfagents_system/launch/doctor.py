@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import itertools
 import os
 import platform
@@ -18,6 +17,7 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine import gpus
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
 from tfagents_system.report.long_work import LongWork
 
@@ -69,7 +69,7 @@ def _python() -> Iterator[Line]:
         ("tuning", ("optuna",)),
         ("envpool", ("envpool",)),
     ):
-        lacking = [name for name in modules if importlib.util.find_spec(name) is None]
+        lacking = [name for name in modules if not is_installed(name)]
         yield (
             (NONE, f"extra [{extra}]", f"not installed ({', '.join(lacking)})")
             if lacking
@@ -92,7 +92,7 @@ def _machine() -> Iterator[Line]:
 
 def _pictures() -> Iterator[Line]:
     for name, (module, make) in _PICTURES.items():
-        if importlib.util.find_spec(module) is None:
+        if not is_installed(module):
             yield NONE, name, "not installed"
             continue
         fault = _fault_of(_DRAW.format(make=make))

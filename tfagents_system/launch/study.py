@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
 from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
@@ -49,7 +49,7 @@ _CORNERS = 10**6  # Task numbers of settings that are checked and never run.
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     args = _parse(arguments)
-    if importlib.util.find_spec("optuna") is None:
+    if not is_installed("optuna"):
         raise UserError("the package optuna is not installed: install the extra (pip install '.[tuning]')")
     vars_file = args.vars_file.absolute()
     space = _space(args.space)

@@ -12,7 +12,6 @@ server/ trainer/ worker/   run directories, by RUN_NAME
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.gpus import usable_gpus
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.settings import tmrl_keys
 from tfagents_system.settings.load_params import parse_object
 from tfagents_system.settings.tmrl_rows import Given, Translation
@@ -128,7 +128,7 @@ class TmrlData:
             findings += error.findings
         if findings:
             raise UserError(*findings)
-        has_game = importlib.util.find_spec("tmrl") is not None
+        has_game = is_installed("tmrl")
         translation = translate(given, has_game=has_game, has_gpu=bool(usable_gpus(os.environ)))
         for name in _SECRETS:
             if line := self._move_secret(name, str(given[name]), is_in_file=name not in over):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import netrc
 import re
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.report.tracking.settings import TrackingSettings
 
 _SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
@@ -45,7 +45,7 @@ def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], check:
 
 
 def _check_package(name: str, wanted_by: str, check: Check) -> None:
-    if importlib.util.find_spec(name) is None:
+    if not is_installed(name):
         check.errors.append(
             f"{wanted_by} needs the package {name}, which is not installed: install the extra (pip install "
             f"'.[{name}]'), or unset it"

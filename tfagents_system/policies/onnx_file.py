@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.policies.policy_description import Description
 
 SUFFIX = ".onnx"
@@ -20,7 +20,7 @@ _OPSET = 17  # From 2022: runtimes on embedded boards support it, too.
 
 def require(*packages: str) -> None:
     """Raises UserError if a package that ONNX files need is not installed."""
-    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+    if missing := [package for package in packages if not is_installed(package)]:
         raise UserError(f"ONNX files need {' and '.join(missing)}: in the toolkit's folder, pip install '.[onnx]'")
 
 

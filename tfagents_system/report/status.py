@@ -20,10 +20,11 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.report.env_faults import fault_lines
+from tfagents_system.report.statuses_of_runs import SETTINGS, is_beside_runs, read_all, usual_folder, usual_runs
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
-from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.settings.grid import by_name, differing, in_words
+from tfagents_system.settings.grid import differing, in_words
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
@@ -34,7 +35,6 @@ _INTERRUPTED = 130
 
 # Between the first two there is a column of the settings that differ, where several runs are shown.
 COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
-SETTINGS = "settings"
 LEFT_ALIGNED = ("run", SETTINGS, "state")
 
 _complained: set[Path] = set()
@@ -301,53 +301,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
-        "--json", action="store_true", help="print a list of the status.json files, with `problems`, `settings`"
+        "--json",
+        action="store_true",
+        help="print a list of the status.json files, with `problems`, `settings`, and the folder's name as the run's",
     )
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
-    runs = args.run or _usual_runs(os.environ)
-    has_runs = bool(_read_all(runs))
-    _print_missing([folder for folder in runs if not (has_runs and _is_beside_runs(folder))])
+    runs = args.run or usual_runs(os.environ)
+    has_runs = bool(read_all(runs))
+    _print_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))])
     if not has_runs:
         if not runs:
-            print("there is no run in logs/ of this folder: give run directories, such as logs/*", file=sys.stderr)
+            print(
+                f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*", file=sys.stderr
+            )
         return EXIT_BAD_INPUT
     try:
         _show(runs, follow=args.follow, as_json=args.json)
     except KeyboardInterrupt:
         return _INTERRUPTED
     return EXIT_DONE
-
-
-def _usual_runs(environ: Mapping[str, str]) -> list[Path]:
-    """Those of the user who names none: where a start would put them."""
-    if folder := environ.get("SAC_EXP_DIR"):
-        return [Path(folder)]
-    return sorted(path.parent for path in Path(environ.get("SAC_LOGS_DIR") or "logs").glob("*/status.json"))
-
-
-def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Their statuses, by the names that their folders have now: one may have been moved since."""
-    found = [(folder, read_status(RunPaths(folder).status_json)) for folder in folders]
-    return [
-        {**status, "run": {**status["run"], "name": folder.resolve().name}, SETTINGS: _settings_of(RunPaths(folder))}
-        for folder, status in found
-        if status is not None
-    ]
-
-
-def _settings_of(paths: RunPaths) -> dict[str, Any]:
-    """Settings of a run that differ from its files; empty if they can't be read."""
-    content = read_json(paths.overrides) or {}
-    parts = [content.get(kind) for kind in ("params", "config", "variables")]
-    return by_name(*(part if isinstance(part, dict) else {} for part in parts))
-
-
-def _is_beside_runs(folder: Path) -> bool:
-    """Whether it is the folder of an array's submissions or of a study, which `logs/*` brings with their runs."""
-    marks = {"_array": "snapshot", "_study": "space.json"}
-    return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in marks.items())
 
 
 def _print_missing(folders: Sequence[Path]) -> None:
@@ -369,7 +343,7 @@ def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
 
             show = stack.enter_context(showing_runs(in_place=follow))
         while True:
-            statuses, now = _read_all(folders), time.time()
+            statuses, now = read_all(folders), time.time()
             show(statuses, now)
             if not follow or not any(is_under_way(status, now) for status in statuses):
                 return

@@ -62,6 +62,8 @@ class Beat(TypedDict, total=False):
     actor_loss: float | None
     alpha: float | None
     time_left_s: _Secs | None
+    prior_steps: _Int | None
+    waiting: _Int | None
     curriculum: dict[str, float | None] | None
     time_shares: dict[str, _Share | None] | None
     counted_secs: _Secs | None

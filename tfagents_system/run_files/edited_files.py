@@ -60,7 +60,8 @@ class Edit:
         first, own_before, own_now = _middle(before, now)
         yield from (f"--- {self.name} of the run", f"+++ {self.name if self.now is not None else 'gone'}")
         if len(own_before) + len(own_now) > _MOST_COMPARED:
-            yield f"@@ -{first + 1},{len(own_before)} +{first + 1},{len(own_now)} @@"
+            end_before, end_now = first + len(own_before), first + len(own_now)
+            yield f"@@ -{_place(before, first, end_before)} +{_place(now, first, end_now)} @@"
             yield from (*(f"-{line.text}" for line in own_before), *(f"+{line.text}" for line in own_now))
             return
         begin = max(0, first - 1)
@@ -103,13 +104,19 @@ class _Line(NamedTuple):
 
 
 def _with_code(lines: Sequence[str]) -> list[_Line]:
-    """Without comments, and without lines that have nothing else; all of what is no Python."""
-    code = list(lines)
+    """Without comments, and without lines that have nothing else; all of what is no Python.
+
+    Lines that end within a text are compared as they are, with spaces at their ends.
+    """
+    code, within_text = list(lines), set[int]()
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
             if token.type == tokenize.COMMENT:
                 code[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
-    return [_Line(k, line, code[k].rstrip()) for k, line in enumerate(lines) if code[k].strip()]
+            elif token.type == tokenize.STRING:
+                within_text.update(range(token.start[0] - 1, token.end[0] - 1))
+    compared = [line if k in within_text else line.rstrip() for k, line in enumerate(code)]
+    return [_Line(k, lines[k], line) for k, line in enumerate(compared) if line or k in within_text]
 
 
 def _middle(before: Sequence[_Line], now: Sequence[_Line]) -> tuple[int, Sequence[_Line], Sequence[_Line]]:

@@ -91,7 +91,7 @@ def plotly_js() -> str:
       UserError: It is not installed.
     """
     spec = importlib.util.find_spec("plotly")
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise UserError("a report needs the package plotly, which is not installed here: pip install plotly==7.1.0")
     path = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
     return path.read_text(encoding="utf-8")

@@ -1,0 +1,62 @@
+"""Which runs `sac status` shows, and what it reads of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.run_files.beats import read_status
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import by_name
+
+SETTINGS = "settings"  # Of a status: those of the run that differ from its files.
+
+
+def usual_runs(environ: Mapping[str, str]) -> list[Path]:
+    """Those of the user who names none: where a start would put them."""
+    if folder := environ.get("SAC_EXP_DIR"):
+        return [Path(folder)]
+    return sorted(path.parent for path in usual_folder(environ).glob("*/status.json"))
+
+
+def usual_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of all runs."""
+    return Path(environ.get("SAC_LOGS_DIR") or "logs").absolute()
+
+
+def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Their statuses, by the names that their folders have now: one may have been moved since."""
+    found = [(folder, read_status(RunPaths(folder).status_json)) for folder in folders]
+    names = _distinct_names([folder.resolve() for folder, status in found if status is not None])
+    return [
+        {**status, "run": {**status["run"], "name": names[folder.resolve()]}, SETTINGS: _settings_of(RunPaths(folder))}
+        for folder, status in found
+        if status is not None
+    ]
+
+
+def _distinct_names(folders: Collection[Path]) -> dict[Path, str]:
+    """The folders' names; where several have the same, with as many folders above them as tell them apart."""
+    names = {folder: folder.name for folder in folders}
+    for parts in range(2, max((len(folder.parts) for folder in folders), default=0) + 1):
+        counts = Counter(names.values())
+        names = {
+            folder: str(Path(*folder.parts[-parts:])) if counts[name] > 1 else name for folder, name in names.items()
+        }
+    return names
+
+
+def _settings_of(paths: RunPaths) -> dict[str, Any]:
+    """Settings of a run that differ from its files; empty if they can't be read."""
+    content = read_json(paths.overrides) or {}
+    parts = [content.get(kind) for kind in ("params", "config", "variables")]
+    return by_name(*(part if isinstance(part, dict) else {} for part in parts))
+
+
+def is_beside_runs(folder: Path) -> bool:
+    """Whether it is the folder of an array's submissions or of a study, which `logs/*` brings with their runs."""
+    marks = {"_array": "snapshot", "_study": "space.json"}
+    return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in marks.items())
