@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -165,9 +166,16 @@ def test_wrong_name_lists_those_there_are(saved: RunPaths) -> None:
         assert f"policy_checkpoint_{step:010d}" in str(caught.value)
 
 
+def test_run_without_an_evaluation(saved: RunPaths, tmp_path: Path) -> None:
+    copy = RunPaths(tmp_path / "copy")
+    shutil.copytree(saved.policy_checkpoints, copy.policy_checkpoints)
+    with pytest.raises(UserError, match="no policy was evaluated yet: wait for an evaluation, or take latest"):
+        run.find_checkpoint(copy, "best")
+
+
 def test_run_without_checkpoints(tmp_path: Path) -> None:
     for name in ("latest", "best", "policy_checkpoint_0000000008"):
-        with pytest.raises(UserError, match="there are none yet"):
+        with pytest.raises(UserError, match="has no policy yet: wait for the run's first checkpoint"):
             run.find_checkpoint(RunPaths(tmp_path), name)
 
 
@@ -345,7 +353,8 @@ def test_it_runs_as_a_script_from_anywhere_and_plays_the_same_episodes(capsys: A
     folder = saved.exp_dir.parent
     done = script(folder, "--exp_dir", saved.exp_dir.name, "--no_video", "--seed", "3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("mean return ")
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("mean return ") and last.endswith(" over 1 episode, success 100%")
     assert "Traceback" not in done.stderr
     here = play(capsys, saved, "--no_video", "--seed", "3")
     assert returns(done.stdout.splitlines()) == returns(here) != []

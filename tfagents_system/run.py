@@ -24,6 +24,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
@@ -110,7 +111,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
     flags = parser.parse_args(arguments)
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
-        parser.error("--exp_dir is missing: give a run directory, or --policy with --params and --config")
+        run = f"{command} RUN" if (command := called_as("")) else "--exp_dir RUN"
+        parser.error(f"there is nothing to play: give a run directory ({run}), or --policy with --params and --config")
     if flags.montage and flags.no_video:
         parser.error("--montage is a video: leave out --no_video")
     if flags.montage and flags.num_episodes != 1:

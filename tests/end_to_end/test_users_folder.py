@@ -105,6 +105,15 @@ def start(run, *arguments):
     )
 
 
+def test_a_launcher_that_does_not_start_says_why(tmp_path):
+    """Of the tests' own way to start launchers: never exit code 0 and nothing said."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    for command, cwd, why in (("/nope/launcher", tmp_path, "/nope/launcher"), (sys.executable, "/nope", "/nope")):
+        process = WarmPopen([command], exp_dir=tmp_path / "run", cwd=cwd, env={}, **pipes)
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 127 and f"No such file or directory: '{why}'" in out, out
+
+
 def refused(run, *arguments):
     code, output = finish(start(run, *arguments), 90.0)
     assert code == 2, output

@@ -15,6 +15,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine import claims as claims_module
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus, holder
+from tfagents_system.machine.holders import Holder
 from tfagents_system.machine.peers import port_is_free
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,15 @@ def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen
     held = held_cpus()
     assert sorted(held) == [3, 4]
     assert f"pid {cpu_holder.pid}" in held[3] and os.getcwd() in held[3]
+
+
+def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAC_EXP_DIR", "/logs/a run")
+    with subprocess.Popen(["sh", "-c", "echo ready; exec sleep 60"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"  # Its environment is there.
+        told = str(Holder.of_pid(process.pid))
+        process.kill()
+    assert told == f"pid {process.pid} (run /logs/a run)"
 
 
 def test_cpus_of_trainers_are_told_from_the_others(cpu_holder: subprocess.Popen[str], prefix: str) -> None:

@@ -25,6 +25,7 @@ from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -103,7 +104,12 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def write(
-    environ: dict[str, str], *, folder: Path | None, take_edits: bool = False, overrides: Overrides | None = None
+    environ: dict[str, str],
+    *,
+    folder: Path | None,
+    take_edits: bool = False,
+    overrides: Overrides | None = None,
+    reset: Reset | None = None,
 ) -> RunPaths:
     """What a start leaves once its checks have passed."""
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
@@ -111,7 +117,8 @@ def write(
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
     inputs = Inputs(values["params"], values["config"], folder, digests)
-    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, take_edits=take_edits)
+    asked: dict[str, Any] = {"take_edits": take_edits, "reset": reset}
+    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, **asked)
     return paths
 
 
@@ -259,9 +266,57 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
     assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
     assert run_inputs.edits_taken(paths) == 3
     run = run_directory.read_run_json(paths)
-    del run["task"]  # By an earlier version.
-    paths.run_json.write_text(json.dumps(run))
-    assert edits() == 3 * [None]
+    for task in (None, {"params": "0", "config": "0", "settings": run["task"]["settings"]}):  # By earlier versions.
+        paths.run_json.write_text(json.dumps({**run, "task": task} if task else _without(run, "task")))
+        assert edits(discount=0.8) == 3 * [None]
+
+
+def _without(run: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != name}
+
+
+def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, str], project: Path) -> None:
+    (project / "plot.py").write_text("import mass_of_robot\n")
+    (project / "notes.txt").write_text("mass_of_robot")
+    one, other = (f"MASS = {mass}\nLOG = 'notes.txt'\n" for mass in (1, 99))
+    (project / "mass_of_robot.py").write_text(one)
+    (project / "settings.cfg").write_text('{"horizon":20}')  # The run's copy is a config.json.
+    environ = {**environ, "SAC_CONFIG": str(project / "settings.cfg")}
+    paths = write(environ, folder=project)
+    train(paths)
+    mass, robot = paths.params_folder / "mass_of_robot.py", paths.params_folder / "models/robot.xml"
+
+    def edits() -> int:
+        write(environ, folder=project)
+        return run_inputs.edits_taken(paths)
+
+    paths.config.write_text('{\n "horizon":   20 }\n')
+    paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = (3)  # Iterations."))
+    mass.write_text(f"# kg\n{one}")
+    for name in ("plot.py", "notes.txt", "params.py", "result.json"):  # Not used, not read, or the run's own.
+        (paths.params_folder / name).write_text(other)
+    assert edits() == 0
+    mass.write_text(other)
+    assert edits() == edits() == 1
+    mass.write_text(one)
+    assert edits() == 2, "going back is another edit"
+    robot.write_text("<robot mass='2'/>")
+    assert edits() == 3
+    robot.unlink()
+    assert edits() == edits() == 4
+
+
+def test_an_agent_that_begins_has_no_edits_before_it(environ: dict[str, str], project: Path) -> None:
+    """With `--reset_training`: it begins with the files as they are, and nothing is best yet."""
+    paths = write(environ, folder=project)
+    train(paths)
+    paths.config.write_text('{"horizon": 30}')
+    write(environ, folder=project, reset=run_directory.new_reset(paths, "agent", catch_up=False))
+    train(paths)
+    assert run_inputs.edits_taken(paths) == 0
+    paths.config.write_text('{"horizon": 40}')
+    write(environ, folder=project, reset=run_directory.new_reset(paths, "networks", catch_up=False))
+    assert run_inputs.edits_taken(paths) == 1, "the same agent goes on"
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:

@@ -11,7 +11,6 @@ a child of the tests, as one that `subprocess.Popen` started, and its fork serve
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
 import os
@@ -20,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,6 +38,7 @@ _ROOM = (
 )
 _ROOM_BYTES = 1 << 16
 _STANDARD_STREAMS = 3
+_NOT_STARTED = 127  # A launcher's exit code, as a shell's.
 
 
 class WarmPopen(subprocess.Popen[str]):
@@ -125,11 +126,14 @@ def _serve(asked: socket.socket) -> None:
             return
         reader, writer = os.pipe()
         if (between := os.fork()) == 0:
-            with contextlib.suppress(BaseException):
+            try:
                 if (pid := os.fork()) == 0:
                     asked.close()
                     _become_launcher(streams, *pickle.loads(message))
                 os.write(writer, str(pid).encode())
+            except BaseException:
+                traceback.print_exc()
+                os._exit(_NOT_STARTED)
             os._exit(0)
         os.waitpid(between, 0)  # From now on the launcher is the tests' child.
         asked.send(os.read(reader, 100))
@@ -140,11 +144,11 @@ def _serve(asked: socket.socket) -> None:
 def _become_launcher(
     streams: Sequence[int], args: Sequence[str], cwd: str, environ: Mapping[str, str], exp_dir: str, cpus: set[int]
 ) -> NoReturn:
+    for target, stream in enumerate(streams):  # First: the launcher's own streams tell what fails.
+        os.dup2(stream, target)
     os.setsid()
     os.chdir(cwd)
     os.sched_setaffinity(0, cpus)
-    for target, stream in enumerate(streams):
-        os.dup2(stream, target)
     os.closerange(_STANDARD_STREAMS, 1024)
     ours, theirs = socket.socketpair()
     launcher = os.getpid()

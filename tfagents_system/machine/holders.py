@@ -20,7 +20,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
       pid, host: The process's id, and its machine's name.
       begun: When the process began, see `processes.begun`; earlier versions did not record it.
-      command: What runs there, and in which folder.
+      command: The run whose process it is, else what runs there, and in which folder.
       started_at, started: When it took hold, in Unix seconds and for people.
       slurm_job_id, slurm_restart_count: Its job, and how often that had been requeued.
       token: Unique to this process's record.
@@ -55,6 +55,10 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     def of_pid(cls, pid: int) -> Holder:
         """A process of this machine, as far as /proc shows it; pid 0 if its number is unknown."""
         command = None
+        run = b"SAC_EXP_DIR="
+        for entry in processes.environment_of(pid):
+            if entry.startswith(run):
+                return cls(pid=pid, command=f"run {entry.removeprefix(run).decode(errors='replace')}")
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             command += f" in {os.readlink(f'/proc/{pid}/cwd')}"  # Hidden for another user's process.

@@ -113,6 +113,8 @@ def summary(episodes: Sequence[PlayedEpisode]) -> str:
     returns = [episode.episode_return for episode in episodes]
     successes = [episode.success for episode in episodes if episode.success is not None]
     rate = f", success {statistics.fmean(successes):.0%}" if successes else ""
+    if len(returns) == 1:  # Which has no spread.
+        return f"mean return {returns[0]:.3f} over 1 episode{rate}"
     spread = f"min {min(returns):.3f}, max {max(returns):.3f}"
     mean, std = statistics.fmean(returns), statistics.pstdev(returns)
     return f"mean return {mean:.3f} +- {std:.3f} (standard deviation; {spread}) over {len(returns)} episodes{rate}"

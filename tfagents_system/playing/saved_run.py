@@ -84,13 +84,18 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
       UserError: There is none of that name.
     """
     found = checkpoint_names(paths)
-    there_are = f"there are {', '.join(found)}" if found else "there are none yet"
-    if name == "latest" and found:
+    if not found:
+        raise UserError(f"{paths.exp_dir} has no policy yet: wait for the run's first checkpoint")
+    there_are = f"there are {', '.join(found)}"
+    if name == "latest":
         name = found[-1]
     elif name == "best":
         best = best_checkpoint(paths)
         if best is None:
-            raise UserError(f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: {there_are}")
+            raise UserError(
+                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or "
+                f"take latest ({there_are})"
+            )
         name = best
     name = name.rstrip("/")
     if name not in found:

@@ -7,12 +7,10 @@ be of another run, or written by this one.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import difflib
 import io
-import json
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfagents_system.run_files import params_folder, run_inputs
+from tfagents_system.run_files.meaning import meaning
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.used_files import used_files
 
@@ -206,7 +205,7 @@ def _edit(copy: Path, source: Path, name: str) -> Edit | None:
     if not copy.exists():
         return None
     before, now = copy.read_bytes(), source.read_bytes() if source.exists() else None
-    if before == now or (now is not None and _are_same(before, now, copy.suffix)):
+    if now is not None and meaning(before, copy.suffix) == meaning(now, copy.suffix):
         return None
     is_text = b"\0" not in before + (now or b"")
     return Edit(name, _lines(before) if is_text else (), None if now is None else _lines(now) if is_text else ())
@@ -220,19 +219,6 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
-
-
-def _are_same(before: bytes, now: bytes, suffix: str) -> bool:
-    try:
-        if suffix == ".py":
-            return ast.dump(ast.parse(before)) == ast.dump(ast.parse(now))
-        return suffix == ".json" and _sorted(before) == _sorted(now)
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-
-
-def _sorted(content: bytes) -> str:
-    return json.dumps(json.loads(content), sort_keys=True)
 
 
 def _range(first: int, end: int) -> str:

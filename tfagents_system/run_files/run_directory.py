@@ -207,8 +207,7 @@ def write_inputs(
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
-    files = (inputs.params, inputs.config) if are_new else (paths.params, paths.config)
-    task = run_inputs.digests_of_task(*files, kept, MAY_CHANGE)
+    task = run_inputs.digests_of_task(inputs if are_new else run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
     edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {

@@ -17,9 +17,11 @@ from tfagents_system.machine.files import copy_with_holes, sync
 from tfagents_system.run_files import params_folder, resets, run_checkpoints
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.meaning import digest_of_meaning
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.used_files import used_files
 from tfagents_system.settings.overrides import Overrides
 
 _STAGED, _RESET = ".inputs", "reset.json"
@@ -35,6 +37,7 @@ class Inputs:
     Attributes:
       params, config: SAC_PARAMS and SAC_CONFIG.
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
+      name: Of the params file in that folder; None: that of `params`.
       digests: Of that folder's files, by relative path.
       agent: What a new agent begins with; None: random weights.
       prior_data: The ring of prior data for a new agent; None: there is none.
@@ -46,6 +49,7 @@ class Inputs:
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     agent: AgentStart | None = None
     prior_data: Path | None = None
+    name: str | None = None
 
     def digests_of_two(self) -> dict[str, str]:
         """SHA-256 of params file and JSON, by `params` and `config`."""
@@ -78,17 +82,32 @@ def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple
     return now["params"] == began.get("params"), now["config"] == began.get("config")
 
 
-def digests_of_task(params: Path, config: Path, overrides: Overrides, may_change: Collection[str]) -> dict[str, str]:
-    """What decides which task a run trains on: digests of files and of settings.
+def inputs_of_run(paths: RunPaths) -> Inputs:
+    """The run's own copies; the digests are of the folder as it was when it was copied."""
+    folder = paths.params_folder if paths.params_folder.is_dir() else None
+    return Inputs(paths.params, paths.config, folder, kept_digests(paths) or {}, name=name_of_params(paths))
+
+
+def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection[str]) -> dict[str, str]:
+    """What decides which task a run trains on: digests of settings, and of what files mean.
+
+    Of the folder of the params the files that these use, of the kinds that a run does not write itself.
 
     Args:
-      params, config: Those that the run has, or gets.
+      inputs: Those that the run has, or gets.
       overrides: All of the run.
       may_change: Attributes that say nothing of the task.
     """
     own = {name: value for name, value in overrides.params.items() if name not in may_change}
     settings = json.dumps([own, overrides.config], sort_keys=True).encode()
-    return {**Inputs(params, config).digests_of_two(), "settings": hashlib.sha256(settings).hexdigest()}
+    # Its own copies have these suffixes, whatever the user's files are called.
+    files = {"params.py": (inputs.params, ".py"), "config.json": (inputs.config, ".json")}
+    if inputs.folder is not None:
+        name = inputs.name or inputs.params.name
+        used = used_files(inputs.folder, name, inputs.digests, inputs.config, inputs.params) - {name}
+        files |= {f"params/{each}": (inputs.folder / each, Path(each).suffix) for each in used if _is_decisive(each)}
+    digests = {name: digest_of_meaning(*files[name]) for name in sorted(files)}
+    return {**digests, "settings": hashlib.sha256(settings).hexdigest()}
 
 
 def edits_after(
@@ -104,7 +123,8 @@ def edits_after(
       now: The time.
     """
     edits = list(before.get("edits", []))
-    if takes or (goes_on and before.get("task", task) != task):
+    then = before.get("task", {})  # May lack files that another version of this toolkit did not look at.
+    if takes or (goes_on and any(then[name] != task[name] for name in then.keys() & task.keys())):
         train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
         edits.append({"time": now, "train_step": train_step, "before": copy_aside(paths).name if takes else None})
     return edits
@@ -143,7 +163,11 @@ def _are_same_two(paths: RunPaths, inputs: Inputs) -> bool:
 
 
 def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
-    return {name: digest for name, digest in digests.items() if Path(name).suffix in _DECISIVE}
+    return {name: digest for name, digest in digests.items() if _is_decisive(name)}
+
+
+def _is_decisive(name: str) -> bool:
+    return Path(name).suffix in _DECISIVE
 
 
 def install(

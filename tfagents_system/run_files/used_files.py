@@ -19,7 +19,9 @@ _IMPORTERS = ("import_module", "__import__")
 Module = tuple[str, ...]  # Its parts, from a folder in which modules are looked for.
 
 
-def used_files(folder: Path, params: str, names: Iterable[str], config: Path | None = None) -> set[str]:
+def used_files(
+    folder: Path, params: str, names: Iterable[str], config: Path | None = None, source: Path | None = None
+) -> set[str]:
     """Those of a folder's files that the params file imports, or names in a text, itself or by way of another one.
 
     Args:
@@ -27,16 +29,17 @@ def used_files(folder: Path, params: str, names: Iterable[str], config: Path | N
       params: Its name.
       names: Relative paths of the folder's files.
       config: A JSON that may name further ones.
+      source: What is read as the params file; None: that of its name in the folder.
     """
     known = _Known(names)
-    found, left = set[str](), [params] if params in known.paths else []
+    found, left = set[str](), [params] if source is not None or params in known.paths else []
     if config is not None:
         left += _named_in(config, config.name, known)
     while left:
         name = left.pop()
         if name not in found:
             found.add(name)
-            left += _named_in(folder / name, name, known)
+            left += _named_in(source if source is not None and name == params else folder / name, name, known)
         if not left:  # A folder may be added to sys.path behind an import of one of its modules.
             left += known.imported() - found
     return found
