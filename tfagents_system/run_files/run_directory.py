@@ -108,10 +108,13 @@ def overrides_of_run(
     if has_new_agent:
         return began.replaced_by(given)
     known = began.settings()
+    resolved = read_json(paths.resolved) or {}
+    unknown = given.unknown(resolved.get("params"), resolved.get("config"))  # The check of the params refuses them.
+    misspelt = unknown.settings()
     changed = {
         name: value
         for name, value in given.settings().items()
-        if name not in given.variables and name not in MAY_CHANGE and (name not in known or known[name] != value)
+        if name not in (*given.variables, *MAY_CHANGE, *misspelt) and (name not in known or known[name] != value)
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
@@ -121,6 +124,7 @@ def overrides_of_run(
             f"change {', '.join(MAY_CHANGE)})"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
+    began = began.replaced_by(unknown)
     return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
 
 
