@@ -25,6 +25,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.playing import play as play_module
 from tfagents_system.playing.saved_run import milestones
+from tfagents_system.report import long_work
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
@@ -430,8 +431,14 @@ def test_a_montage_of_one_checkpoint_says_so(
     assert lines[-1] == str(tmp_path / "montage.mp4") and len(lines) == 3
 
 
-def test_a_montage_shows_the_milestones_side_by_side(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
+def test_a_montage_shows_the_milestones_side_by_side(
+    capsys: Any, saved: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.001)
+    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    assert run.main(["--exp_dir", str(saved.exp_dir), "--montage", "--video_dir", str(tmp_path)]) == 0
+    lines, told = (text.splitlines() for text in capsys.readouterr())
+    assert told[0].startswith("montage: 0 of 3 checkpoints (0 %), loading the policy, ")
     assert [line.split(":")[0] for line in lines[:3]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16, 24)]
     assert [file.name for file in tmp_path.iterdir()] == ["montage.mp4"] and lines[-1] == str(tmp_path / "montage.mp4")
     reader: Any = imageio.get_reader(tmp_path / "montage.mp4")

@@ -147,6 +147,11 @@ def test_all_findings_at_once() -> None:
     assert len(check_curriculum({"curriculum": section})) == 3
 
 
+def test_a_misspelt_key_is_told_without_a_guess_at_another_parameter() -> None:
+    section = {"after": {"iters": [0, 1], "rnge": [1, 2]}, "aftr": GOOD}
+    assert check_curriculum({"curriculum": section}) == ['"curriculum.after.rnge" is unknown: "range" is meant']
+
+
 def test_keys_of_the_users_own_pass() -> None:
     assert check_curriculum({"curriculum": {"mass": {**GOOD, "comment": "of the pole, in kg"}}}) == []
     assert check_curriculum({"curriculum": {"link_mass_1": GOOD, "link_mass_2": GOOD}}) == []

@@ -139,6 +139,17 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 
 
+def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: dict[str, str]) -> None:
+    paths = begin(environ, "n_step=512")
+    paths.resolved.write_text(json.dumps({"params": {"n_step": 512, "mine": 1}, "config": {"horizon": 5}}))
+    given = settle(environ, "train_batchsize=3", "config.foo=3")
+    assert given.findings == ()
+    assert given.overrides.settings() == {"n_step": 512, "train_batchsize": 3, "config.foo": 3}
+    for known in ("mine=2", "discount=0.5", "config.horizon=3"):
+        (finding,) = settle(environ, "train_batchsize=3", known).findings
+        assert finding.startswith(f"{known} is not what this run began with (n_step=512)")
+
+
 def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
     paths = begin(environ)
     assert not paths.overrides.exists()

@@ -76,7 +76,18 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
         assert part in done.stderr
     done = run(ROOT / "run_script.sh", "my.sh", "--set", cwd=tmp_path)
     assert done.returncode == 2 and "--set needs NAME=VALUE" in done.stderr
-    assert run(ROOT / "run_script.sh", "my.sh", "--sett", "a=1", cwd=tmp_path).returncode == 2
+    for options, told in (
+        (
+            ["my.sh", "--sett", "a=1"],
+            "--sett is no option of ./run_script.sh: --set is meant; ./run_",
+        ),
+        (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: --fresh is meant;"),
+        (["my.sh", "--no_video"], "--no_video is no option of ./run_script.sh: ./run_script.sh --help has all"),
+        ([], "VARS.sh is missing: ./run_script.sh VARS.sh"),
+        (["my.sh", "your.sh"], "one vars file, found my.sh your.sh: give one"),
+    ):
+        done = run(ROOT / "run_script.sh", *options, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.startswith(f"error: {told}") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

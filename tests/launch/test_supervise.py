@@ -21,7 +21,7 @@ from tfagents_system.launch import directory_guard, run_status, wrap_up
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import read_status
+from tfagents_system.report.status import read_status, summary, write_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.history import read_history
 from tfagents_system.run_files.run_lock import RunLock
@@ -48,6 +48,22 @@ def test_a_task_is_named_as_its_folder(tmp_path: Path, stop: StopFlag) -> None:
     for name, told in (("exp", "exp_task_3"), ("other", "other")):
         variables = dataclasses.replace(made.variables, exp_name=name)
         assert RunStatus(variables, made.paths, made.plan, 1, {}).to_json()["run"]["name"] == told
+
+
+def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path: Path, stop: StopFlag) -> None:
+    made = make_supervisor(tmp_path / "run", stop, {})
+    made.paths.heartbeats.mkdir(parents=True)
+    beat = {"iteration": 7, "num_iter": 9, "env_steps": 1700, "eval_return": -3.5, "state": "stopped", "pid": 4}
+    write_status(made.paths.status_json, {"run": {"name": "x", "state": "stopped"}, "roles": {"trainer": beat}})
+    for _ in range(2):  # A start that is stopped early, and the next one.
+        status = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).to_json()
+        shown = summary(status, status["run"]["updated_at"])
+        assert (shown["state"], shown["iteration"], shown["env steps"]) == ("starting", "7/9", "1,700")
+        assert shown["eval return"] == "-3.5"
+        write_status(made.paths.status_json, status)
+    made.paths.heartbeat("trainer").write_text(json.dumps({"state": "training", "iteration": 8, "num_iter": 9}))
+    status = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).to_json()
+    assert "before" not in status["run"] and summary(status, 0.0)["env steps"] == "-"
 
 
 def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:

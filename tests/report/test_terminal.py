@@ -280,3 +280,16 @@ def test_settings_are_cut_and_take_what_room_there_is(width):
     names = header.split()
     assert names[:3] == ["run", "settings", "state"] and "iteration" in names
     assert all(f"exp_task_{k}  discount={k}" in line and "12/25" in line for k, line in enumerate(lines)), lines
+
+
+def test_a_view_that_is_left_shows_the_end_and_nothing_more_moves():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
+    view, content = ProgressView(console), status()
+    view.start()
+    view.update(content)
+    content["run"]["state"] = "done"
+    view.leave(content)
+    text = console.file.getvalue()
+    assert "done" in text and "running" not in text.rpartition("done")[2] and console._live_stack == []
+    view.stop(["finished"])
+    assert console.file.getvalue() == f"{text}finished\n"

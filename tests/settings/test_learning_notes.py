@@ -169,3 +169,18 @@ def test_the_check_of_the_environment_knows_how_many_a_worker_has() -> None:
     checks = Checklist()
     check_environment(made(env_steps_per_iter=200), 0, checks, envs_per_worker=16)
     assert len([note for note in checks.notes if "(1 workers, 16 environments each)" in note]) == 1
+
+
+def test_a_run_that_random_actions_fill_is_noted_at_each_start() -> None:
+    def told(**attributes: Any) -> list[str]:
+        return [note for note in params_check.advice(made(**attributes)) if "before the first update" in note]
+
+    horizon = made().horizon
+    (note,) = told(num_env_steps=10 * horizon, n_buffer_init_episodes=10)
+    assert note.startswith(
+        f"num_env_steps={10 * horizon} may be over before the first update: n_buffer_init_episodes=10 come first, "
+        f"up to {10 * horizon:,} steps"
+    )
+    assert told(num_env_steps=10 * horizon + 1, n_buffer_init_episodes=10) == [] == told(n_buffer_init_episodes=10)
+    (note,) = told(num_env_steps=200, env_steps_before_training=300)
+    assert "env_steps_before_training=300 come first, up to 300 steps" in note

@@ -168,7 +168,8 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
     whole = [name for name in names if isinstance(section[name], dict) and {"iters", "range"} <= section[name].keys()]
     meant = dict(near_misses(names, whole))
     for name in names:
-        hint = f' (or is "{meant[name]}" meant?)' if name in meant else ""
+        has_misspelt_keys = isinstance(section[name], dict) and _misspelt_keys(section[name])
+        hint = f' (or is "{meant[name]}" meant?)' if name in meant and not has_misspelt_keys else ""
         findings += [finding + hint for finding in _check_parameter(f"curriculum.{name}", section[name])]
     return findings
 
@@ -176,7 +177,7 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
 def _check_parameter(where: str, entry: Any) -> list[str]:
     if not isinstance(entry, dict):
         return [f'"{where}" must be an object with "iters" and "range", found {shown(entry)}']
-    misspelt = near_misses(entry, _KEYS, similarity=0.75)
+    misspelt = _misspelt_keys(entry)
     findings = [f'"{where}.{wrong}" is unknown: "{right}" is meant' for wrong, right in misspelt]
     meant = {right for _, right in misspelt}
     missing = [key for key in ("iters", "range") if key not in entry and key not in meant]
@@ -190,6 +191,10 @@ def _check_parameter(where: str, entry: Any) -> list[str]:
     if not isinstance(entry.get(APPLY_TO_EVAL, False), bool):
         findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {shown(entry[APPLY_TO_EVAL])}')
     return findings
+
+
+def _misspelt_keys(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return near_misses(entry, _KEYS, similarity=0.75)
 
 
 def _check_iters(where: str, iters: Any) -> list[str]:

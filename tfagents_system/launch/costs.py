@@ -168,17 +168,7 @@ def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) ->
         facts.append(f"roles share {cpus} CPU{'' if cpus == 1 else 's'} (SAC_SHARE_CPUS=1)")
     load, here = os.getloadavg()[0], os.cpu_count() or 1
     busy = f"measured with a load of {load:.1f} on {here} CPUs: without the other programs the run is faster"
-    return facts, [*_without_updates(duration, params), *([busy] if load > here + 0.5 else [])]
-
-
-def _without_updates(duration: Duration, params: Any) -> list[str]:
-    if duration.iterations:
-        return []
-    count = "n_buffer_init_episodes" if params.env_steps_before_training is None else "env_steps_before_training"
-    return [
-        f"num_env_steps={params.num_env_steps} are about over before the first update: {count}="
-        f"{getattr(params, count)} come first, with random actions: lower that, or raise num_env_steps"
-    ]
+    return facts, [busy] if load > here + 0.5 else []
 
 
 def _time(secs: float) -> str:

@@ -35,6 +35,16 @@ if [[ ! -d $tfagents_root/tfagents_system ]]; then tfagents_root=${SLURM_SUBMIT_
 readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 [[ -d $tfagents_launch ]] || fail "tfagents_system is not in $tfagents_root: submit from the repository"
 
+# One line on an option that is none of ours, with the one that is meant.
+refuse_option() { # OPTION
+  local known meant=''
+  for known in --check --set --fresh --keep --take_edits --reset_training --catch_up; do
+    if [[ ${1:0:5} == "${known:0:5}" ]]; then meant="$known is meant; "; fi
+  done
+  fail "$1 is no option of $tfagents_name: ${meant}$tfagents_name --help has all"
+}
+
+tfagents_name=${TFAGENTS_COMMAND:-./run_script.sh}
 tfagents_arguments=("$@")
 tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
 while (($#)); do
@@ -52,15 +62,13 @@ while (($#)); do
     --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
-    -*) usage >&2 && exit 2 ;;
+    -*) refuse_option "${1%%=*}" ;;
     *) tfagents_files+=("$1") ;;
   esac
   shift
 done
-if ((${#tfagents_files[@]} != 1)); then
-  usage >&2
-  exit 2
-fi
+((${#tfagents_files[@]})) || fail "VARS.sh is missing: $tfagents_name VARS.sh, or --help"
+((${#tfagents_files[@]} == 1)) || fail "one vars file, found ${tfagents_files[*]}: give one (options have two dashes, --help has all)"
 tfagents_vars=${tfagents_files[0]}
 [[ -f $tfagents_vars && -r $tfagents_vars ]] \
   || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"

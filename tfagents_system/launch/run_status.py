@@ -28,6 +28,9 @@ from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _VIEW_SECS = 1.0
+_HOW_FAR = (
+    "iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", "best_eval_return",
+)  # fmt: skip
 
 
 class RunStatus:
@@ -51,7 +54,8 @@ class RunStatus:
         self._name = folder if folder.startswith(f"{variables.exp_name}_task_") else variables.exp_name
         self._roles = roles
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
-        self._faults = FaultTally(read_status(paths.status_json))
+        before = read_status(paths.status_json)
+        self._faults, self._before = FaultTally(before), _how_far(before)
         self._view = ProgressView()
         self.history = RunHistory(paths)
         self._started_at = time.time()
@@ -88,6 +92,10 @@ class RunStatus:
         """Keeps the last words of a process that has ended: its successor overwrites them."""
         self._faults.take(role, read_heartbeat(self._paths.heartbeat(role)) or {})
 
+    def leave(self) -> None:
+        """Ends the live view with the present status; lines may still come."""
+        self._view.leave(self.to_json())
+
     def stop(self, lines: list[str]) -> None:
         """Ends the view with these lines."""
         self._view.stop(lines)
@@ -118,6 +126,7 @@ class RunStatus:
             "exit_code": self.exit_code,
             "message": self.message,
             **self._faults.to_json(),
+            **({"before": self._before} if "iteration" not in roles.get(TRAINER, {}) and self._before else {}),
         }
         return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
 
@@ -142,6 +151,14 @@ class RunStatus:
             return []
         write = other_command("report", "python -m tfagents_system.report.page.write")
         return [f"a report so far: {write} {self._paths.exp_dir}"]
+
+
+def _how_far(status: dict[str, Any] | None) -> dict[str, Any]:
+    """How far a run had come by its last status."""
+    if status is None:
+        return {}
+    known = status["run"].get("before", {}) | status["roles"].get(TRAINER, {})
+    return {name: known[name] for name in _HOW_FAR if known.get(name) is not None}
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:

@@ -150,6 +150,7 @@ class Supervisor:
             code = code if self._guard.is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self._tell("done", "finished")
+                self.status.leave()
                 final_lines = or_why_not(lambda: self._rules.results(self._starter))
             self._starter.close()
             self._end_orphans(spared=set())

@@ -79,8 +79,8 @@ def check_evaluators(params: TrainParamsBase, values: Mapping[str, Any], check: 
         return  # Which is reported.
     if params.n_eval_episodes == 0 and count:
         check.errors.append(
-            f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: unset it, or "
-            "set n_eval_episodes to at least 1"
+            f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: set "
+            "SAC_EVAL_WORKERS=0 (with --set where the run has begun with it), or n_eval_episodes to at least 1"
         )
     elif params.n_eval_episodes == 0 and values.get("worker_role") == EVAL:
         check.errors.append(

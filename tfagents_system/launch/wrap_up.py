@@ -9,12 +9,15 @@ from pathlib import Path
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
 _VIDEO_DEADLINE_SECS = 600.0
 _TRACKING_DEADLINE_SECS = 120.0
+# In this order: the video is in the report.
+_PLOT, _VIDEO, _REPORT, _SEND = "the learning curve", "a video", "the report", "sending the rest of the metrics"
 
 
 def write_results(
@@ -39,22 +42,37 @@ def write_results(
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
     run = _Runner(starter, cpus, environ, stop)
+    sends = tracking is not None and tracking.is_wanted
+    wanted = [
+        name for name, is_wanted in ((_PLOT, plot), (_VIDEO, video), (_REPORT, report), (_SEND, sends)) if is_wanted
+    ]
     lines = []
-    if plot:
+    with LongWork("results", len(wanted)) as work:
+        for name in wanted:
+            work.doing = name
+            lines.append(_made(name, paths, run, environ, tracking))
+            work.advance()
+    return [*lines, f"policy: {paths.policies / 'policy'}"]
+
+
+def _made(
+    name: str, paths: RunPaths, run: _Runner, environ: Mapping[str, str], tracking: TrackingSettings | None
+) -> str:
+    """Makes one of the results; returns where it is, or why there is none."""
+    if name == _PLOT:
         problem = run("tfagents_system.report.plots", [str(paths.exp_dir)], paths.log("plots"), _PLOT_DEADLINE_SECS)
-        lines.append(f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}")
-    if video:
+        return f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}"
+    if name == _VIDEO:
         try:
-            lines.append(_film(paths, run, environ))
+            return _film(paths, run, environ)
         except OSError as error:
-            lines.append(f"note: no video: {error}")
-    if report:  # The last: the video is in it.
+            return f"note: no video: {error}"
+    if name == _REPORT:
         module = "tfagents_system.report.page.write"
         problem = run(module, [str(paths.exp_dir)], paths.log("report"), _PLOT_DEADLINE_SECS)
-        lines.append(f"note: no report: {problem}" if problem else f"report: {paths.report}")
-    if tracking is not None and tracking.is_wanted:
-        lines.append(_send_rest(paths, run, tracking.track_artifacts))
-    return [*lines, f"policy: {paths.policies / 'policy'}"]
+        return f"note: no report: {problem}" if problem else f"report: {paths.report}"
+    assert tracking is not None
+    return _send_rest(paths, run, tracking.track_artifacts)
 
 
 def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:

@@ -17,7 +17,7 @@ from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_wor
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
 from tfagents_system.playing import montage, video
 from tfagents_system.playing.played_environment import check_fit, make_env
-from tfagents_system.report.long_work import LongWork, followed
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -45,6 +45,7 @@ def play(
     seed: int,
     video_dir: Path | None = None,
     on_episode: Callable[[int, PlayedEpisode], None] | None = None,
+    work: LongWork | None = None,
 ) -> list[PlayedEpisode]:
     """Plays episodes with a greedy policy.
 
@@ -53,23 +54,34 @@ def play(
       seed: Determines all random numbers.
       video_dir: Where videos go; None makes none.
       on_episode: Called with every episode, from 1; the default prints it.
+      work: What this is a part of: it is told what is under way; None: this is the whole.
 
     Raises:
       UserError: The policy does not fit the environment, or the environment can't be drawn.
       EnvironmentFault: The environment failed.
     """
+    if work is None:
+        what = "playing" if video_dir is None else "playing and drawing"
+        with LongWork(what, num_episodes, "episodes") as work:
+            told = on_episode or _print_episode
+
+            def count(k: int, episode: PlayedEpisode) -> None:
+                work.done = k
+                told(k, episode)
+
+            return play(params, path, num_episodes, seed, video_dir, count, work)
+    work.doing = "loading the policy"
     policy = _load_policy(path)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
-    what = "playing" if video_dir is None else "playing and drawing"
-    with make_env(params, seed, render=video_dir is not None) as env, LongWork(what, num_episodes, "episodes") as work:
+    work.doing = "building the environment"
+    with make_env(params, seed, render=video_dir is not None) as env:
         check_fit(policy, env)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
             episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work), curriculum=values))
-            work.done = k
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes
 
@@ -78,18 +90,21 @@ def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int
     """One episode of each checkpoint, then all of them side by side in one video."""
     if len(checkpoints) == 1:
         print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
-    with tempfile.TemporaryDirectory(prefix="montage_") as temporary:
-        parts = []
-        for checkpoint in followed(checkpoints, "montage", "checkpoints", len(checkpoints)):
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="montage_") as temporary, contextlib.ExitStack() as stack:
+        work = stack.enter_context(LongWork("montage", len(checkpoints), "checkpoints"))
+        for checkpoint in checkpoints:
             train_step = int(checkpoint.name.rpartition("_")[2])
 
             def tell(k: int, episode: PlayedEpisode, name: str = checkpoint.name) -> None:
                 print(f"{name}: return {episode.episode_return:.3f}, {episode.length} steps", flush=True)
 
-            episode = play(params, checkpoint, 1, seed, Path(temporary), tell)[0]
+            episode = play(params, checkpoint, 1, seed, Path(temporary), tell, work)[0]
+            work.advance()
             assert episode.video is not None
             played = [f"return {episode.episode_return:.1f}", values_in_words(episode.curriculum)]
             parts.append(montage.Part(episode.video, f"train step {train_step:,}", ", ".join(filter(None, played))))
+        stack.close()
         print(montage.join(parts, video_dir / "montage.mp4"))
 
 

@@ -88,7 +88,7 @@ class LongWork:
         total = self.total  # Another thread may set it.
         if not total:
             return f"{self.done:,} {self.unit}".rstrip() if self.done else ""
-        return f"{self.done:,} of {total:,} {self.unit}".rstrip() + f" ({100 * self.done // total} %)"
+        return f"{self.done:,} of {total:,} {self.unit}".rstrip() + f" ({min(100, 100 * self.done // total)} %)"
 
     def _tell(self) -> None:
         if self._is_over.wait(self._after_secs):

@@ -157,6 +157,8 @@ def summaries(statuses: Sequence[dict[str, Any]], now: float) -> list[dict[str, 
 def summary(status: dict[str, Any], now: float) -> dict[str, str]:
     """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
+    if "iteration" not in trainer:  # It is starting.
+        trainer = {**run.get("before", {}), **trainer}
     lives = is_live(run) and not is_dead(status, now)
     cells = numbers(trainer) | {
         "run": str(run.get("name")),

@@ -96,6 +96,13 @@ class ProgressView:
             else:
                 self._print_line(status)
 
+    def leave(self, status: dict[str, Any]) -> None:
+        """Leaves this status on a terminal as the last one, so that something else may be shown below it."""
+        if self._live is not None:
+            with self._surviving():
+                self._draw(self._live, status)
+        self.stop([])
+
     def stop(self, final_lines: Sequence[str]) -> None:
         """Ends the view, whose last state stays, and prints what is left to say."""
         if self._live is not None:

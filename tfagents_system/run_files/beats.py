@@ -94,6 +94,7 @@ class RunStatus(TypedDict, total=False):
     eval_env_faults: _Int
     episodes: _Int
     last_env_fault: str
+    before: dict[str, _Scalar]  # How far an earlier start has come: fields of the trainer's beat.
 
 
 def _decoders(kind: Any) -> dict[str, msgspec.json.Decoder[Any]]:

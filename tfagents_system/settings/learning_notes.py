@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.iteration_counts import iterations_of_run
+from tfagents_system.agents.iteration_counts import iterations_of_run, random_steps
 from tfagents_system.agents.optimizer_settings import settings_in_use
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule
@@ -78,6 +78,18 @@ def ratio(updates_per_step: float) -> list[str]:
     return [
         f"{updates_per_step:.2g} updates for each environment step, fewer than {_FEW_UPDATES:g}: most of the "
         "experience is hardly learned from. Raise num_steps_per_iter, or set updates_per_env_step (1 is common)"
+    ]
+
+
+def random_first(params: TrainParamsBase) -> list[str]:
+    """Notes on a run that may be over with the random actions of its beginning."""
+    steps = random_steps(params)
+    if params.num_env_steps is None or steps < params.num_env_steps:
+        return []
+    count = "n_buffer_init_episodes" if params.env_steps_before_training is None else "env_steps_before_training"
+    return [
+        f"num_env_steps={params.num_env_steps} may be over before the first update: {count}={getattr(params, count)} "
+        f"come first, up to {steps:,} steps with random actions: lower that, or raise num_env_steps"
     ]
 
 

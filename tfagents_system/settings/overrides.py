@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_va
 from tfagents_system.settings.merge import merge
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
@@ -159,6 +160,28 @@ class Overrides:
             if name not in names:
                 _put(kept.config, name.split(".")[1:], value, (CONFIG,))
         return dataclasses.replace(self, config=kept.config)
+
+    def unknown(self, params: Any, config: Any) -> Overrides:
+        """Those of these that are probably misspelt: neither a run nor TrainParams has such a name.
+
+        Args:
+          params: Values by attribute of the run's TrainParams; without any, nothing is unknown.
+          config: The run's configuration.
+        """
+        if not isinstance(params, dict) or not isinstance(config, dict):
+            return Overrides()
+        names: Set[str] = frozenset(
+            name for name in self.params if name not in params and not hasattr(TrainParamsBase, name)
+        )
+        try:
+            Overrides(config=self.config).merged(config)
+        except SettingsError as error:
+            names |= error.names
+        except UserError:  # Values that do not fit: which is told elsewhere.
+            pass
+        settings = by_name({}, self.config, {})
+        kept = self.without(settings.keys() - names)
+        return Overrides({name: value for name, value in self.params.items() if name in names}, kept.config)
 
     def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
         """Puts a setting where it belongs; returns the names of what it overrides.
