@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.launching import UserRun, finish
 from tests.support.tracked_runs import history
+from tests.support.waiting import until
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.metrics import read_metrics
 
@@ -79,6 +80,18 @@ def refuses_a_second_start(run):
     assert "Traceback" not in output
 
 
+def one_of_two_starts(run):
+    """Two with different settings at once: one is refused. Returns the other and its train_batch_size."""
+    starts = {size: run.start("--set", f"train_batch_size={size}") for size in (96, 160)}
+    until(lambda: any(process.poll() is not None for process in starts.values()), 120.0, "one is refused")
+    ((refused, process),) = [each for each in starts.items() if each[1].poll() is not None]
+    code, output = finish(starts.pop(refused))
+    assert code == 2 and ("is in use by the run with" in output or "another start has prepared" in output), output
+    assert "Traceback" not in output
+    ((size, process),) = starts.items()
+    return process, size
+
+
 def test_stop_resume_kill_and_finish(tmp_path):
     mlflow = f"file://{tmp_path}/mlflow"
     run = UserRun(
@@ -86,11 +99,14 @@ def test_stop_resume_kill_and_finish(tmp_path):
     )
 
     # Stopped in mid-run: everything is saved.
-    process = run.start()
+    process, size = one_of_two_starts(run)
     run.wait_until(process, lambda: (run.trainer().get("train_step") or 0) >= 4 * UPDATES)
     process.send_signal(signal.SIGINT)
     code, output = finish(process)
     assert code == 75, f"{output}\n{run.logs()}"
+    assert f"settings: train_batch_size={size}" in output
+    assert json.loads((run.exp_dir / "overrides.json").read_text())["params"] == {"train_batch_size": size}
+    assert json.loads((run.exp_dir / "resolved.json").read_text())["params"]["train_batch_size"] == size
     assert "the same command goes on" in output
     assert processes_of(run) == []
     stopped_at = run.trainer()["train_step"]

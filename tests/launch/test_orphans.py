@@ -110,8 +110,14 @@ def test_a_start_in_a_container_is_no_earlier_one(paths: RunPaths) -> None:
         container.communicate("end\n", timeout=10.0)
 
 
-def test_a_start_at_the_same_time_is_no_earlier_one(paths: RunPaths) -> None:
+@pytest.mark.parametrize("tells_namespaces", [True, False], ids=["", "an old kernel"])
+def test_a_start_at_the_same_time_is_no_earlier_one(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, tells_namespaces: bool
+) -> None:
     """Its processes are still checking: whoever has the lock neither waits for them nor ends them."""
+    if not tells_namespaces:
+        read_text = Path.read_text
+        monkeypatch.setattr(Path, "read_text", lambda path: read_text(path).replace("NSpid:", "Other:"))
     program = (
         "import os, subprocess, sys\n"
         f"marks = {{'SAC_EXP_DIR': {str(paths.exp_dir)!r}, 'TFAGENTS_SUPERVISOR_PID': str(os.getpid())}}\n"

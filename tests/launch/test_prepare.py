@@ -19,15 +19,19 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
+from tfagents_system.launch.early_answers import is_done_already
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
-from tfagents_system.launch.run_settings import EDITS, KEEP, RunSettings, resolve
+from tfagents_system.launch.preparation import Preparation
+from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_directory
+from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
@@ -368,6 +372,24 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
             start()
         path.write_text(before)
     assert start() == 0
+    for path in (tmp_path / "beside.py", paths.overrides, tmp_path / "params.py", paths.params, paths.config):
+        content = path.read_bytes() if path.exists() else None
+        text = '{"params": {"max_hours": 5}}' if path == paths.overrides else f"{PARAMS}\nX = 2\n"
+        if path in (paths.params, paths.config):
+            path.unlink()
+        else:
+            path.write_text(text)
+        with pytest.raises(LookupError):
+            start()  # What was edited may be what the run is to go on with; what is missing, the checks tell.
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+    with pytest.raises(LookupError):
+        start("--set", "SAC_EXP_NAME=another")  # Which has no effect, as the checks say.
+    with pytest.raises(LookupError):
+        start(SAC_TRAIN_CPUS="many")
+    assert start() == 0
     with RunLock(paths) as lock:
         with pytest.raises(LookupError):
             start("--fresh")  # It may be another start, which holds it for a moment.
@@ -380,16 +402,84 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
         assert lock.is_own()
 
 
+@pytest.mark.parametrize(
+    ("line", "is_told"), [("X = 1", True), ("X = os.environ.get('ITERS', 3)", False), ("X = os.getenv('ITERS')", False)]
+)
+def test_a_finished_run_whose_files_may_read_variables_is_checked(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, is_told: bool
+) -> None:
+    settings = resolve(environ, ["num_iter=2"], vars_file=None, root=tmp_path)
+    paths = begun_with(settings, tmp_path, f"import os\n{line}\n")
+    assert is_done_already(settings, None) == is_told
+    paths.overrides.unlink()  # The params' num_iter = 3 counts from now on.
+    assert not is_done_already(resolve(environ, [], vars_file=None, root=tmp_path), None)
+
+
+def begun_with(settings: RunSettings, tmp_path: Path, helper: str) -> RunPaths:
+    """A run that has finished, with this module beside its params."""
+    (tmp_path / "helper.py").write_text(helper)
+    paths = RunPaths(tmp_path / "run")
+    values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
+    digests = params_folder.digests(tmp_path, ["params.py", "helper.py", "config.json"])
+    inputs = Inputs(values["params"], values["config"], tmp_path, digests)
+    run_directory.write_inputs(paths, RunVariables(**values), 2, settings.overrides, inputs=inputs)
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 2}}}))
+    return paths
+
+
+def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether they come while that one works, or have looked at the directory before it was prepared."""
+    monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.2)
+    paths = RunPaths(tmp_path / "run")
+
+    def checked(size: int, **more: str) -> Preparation:
+        settings = resolve(environ | more, [f"train_batch_size={size}"], vars_file=None, root=tmp_path)
+        preparation = Preparation(environ | more, None, settings)
+        preparation.inspection, preparation.plan = found, plan
+        return preparation
+
+    first = Preparation(environ, None)
+    first.run(None)
+    found, plan = first.inspection, first.plan
+    preparations = [checked(40), checked(50)]
+    held = prepare._write_run(preparations[0], True, [])
+    assert held is not None
+    for preparation in (preparations[1], checked(60), checked(70, **{EDITS: FRESH})):
+        with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}"):
+            prepare._write_run(preparation, True, [])
+    held.release()
+    with pytest.raises(UserError, match="another start has prepared .* while this one was checked"):
+        prepare._write_run(preparations[1], True, [])
+    assert json.loads(paths.overrides.read_text())["params"] == {"train_batch_size": 40}
+    # Two that start over: what the first one has prepared is not moved aside by the second.
+    preparations = [checked(size, **{EDITS: FRESH}) for size in (80, 90)]
+    was_done = list[str]()
+    held = prepare._write_run(preparations[0], True, was_done)
+    assert held is not None and held.token in paths.lock.read_text()
+    assert was_done == [f"the run that was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
+    with pytest.raises(UserError, match="is in use by"):
+        prepare._write_run(preparations[1], True, [])
+    held.release()
+    with pytest.raises(UserError, match="another start has prepared"):
+        prepare._write_run(preparations[1], True, [])
+    assert json.loads(paths.overrides.read_text())["params"] == {"train_batch_size": 80}
+    assert not (tmp_path / "run_before_2").exists()
+
+
 def test_a_signal_during_the_checks_says_that_nothing_was_started() -> None:
     program = (
-        "import os, signal, time\nfrom tfagents_system.launch import prepare\n"
+        "import os, signal, sys, time\nfrom tfagents_system.launch import prepare\n"
         "class Checks:\n    def close(self):\n        print('closed', flush=True)\n"
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        "with prepare._closed_on_signals(Checks()):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(20)\n"
+        "with prepare._closed_on_signals(Checks()) as was_done:\n    was_done += sys.argv[1:]\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(20)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", program, "the run is in run_before_1 now"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (-signal.SIGINT, "closed\n")
-    assert ended.stderr == "stopped by SIGINT: nothing was started\n"
+    assert ended.stderr == "stopped by SIGINT: nothing was started; the run is in run_before_1 now\n"
 
 
 def test_what_was_interrupted_is_completed_in_the_run_that_set_names(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.support.machines import flat
 from tests.support.waiting import until
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import sweep, sweep_plan
+from tfagents_system.launch.run_settings import EDITS, TAKE, jobs_of
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Place, Task, TaskRunner
 from tfagents_system.machine.gpus import FOUND
@@ -475,6 +476,34 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
     assert sweep.main([*command, "--fresh"]) == 0
     assert [task.state for task in started] == [DONE, WAITING, WAITING]
     assert [path.name for path in folder.glob("logs/try_before_*")] == ["try_before_1_task_1"]
+
+
+@pytest.mark.parametrize("option", ["--take_edits", "--fresh"])
+def test_each_sweep_of_a_requeued_job_does_once_with_each_task_what_it_asks_for(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """The job's script has `sweep.sh V` before it, in which it was requeued."""
+    command = [str(vars_file), "--seeds", "0"]
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    def record(environ: Mapping[str, str]) -> None:
+        """As the start of the task does."""
+        run = begun(vars_file.parent, 0).run_json
+        edits = {EDITS: TAKE} if "--take_edits" in started[-1].command else {}
+        jobs = {"jobs": ["7", *jobs_of({**environ, **edits})], "jobs_without_options": []}
+        run.write_text(json.dumps(json.loads(run.read_text()) | jobs))
+
+    assert sweep.main(command) == 0
+    record(started[-1].environ)
+    moved = []
+    for _ in range(2):
+        assert sweep.main([*command, option]) == 0
+        record(started[-1].environ)
+        moved.append(len(list(vars_file.parent.glob("logs/try_before_*"))))
+    options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
+    assert options == [{"--keep"}, {"--take_edits"} if option == "--take_edits" else set(), {"--keep"}]
+    assert moved == [int(option == "--fresh")] * 2
 
 
 @pytest.mark.parametrize(

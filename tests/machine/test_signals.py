@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import gone
 from tfagents_system.machine import signals
-from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.signals import StopFlag, is_orphan
 from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +179,11 @@ def test_a_role_dies_with_its_supervisor() -> None:
     process.kill()
     process.wait()
     assert gone(role_pid, 10.0)
+
+
+def test_what_is_no_pid_is_no_supervisor_that_is_gone() -> None:
+    told = [is_orphan({"TFAGENTS_SUPERVISOR_PID": text}) for text in ("", "none", str(os.getppid()), "999999999")]
+    assert told == [False, False, False, True] and not is_orphan({})
 
 
 def test_a_role_whose_supervisor_died_before_ends_at_once() -> None:

@@ -240,6 +240,10 @@ def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsy
     assert main([]) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["run", "pendulum", "pendulum_before_1"] and not err
+    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
+    assert main([]) == 2 and f"there is no run in {tmp_path}/runs: give" in capsys.readouterr().err
+    put(tmp_path / "runs" / "reach", status(name="reach"))
+    assert main([]) == 0 and capsys.readouterr().out.splitlines()[1].startswith("reach ")
     monkeypatch.setenv("SAC_EXP_DIR", str(tmp_path / "logs" / "pendulum_before_1"))
     assert main([]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "pendulum_before_1"]

@@ -503,12 +503,24 @@ def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path,
         (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
         assert start("--take_edits", **job).code == 0
     assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+
+
+@pytest.mark.parametrize("jobs", [{}, {"jobs": ["7"]}])
+def test_a_job_that_began_under_an_earlier_version_does_nothing_again(
+    environ: dict[str, str], project: Path, start: Starter, jobs: dict[str, list[str]]
+) -> None:
+    """Those did not record jobs, or not what they asked for."""
+    paths = write(environ, folder=project)
+    train(paths)
     run = json.loads(paths.run_json.read_text())
-    del run["jobs"]
-    paths.run_json.write_text(json.dumps(run))
-    done = start("--reset_training", **job)
-    assert done.code == 0 and "was done by an earlier start" in done.told, "an earlier version did not record its jobs"
+    del run["jobs"], run["jobs_without_options"]
+    paths.run_json.write_text(json.dumps({**run, **jobs}))
+    for count in "12":
+        done = start("--reset_training", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=count)
+        assert done.code == 0 and "was done by an earlier start" in done.told, count
     assert "resets" not in json.loads(paths.run_json.read_text())
+    assert start("--reset_training", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="1").code == 0
+    assert len(json.loads(paths.run_json.read_text())["resets"]) == 1, "another job's is its own"
 
 
 def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:

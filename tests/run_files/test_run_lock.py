@@ -6,9 +6,11 @@ import errno
 import fcntl
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,106 @@ def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_wait
             assert (refused_after_secs() < 0.4) == is_at_once, state
     write_json(paths.status_json, {"run": run, "roles": {}})
     RunLock(paths).refuse_at_work()  # It has ended.
+
+
+@pytest.mark.parametrize(
+    ("age_secs", "host", "is_refused"), [(0.0, "node1", True), (3600.0, "node1", False), (0.0, "node2", False)]
+)
+def test_a_run_of_another_host_is_at_work_while_it_is_heard_of_and_one_of_this_host_while_its_process_lives(
+    paths: RunPaths, age_secs: float, host: str, is_refused: bool
+) -> None:
+    """A node that died, or a supervisor that was killed, wrote that it is running; another start holds the file."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    write_owner(paths, age_secs, pid=ended.pid, host=host)
+    run = {"state": "running", "pid": ended.pid, "host": host, "updated_at": time.time() - age_secs}
+    write_json(paths.status_json, {"run": run, "roles": {}})
+    with open(paths.lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        lock = RunLock(paths, {}, "node2")
+        if is_refused:
+            with pytest.raises(UserError, match=f"pid {ended.pid} on node1"):
+                lock.refuse_at_work()
+        else:
+            lock.refuse_at_work()
+            threading.Timer(0.1, fcntl.flock, (held, fcntl.LOCK_UN)).start()
+            with lock:
+                assert lock.is_own()
+
+
+def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths) -> None:
+    with start(paths, "node1") as earlier:
+        run = {"state": "running", "pid": os.getpid(), "host": "node1", "updated_at": time.time()}
+        write_json(paths.status_json, {"run": run, "roles": {}})
+        start(paths, "node2", restarts=1).refuse_at_work()
+        with pytest.raises(UserError, match="SLURM job 12"):
+            start(paths, "node2", job="13", restarts=1).refuse_at_work()
+        assert earlier.is_own()
+
+
+def test_a_lock_stays_with_its_process_when_another_program_replaces_it(paths: RunPaths) -> None:
+    """Others are refused from before to after."""
+    own = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom tfagents_system.run_files.run_lock import *\n"
+        f"from tfagents_system.run_files.run_paths import RunPaths\npaths = RunPaths(Path({str(paths.exp_dir)!r}))\n"
+    )
+    then = own + (
+        "lock = RunLock.inherited(paths)\nprint(lock.token, lock.is_own(), RunLock.inherited(paths), flush=True)\n"
+        "assert HANDLE_VARIABLE not in os.environ\nwith lock:\n    time.sleep(60)\n"
+    )
+    program = own + (
+        "lock = RunLock(paths)\nlock.acquire()\nprint(lock.token, flush=True)\n"
+        "_, os.environ[HANDLE_VARIABLE] = lock.hand_over()\n"
+        f"os.execv(sys.executable, [sys.executable, '-c', {then!r}])\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        token = process.stdout.readline().strip()
+        with open(paths.lock, "rb") as file:
+            refused = 0
+            while not select.select([process.stdout], [], [], 0.01)[0]:
+                refused += RunLock(paths).is_held(file.fileno(), fcntl.LOCK_SH)
+                assert process.poll() is None and (RunLock(paths).is_held(file.fileno(), fcntl.LOCK_SH))
+        assert process.stdout.readline() == f"{token} True None\n" and refused > 0
+        with pytest.raises(UserError, match=f"in use by the run with pid {process.pid} on"):
+            RunLock(paths).acquire()
+        process.kill()
+
+
+def test_a_handle_of_another_run_or_of_no_open_file_is_no_lock(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunLock(RunPaths(tmp_path / "other")) as other, RunLock(paths) as lock:
+        for handle in (other.hand_over()[1], f"999,{lock.token}", "", f"{lock.hand_over()[0]},another"):
+            monkeypatch.setenv(run_lock.HANDLE_VARIABLE, handle)
+            assert RunLock.inherited(paths) is None, handle
+
+
+def test_the_holder_has_the_directory_that_is_new_in_the_place_of_the_one_it_moved(paths: RunPaths) -> None:
+    aside = RunPaths(paths.exp_dir.with_name("aside"))
+    with RunLock(paths) as lock:
+        paths.exp_dir.rename(aside.exp_dir)
+        lock.acquire()
+        assert lock.is_own() and aside.lock.read_text() == "" and owner_of_run(aside) is None
+        with pytest.raises(UserError, match=f"pid {os.getpid()}"):
+            RunLock(paths).acquire()
+
+
+def test_whoever_waits_for_a_directory_that_is_moved_takes_the_next_one(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, waits = RunLock(paths), RunLock(paths)
+    lock.acquire()
+
+    def move(secs: float) -> None:
+        if not (paths.exp_dir.with_name("aside")).exists():
+            paths.exp_dir.rename(paths.exp_dir.with_name("aside"))
+
+    monkeypatch.setattr(time, "sleep", move)
+    waits.acquire()
+    assert waits.is_own() and not lock.is_own()
+    waits.release()
 
 
 def test_a_requeued_job_takes_over_from_its_earlier_attempt_and_from_nothing_else(paths: RunPaths) -> None:

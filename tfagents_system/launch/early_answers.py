@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.edit_checks import EditChecks
@@ -12,12 +14,13 @@ from tfagents_system.launch.run_settings import EDITS, FRESH, RESET, TAKE, RunSe
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import read_variables, unknown_names
 
 
 def is_done_already(settings: RunSettings, vars_file: Path | None) -> bool:
-    """Whether the run is finished for all that this start asks for, which is then told; in doubt the checks decide.
+    """Whether the run is finished and this start is like the one that it has finished with, which is then told.
+
+    All else, and all that is in doubt, is for the checks.
 
     Raises:
       UserError: The run is at work.
@@ -31,16 +34,41 @@ def is_done_already(settings: RunSettings, vars_file: Path | None) -> bool:
     asks_for_more = environ.get(EDITS) in (FRESH, TAKE) or RESET in environ
     # A params file may read variables of its own.
     may_differ = [*findings, *settings.findings, *unknown_names(name for name in environ if name.startswith("SAC_"))]
-    if asks_for_more or may_differ or not run_directory.has_begun(paths):
+    if asks_for_more or may_differ or not run_directory.is_finished(paths):
         return False
-    is_finished = run_directory.is_finished(paths, settings.overrides) and _is_unchanged(paths, settings.overrides)
-    edited = Check("")
-    if is_finished:
-        EditChecks().look(values, environ, paths, environ.get(EDITS), edited)
-    if not is_finished or edited.errors or edited.notes:
+    try:
+        if not _has_same_inputs(paths, settings, values):
+            return False
+    except OSError:  # A copy is missing.
         return False
     tell_finished(values["exp_name"], paths)
     return True
+
+
+def _has_same_inputs(paths: RunPaths, settings: RunSettings, values: Mapping[str, Any]) -> bool:
+    """Whether settings, the user's files and the run's copies of them are those of the newest start.
+
+    Raises:
+      OSError: A copy can't be read.
+    """
+    kept: Mapping[str, str] = run_inputs.kept_digests(paths) or {}
+    if not kept and not params_folder.is_kept_otherwise(values["params"]):
+        return False  # There is nothing with which the files beside the params could be compared.
+    are_copies = (
+        run_directory.had_settings(paths, settings.overrides)
+        and run_inputs.are_what_it_began_with(paths, paths.params, paths.config) == (True, True)
+        and params_folder.digests(paths.params_folder, kept) == kept
+    )
+    if not are_copies or any(map(_reads_variables, [paths.params, *(paths.params_folder / name for name in kept)])):
+        return False
+    edited = Check("")
+    EditChecks().look(values, settings.environ, paths, settings.environ.get(EDITS), edited)
+    return not (edited.errors or edited.notes)
+
+
+def _reads_variables(file: Path) -> bool:
+    """Whether Python code may read variables of the environment: then nothing tells whether it is as it was."""
+    return file.suffix == ".py" and re.search(rb"environ|getenv", file.read_bytes()) is not None
 
 
 def tell_finished(name: str, paths: RunPaths) -> None:
@@ -59,14 +87,3 @@ def _what_goes_on(why_early: str | None) -> str:
     if not why_early:
         return "num_iter=N"
     return "num_env_steps=N" if why_early.startswith("num_env_steps") else "stop_when=... or max_hours=..."
-
-
-def _is_unchanged(paths: RunPaths, overrides: Overrides) -> bool:
-    """Whether settings and the run's own copies are those with which it has finished."""
-    if overrides.params != Overrides.read(paths.overrides).params:
-        return False
-    kept: Mapping[str, str] = run_inputs.kept_digests(paths) or {}
-    return (
-        run_inputs.are_what_it_began_with(paths, paths.params, paths.config) == (True, True)
-        and params_folder.digests(paths.params_folder, kept) == kept
-    )

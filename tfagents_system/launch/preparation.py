@@ -51,12 +51,13 @@ class Preparation:
 
     Attributes:
       overrides: How the run differs from what its files say.
+      run_json: As of RunSettings.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
         self.checks = Checklist()
         settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
-        environ, self.overrides = settings.environ, settings.overrides
+        environ, self.overrides, self.run_json = settings.environ, settings.overrides, settings.run_json
         self.plan: CpuPlan | None = None
         self.inspection = Inspection()
         self._kept = KeptFolder()

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import finish_interrupted, reset_in_words
 from tfagents_system.launch.run_settings import (
+    ASKED,
     CARRIER,
     CATCH_UP,
     EDITS,
@@ -48,6 +50,7 @@ from tfagents_system.launch.run_settings import (
     add_edit_options,
     asked_once,
     edits_of_start,
+    file_of,
     has_done_its_part,
     is_again,
     jobs_of,
@@ -58,6 +61,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
@@ -66,6 +70,8 @@ from tfagents_system.settings.variables import read_variables
 
 # Checks whose findings say what of other runs this one begins with.
 _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
+# From its end on the run directory says what these do.
+_OF_THIS_START = (CARRIER, EDITS, ASKED, RESET, CATCH_UP, SUBMITTED_AGAIN, HANDLE_VARIABLE)
 _STDERR = 2
 
 
@@ -93,12 +99,29 @@ def prepare(
     fork_server: ForkServer | None = None,
     settings: RunSettings | None = None,
 ) -> bool:
-    """Checks and prepares a run; False if it is finished already.
+    """Checks and prepares a run; False if it is finished already. For the arguments see `prepare_and_hold`."""
+    lock = prepare_and_hold(environ, vars_file, quiet_plan, fork_server, settings)
+    if lock is not None:
+        lock.release()
+    return lock is not None
+
+
+def prepare_and_hold(
+    environ: Mapping[str, str],
+    vars_file: Path | None,
+    quiet_plan: bool = False,
+    fork_server: ForkServer | None = None,
+    settings: RunSettings | None = None,
+) -> RunLock | None:
+    """Checks and prepares a run.
 
     Args:
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       fork_server: A user's own code then runs in a child of it, else in this process.
       settings: What is overridden; by default what the environment says.
+
+    Returns:
+      The lock of its directory: until it is released, no other start writes there. None if the run is finished already.
 
     Raises:
       UserError: With all findings.
@@ -106,21 +129,27 @@ def prepare(
     if settings is None:
         finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
-    with _closed_on_signals(preparation):
+    with _closed_on_signals(preparation) as was_done:
         preparation.run(fork_server)
-        return _write_run(preparation, quiet_plan)
+        return _write_run(preparation, quiet_plan, was_done)
 
 
 @contextlib.contextmanager
-def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
-    """Closes it at the end, even if a signal ends this process, which says so: a copied folder may be large."""
+def _closed_on_signals(preparation: Preparation) -> Iterator[list[str]]:
+    """Closes it at the end, even if a signal ends this process, which says so: a copied folder may be large.
+
+    Yields:
+      For what the user must know of then, though nothing was started.
+    """
+    was_done = list[str]()
 
     def end(number: int, frame: types.FrameType | None) -> None:
         del frame
         preparation.close()
         with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
             after = "\n" if os.isatty(_STDERR) else ""  # `^C`, or a bar.
-            os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: nothing was started\n".encode())
+            words = "; ".join(["nothing was started", *was_done])
+            os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: {words}\n".encode())
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -129,25 +158,25 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[None]:
     for number in ends:
         signal.signal(number, end)
     try:
-        yield
+        yield was_done
     finally:
         for number in ends:
             signal.signal(number, signal.SIG_DFL)
         preparation.close()
 
 
-def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
+def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) -> RunLock | None:
+    """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
     _tell_notes(preparation.checks, preparation.plan)
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
-    if preparation.edits == FRESH and paths.run_json.exists():
-        print(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
-    with RunLock(paths):
+    with contextlib.ExitStack() as unless_handed_over:
+        lock = unless_handed_over.enter_context(RunLock(paths))
+        _begin_in(paths, lock, preparation, was_done)
         uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
-        changes = run_directory.changes(paths, preparation.overrides, variables)
-        reset = preparation.reset
+        changes, reset = run_directory.changes(paths, preparation.overrides, variables), preparation.reset
         run_directory.write_inputs(
             paths,
             variables,
@@ -161,25 +190,46 @@ def _write_run(preparation: Preparation, quiet_plan: bool) -> bool:
         )
         run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
         write_atomically(paths.specs, inspection.specs)
-    if (seed := preparation.seed) != variables.seed:
-        print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
-    if run_directory.is_finished(paths):
-        tell_finished(variables.exp_name, paths)
-        return False
-    used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
-    print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
-    if reset is not None:
-        print(
-            f"reset: {reset_in_words(preparation.environ)}. What was there before is in {paths.exp_dir / reset.before}"
+        if (seed := preparation.seed) != variables.seed:
+            print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
+        if run_directory.is_finished(paths):
+            tell_finished(variables.exp_name, paths)
+            return None
+        used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
+        print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+        if reset is not None:
+            before = paths.exp_dir / reset.before
+            print(f"reset: {reset_in_words(preparation.environ)}. What was there before is in {before}")
+        if changes:
+            print(f"changed for this run from now on: {changes}")
+        if words := preparation.overrides.in_words():
+            print(f"settings: {words}")
+        _tell_beginning(preparation.checks)
+        if not quiet_plan:
+            print(preparation.plan.table())
+        unless_handed_over.pop_all()
+    return lock
+
+
+def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:
+    """For the holder of the lock: the directory is as it was for the checks, and with --fresh a new one.
+
+    Raises:
+      UserError: Another start has prepared it meanwhile.
+    """
+    if file_of(paths) != preparation.run_json:
+        raise UserError(
+            f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
+            "choose another SAC_EXP_NAME"
         )
-    if changes:
-        print(f"changed for this run from now on: {changes}")
-    if words := preparation.overrides.in_words():
-        print(f"settings: {words}")
-    _tell_beginning(preparation.checks)
-    if not quiet_plan:
-        print(preparation.plan.table())
-    return True
+    if preparation.edits == FRESH and paths.run_json.exists():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            was_done.append(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
+            print(was_done[-1])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
 
 
 def _tell_notes(checks: Checklist, plan: CpuPlan) -> None:
@@ -254,12 +304,13 @@ def main() -> int:
         if fork_server is not None:
             fork_server.close()
         return code
-    is_to_run = prepare(
-        os.environ, args.vars_file, quiet_plan=args.then is not None, fork_server=fork_server, settings=settings
-    )
-    if not is_to_run or args.then is None:
+    if args.then is None:
+        prepare(os.environ, args.vars_file, fork_server=fork_server, settings=settings)
         return EXIT_DONE
-    _become(args.then, args.vars_file, fork_server)
+    lock = prepare_and_hold(os.environ, args.vars_file, True, fork_server, settings)
+    if lock is not None:
+        _become(args.then, args.vars_file, fork_server, lock)
+    return EXIT_DONE
 
 
 def _leave_out_what_was_done(args: argparse.Namespace) -> None:
@@ -290,26 +341,21 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         os.environ[CATCH_UP] = "1"
 
 
-def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None) -> NoReturn:
-    """The program replaces this process, and gets its fork server."""
+def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None, lock: RunLock) -> NoReturn:
+    """The program replaces this process, and gets its fork server and the lock of the run directory."""
     sys.stdout.flush()
-    for name in (
-        CARRIER,
-        EDITS,
-        RESET,
-        CATCH_UP,
-        SUBMITTED_AGAIN,
-        HANDLE_VARIABLE,
-    ):  # From here on the run directory says it.
+    for name in _OF_THIS_START:
         os.environ.pop(name, None)
     os.environ["TFAGENTS_PYTHON"] = sys.executable
-    handed_over = 2
+    descriptor, os.environ[LOCK_VARIABLE] = lock.hand_over()
+    handed_over = [_STDERR, descriptor]
     if fork_server is not None:
         with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.
-            handed_over, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
+            descriptor, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
+            handed_over.append(descriptor)
     # The next programs must not inherit what an environment has opened.
-    os.closerange(3, handed_over)
-    os.closerange(handed_over + 1, 1024)
+    for kept, next_kept in itertools.pairwise([*sorted(handed_over), 1024]):
+        os.closerange(kept + 1, next_kept)
     os.execv(program, [str(program), *([str(vars_file)] if vars_file else [])])
 
 

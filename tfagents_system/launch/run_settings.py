@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.errors import UserError, shown
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import run_directory, run_starts
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import GridError, read_grid
@@ -29,6 +29,8 @@ FOLDER = "TFAGENTS_PARAMS_FOLDER"
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
+# What the sweep that makes this start has done for it, as of `asked_once`: it moves runs aside before it starts any.
+ASKED = "TFAGENTS_ASKED"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 _GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
@@ -41,11 +43,13 @@ class RunSettings:
 
     Attributes:
       environ: The environment with all overridden variables.
+      run_json: Which run.json the run has, see `file_of`: another start that prepares it writes another one.
     """
 
     environ: dict[str, str]
     overrides: Overrides
     findings: tuple[str, ...] = ()
+    run_json: tuple[int, int] | None = None
 
 
 def resolve(
@@ -68,10 +72,11 @@ def resolve(
     overrides, found = Overrides.from_settings(settings, environ)
     findings += found + _name_without_effect(environ, overrides)
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
+    run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
+    run_json = file_of(run)  # Before anything else of the run is read.
     try:
-        is_of_run = "exp_dir" in values and environ.get(EDITS) != FRESH
         overrides = run_directory.overrides_of_run(
-            RunPaths(values["exp_dir"]) if is_of_run else None,
+            run if environ.get(EDITS) != FRESH else None,
             overrides,
             joins="server" in values,
             has_new_agent=environ.get(RESET) == AGENT,
@@ -82,7 +87,19 @@ def resolve(
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[_SEED] = seed
     resolved[CARRIER] = overrides.to_json()
-    return RunSettings(resolved, overrides, tuple(findings))
+    return RunSettings(resolved, overrides, tuple(findings), run_json)
+
+
+def file_of(run: RunPaths | None) -> tuple[int, int] | None:
+    """A run's run.json, which is replaced as a whole: its inode, and when it was written, in ns.
+
+    None where there is none, or it is out of reach, which others report.
+    """
+    try:
+        found = run.run_json.stat() if run is not None else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns) if found is not None else None
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
@@ -111,7 +128,7 @@ def job_of(environ: Mapping[str, str]) -> str | None:
 def jobs_of(environ: Mapping[str, str]) -> list[str]:
     """What run.json records of the SLURM job that makes this start: its id, and with it what the start does once."""
     job = job_of(environ)
-    asked = asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
+    asked = environ.get(ASKED) or asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
     return [] if job is None else list(dict.fromkeys([job, f"{job} {asked}".rstrip()]))
 
 
@@ -122,22 +139,20 @@ def asked_once(edits: str | None, reset: str | None, catches_up: bool) -> str:
     return " ".join([*words, *(["--catch_up"] if catches_up else [])])
 
 
-def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str], asked: str = "") -> bool:
+def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str], asked: str) -> bool:
     """Whether an earlier start by the same job has done with this run what the job asks for once, as by --fresh.
 
     Args:
       run: Its directory; None: whatever it is.
       environ: Of this start.
-      asked: What this command of the job's script asks for, see `asked_once`; empty: the job asks for one thing.
+      asked: What this command of the job's script asks for, see `asked_once`.
     """
     job = job_of(environ)
-    return is_again(environ) and (
-        run is None or job is None or run_directory.was_started_by(run, f"{job} {asked}".rstrip())
-    )
+    return is_again(environ) and (run is None or job is None or run_starts.was_started_by(run, job, asked))
 
 
-def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str], asked: str = "") -> str | None:
-    """What this start does about edits where `edits` is asked for: a job does it once with each of its runs."""
+def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str], asked: str) -> str | None:
+    """What this start does about edits where `edits` is asked for: each command of a job does it once with each run."""
     return KEEP if is_again(environ) and (edits is None or has_done_its_part(run, environ, asked)) else edits
 
 

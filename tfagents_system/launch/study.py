@@ -26,7 +26,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options, edits_of_start
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options, asked_once, edits_of_start
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -111,7 +111,7 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
         plan = StudyPlan(args.trials, args.pruner)
         write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
     settings = [word for text in args.assignments for word in ("--set", text)]
-    edits = edits_of_start(args.edits, None, os.environ)
+    edits = edits_of_start(args.edits, None, os.environ, asked_once(args.edits, None, False))
     settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]

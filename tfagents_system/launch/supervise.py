@@ -43,22 +43,27 @@ def main() -> int:
     args = parser.parse_args()
     stop = StopFlag.of_supervisor()
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
+    lock = RunLock.inherited(RunPaths(variables.exp_dir))
     start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
     fork_server = ForkServer.inherited()
     if fork_server is None and variables.fork_roles:
         fork_server = start_server()
-    return supervise(variables, stop, RoleStarter(fork_server=fork_server, start_server=start_server))
+    return supervise(variables, stop, RoleStarter(fork_server=fork_server, start_server=start_server), lock)
 
 
-def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter) -> int:
+def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock | None = None) -> int:
     """Holds what the run needs and runs it to its end.
+
+    Args:
+      lock: Of the run directory, if the program before this one has taken it.
 
     Raises:
       UserError: Its directory, its CPUs or its port are in use.
     """
     paths = RunPaths(variables.exp_dir)
-    wait_for_orphans(paths, variables.save_deadline_secs)
-    with RunLock(paths) as lock:
+    if lock is None:
+        wait_for_orphans(paths, variables.save_deadline_secs)
+    with lock or RunLock(paths) as lock:
         run_inputs.finish_install(paths)
         if run_directory.is_finished(paths):
             return EXIT_DONE

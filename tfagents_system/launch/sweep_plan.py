@@ -19,11 +19,13 @@ from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.run_settings import (
+    ASKED,
     EDIT_OPTIONS,
     EDITS,
     FRESH,
     TAKE,
     RunSettings,
+    asked_once,
     edits_of_start,
     is_again,
     resolve,
@@ -43,7 +45,7 @@ from tfagents_system.machine.topology import (
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import run_directory, run_inputs
-from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
@@ -85,7 +87,7 @@ class SweepPlan:
         self._vars_file = vars_file
         self._assignments = assignments
         self._is_open = is_open
-        self._edits = edits
+        self._edits, self._asked = edits, asked_once(edits, None, False)
         self._to_move: list[Task] = []
         self._edit_checks = EditChecks()
         self._values: list[dict[str, Any]] = []
@@ -141,7 +143,8 @@ class SweepPlan:
         """
         for task in self._to_move:
             wait_for_orphans(task.paths, task.save_secs)
-            run_inputs.move_aside(task.paths)
+            with RunLock(task.paths):
+                run_inputs.move_aside(task.paths)
         if self._to_move:
             name = self._to_move[0].paths.exp_dir.name.rpartition("_task_")[0]
             print(f"{len(self._to_move)} runs that were there are in {name}_before_<n>_task_<id> now", flush=True)
@@ -162,7 +165,7 @@ class SweepPlan:
             number=number,
             settings=dict(settings) | {setting.name: setting.value for setting in given},
             command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
-            environ={**os.environ, TASK: str(number)},
+            environ={**os.environ, TASK: str(number), ASKED: self._asked},
             paths=paths,
             save_secs=values.get("save_deadline_secs", 60.0),
         )
@@ -188,7 +191,7 @@ class SweepPlan:
         seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
         texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
         run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
-        if edits := edits_of_start(self._edits, run, environ):
+        if edits := edits_of_start(self._edits, run, environ, self._asked):
             environ[EDITS] = edits
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)

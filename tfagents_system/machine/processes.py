@@ -106,16 +106,16 @@ def _supervisors_in(environ: Collection[bytes]) -> set[int]:
 def _as_known_to(pid: int, pids: Collection[int]) -> set[int]:
     """What processes are called in the pid namespace of `pid`, which is a container's own; without those outside."""
     depth = len(_namespace_pids(pid))
-    return {known[depth - 1] for each in pids if depth and len(known := _namespace_pids(each)) >= depth}
+    return {known[depth - 1] for each in pids if len(known := _namespace_pids(each)) >= depth}
 
 
 def _namespace_pids(pid: int) -> list[int]:
-    """A process's pids, in our namespace first and in its own last; none for one that is gone."""
+    """A process's pids, in our namespace first and in its own last; ours alone where the kernel tells no others."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
                 return [int(each) for each in line.split()[1:]]
-    return []
+    return [pid]
 
 
 def ancestors(pid: int) -> list[int]:

@@ -117,8 +117,8 @@ def _pass_over(signal_number: int, frame: FrameType | None) -> None:
 
 def is_orphan(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this role's supervisor is gone. What stopped it has then stopped all other roles as well, all at once."""
-    supervisor = environ.get(SUPERVISOR_PID_VARIABLE)
-    return supervisor is not None and int(supervisor) != os.getppid()
+    supervisor = environ.get(SUPERVISOR_PID_VARIABLE, "")
+    return supervisor.isdigit() and int(supervisor) != os.getppid()
 
 
 def die_with_parent(number: signal.Signals | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_inputs
+from tfagents_system.run_files import run_checkpoints, run_inputs, run_starts
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
@@ -207,20 +207,21 @@ def write_inputs(
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
-    task = run_inputs.digests_of_task(inputs if are_new else run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
+    new = inputs if are_new else None
+    task = run_inputs.digests_of_task(new or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
     edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
-        **_of_params(paths, variables.params, inputs if are_new else None, before),
-        **_of_start(variables, num_iter, ends_for),
-        **{"edits": edits, "task": task},
+        **_of_params(paths, variables.params, new, before),
+        **_of_start(variables, num_iter, ends_for, kept),
+        "edits": edits,
+        "task": task,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if are_new or reset is not None:
-        new, settings = inputs if are_new else None, kept.to_json().encode()
-        run_inputs.install(paths, new, content, reset, settings, inputs if begins else None)
+        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None)
     else:
         write_atomically(paths.run_json, content)
 
@@ -234,14 +235,6 @@ def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed
     before = read_run_json(paths)
     began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
     return began == (seed, _agent_from(inputs), _kept(overrides, seed)) and run_inputs.fit_experience(paths, inputs)
-
-
-def was_started_by(paths: RunPaths, job: str) -> bool:
-    """Whether a SLURM job has started this run, or done this with it; also where an earlier version of this toolkit did
-    not record it.
-    """
-    run = read_run_json(paths)
-    return bool(run) and job in run.get("jobs", [job])
 
 
 def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
@@ -278,7 +271,7 @@ def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mappin
     }
 
 
-def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> dict[str, Any]:
+def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept: Overrides) -> dict[str, Any]:
     """What run.json has as the newest start found it."""
     return {
         "config_source": str(variables.config),
@@ -287,13 +280,13 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None) -> d
         "settings": {name: getattr(variables, name) for name in SETTINGS},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
+        **run_starts.settings_after(kept),
     }
 
 
 def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
-    all_jobs = dict.fromkeys([*before.get("jobs", []), *jobs])
-    return {"seed": seed, "jobs": list(all_jobs), "created": before.get("created", _now())}
+    return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
 
 
 def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
@@ -307,6 +300,11 @@ def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def had_settings(paths: RunPaths, overrides: Overrides) -> bool:
+    """Whether the newest start of a run had these settings, whatever its overrides.json says now."""
+    return run_starts.were_settings(paths, _kept(overrides, seed_of_run(paths, 0)))
 
 
 def write_resolved(

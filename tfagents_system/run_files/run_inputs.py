@@ -19,7 +19,6 @@ from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.meaning import digest_of_meaning
 from tfagents_system.run_files.resets import Reset
-from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.used_files import used_files
 from tfagents_system.settings.overrides import Overrides
@@ -268,15 +267,12 @@ def copy_aside(paths: RunPaths) -> Path:
 def move_aside(paths: RunPaths) -> Path:
     """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
 
-    Task 3 of a sweep goes to `<name>_before_<n>_task_3`: it is none of `<name>_task_*` any more.
-
-    Raises:
-      UserError: Another run works in it.
+    For the holder of its RunLock. Task 3 of a sweep goes to `<name>_before_<n>_task_3`: it is none of `<name>_task_*`
+    any more.
     """
-    with RunLock(paths):
-        name = re.sub(r"_task_\d+$", "", paths.exp_dir.name)
-        task = paths.exp_dir.name.removeprefix(name)
-        names = (paths.exp_dir.with_name(f"{name}_before_{n}{task}") for n in itertools.count(1))
-        aside = next(path for path in names if not path.exists())
-        os.rename(paths.exp_dir, aside)
+    name = re.sub(r"_task_\d+$", "", paths.exp_dir.name)
+    task = paths.exp_dir.name.removeprefix(name)
+    names = (paths.exp_dir.with_name(f"{name}_before_{n}{task}") for n in itertools.count(1))
+    aside = next(path for path in names if not path.exists())
+    os.rename(paths.exp_dir, aside)
     return aside

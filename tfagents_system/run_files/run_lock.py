@@ -1,7 +1,7 @@
 """Locks a run directory: for one start of a run at a time, on any machine.
 
-The supervisor holds flock on a file in it, which the kernel releases when its process dies, however it dies. The file
-says who it is (machine/holders.py).
+A start holds flock on a file in it, from before it writes its inputs until the run has ended; the kernel releases it
+when its process dies, however it dies. The file says who it is (machine/holders.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tfagents_system.run_files.heartbeat import read_heartbeat, stale_secs
 from tfagents_system.run_files.run_paths import RunPaths
 
 TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its roles.
+HANDLE_VARIABLE = "TFAGENTS_RUN_LOCK"  # `<file descriptor>,<token>`, for the program that replaces prepare.
 _LOCK_GRACE_SECS = 5.0
 _MARGIN_SECS = 5.0
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -53,16 +54,42 @@ class RunLock:
         self._stale_secs = stale_secs(paths.exp_dir)  # Of other hosts, whose heartbeats come over the network.
         self._fd: int | None = None
 
+    @classmethod
+    def inherited(cls, paths: RunPaths) -> RunLock | None:
+        """The lock that the program before this one, in the same process, has taken; None if there is none."""
+        descriptor, _, token = os.environ.pop(HANDLE_VARIABLE, "").partition(",")
+        if not descriptor:
+            return None
+        lock = cls(paths)
+        lock.token = token
+        try:
+            os.set_inheritable(int(descriptor), False)
+            lock._fd = int(descriptor)
+            is_its = os.path.samestat(os.fstat(lock._fd), os.stat(paths.lock))
+        except OSError:
+            return None
+        return lock if is_its and lock.is_own() else None
+
+    def hand_over(self) -> tuple[int, str]:
+        """For `inherited` in the program that replaces this one: an flock belongs to the open file.
+
+        Returns:
+          The file descriptor to leave open, and the value of HANDLE_VARIABLE.
+        """
+        assert self._fd is not None
+        os.set_inheritable(self._fd, True)
+        return self._fd, f"{self._fd},{self.token}"
+
     def acquire(self) -> None:
-        """Takes the lock.
+        """Takes the lock; again after the directory was moved: that of the one that is new in its place.
 
         Raises:
           UserError: Another run works in this directory; names it.
         """
-        self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
+        self._give_up()
         began = time.monotonic()
         told = False
-        while (grace_secs := self._try()) is not None:
+        while (grace_secs := self._try_in_directory()) is not None:
             owner = Holder.read(self._path)
             if self._is_earlier_start_of_this_job(owner):
                 # Its node died without telling the file server, or is about to: a new file has no lock on it.
@@ -95,9 +122,8 @@ class RunLock:
         )
 
     def release(self) -> None:
-        if self.is_own() and self._fd is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, 0)  # Nobody has it, even where flock can't be seen.
+        if self.is_own():
+            self._give_up()
         self._close()
 
     def is_own(self) -> bool:
@@ -123,6 +149,12 @@ class RunLock:
             with contextlib.suppress(OSError):
                 os.utime(self._fd)
 
+    def _give_up(self) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)  # Nobody has it, even where flock can't be seen.
+        self._close()
+
     def _close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
@@ -133,11 +165,18 @@ class RunLock:
         return _in_words(Holder.read(self._path))
 
     def __enter__(self) -> RunLock:
-        self.acquire()
+        if self._fd is None:
+            self.acquire()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
+
+    def _try_in_directory(self) -> float | None:
+        with contextlib.suppress(FileNotFoundError):  # Another start has moved it aside.
+            self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
+            return self._try()
+        return _LOCK_GRACE_SECS
 
     def _try(self) -> float | None:
         """Tries to take the lock: returns None, or how long to keep trying."""
@@ -188,8 +227,9 @@ class RunLock:
         status = read_status(self._paths.status_json)
         run = status["run"] if status is not None else {}
         is_its = owner.pid != 0 and (run.get("pid"), run.get("host")) == (owner.pid, owner.host)
-        is_gone = owner.host == self._host and not processes.is_alive(owner.pid, owner.begun)
-        return is_its and not is_gone and is_live(run) and not run.get("message")
+        if not is_its or not is_live(run) or run.get("message"):
+            return False
+        return processes.is_alive(owner.pid, owner.begun) if owner.host == self._host else self.is_alive_elsewhere()
 
     def is_alive_elsewhere(self) -> bool:
         """Whether the file's owner is on another host and was heard of lately, whatever flock says."""
