@@ -217,7 +217,8 @@ def faults_of_python(text: str) -> Iterator[str]:
 
 
 def _has(owner: Any, name: str) -> bool:
-    return hasattr(owner, name) or name in getattr(owner, "__annotations__", {}) or f"self.{name}" in _source(owner)
+    is_declared = hasattr(owner, name) or name in getattr(owner, "__annotations__", {})
+    return is_declared or re.search(rf"self\.{name}\b", _source(owner)) is not None
 
 
 @functools.cache
