@@ -88,6 +88,11 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
     ):
         done = run(ROOT / "run_script.sh", *options, cwd=tmp_path)
         assert done.returncode == 2 and done.stderr.startswith(f"error: {told}") and done.stderr.count("\n") == 1
+    for name in ("join_script.sh", "submit.sh", "sweep.sh"):
+        assert run(ROOT / name, cwd=tmp_path).stderr.startswith(f"error: VARS.sh is missing: ./{name} VARS.sh")
+        assert run(ROOT / name, "--nowhere", cwd=tmp_path).stderr.startswith(
+            "error: --nowhere: the vars file comes first"
+        )
 
 
 @pytest.mark.parametrize(

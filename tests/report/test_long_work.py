@@ -85,6 +85,12 @@ def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> 
     assert len(lines.getvalue()) - len(seen) <= len(seen.splitlines()[0]) + 1, "nothing more once it is over"
 
 
+def test_nothing_is_more_than_whole() -> None:
+    work = LongWork("run", 1500, "steps")
+    work.done = 1600
+    assert work._parts() == "1,600 of 1,500 steps (100 %)"
+
+
 @pytest.mark.parametrize(("text", "secs"), [("", 5.0), ("2", 2.0), ("0", 0.1), ("often", 5.0)])
 def test_lines_come_as_often_as_those_of_a_run(text: str, secs: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAC_LOG_SECS", text)

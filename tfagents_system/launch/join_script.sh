@@ -38,10 +38,8 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   usage
   exit 0
 fi
-if (($# < 1)) || [[ $1 == -* ]]; then
-  usage >&2
-  exit 2
-fi
+(($#)) || fail "VARS.sh is missing: ${TFAGENTS_COMMAND:-./join_script.sh} VARS.sh --to RUN, or --help"
+[[ $1 != -* ]] || fail "$1: the vars file comes first, as in ${TFAGENTS_COMMAND:-./join_script.sh} my_vars.sh --to RUN"
 tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 # In a copy of the repository without links this file lies at its top.
 [[ -d $tfagents_root/tfagents_system ]] || tfagents_root=$(cd "$tfagents_root/../.." && pwd)

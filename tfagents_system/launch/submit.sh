@@ -40,10 +40,8 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   usage
   exit 0
 fi
-if (($# == 0)) || [[ $1 == -* ]]; then
-  usage >&2
-  exit 2
-fi
+(($#)) || fail "VARS.sh is missing: ${TFAGENTS_COMMAND:-./submit.sh} VARS.sh, or --help"
+[[ $1 != -* ]] || fail "$1: the vars file comes first, as in ${TFAGENTS_COMMAND:-./submit.sh} my_vars.sh --time 4:00:00"
 [[ -f $1 && -r $1 ]] || fail "vars file $1 is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 tfagents_vars_folder=$(dirname "$(readlink -f "$tfagents_vars")") # As Python has it.

@@ -21,16 +21,13 @@ for argument in "$@"; do
     exit 0
   fi
 done
-if (($# == 0)); then
-  usage >&2
-  exit 2
-fi
 
 fail() {
   echo "error: $*" >&2
   exit 2
 }
 
+(($#)) || fail "VARS.sh is missing: ${TFAGENTS_COMMAND:-./sweep.sh} VARS.sh --seeds 0-4, or --help"
 [[ $1 != -* ]] || fail "$1: the vars file comes first, as in ./sweep.sh my_vars.sh --seeds 0-4"
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 # In a copy of the repository without links this file lies at its top.
