@@ -199,8 +199,9 @@ def test_the_holder_has_the_directory_that_is_new_in_the_place_of_the_one_it_mov
             RunLock(paths).acquire()
 
 
+@pytest.mark.parametrize("is_moved_early", [True, False])
 def test_whoever_waits_for_a_directory_that_is_moved_takes_the_next_one(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, is_moved_early: bool
 ) -> None:
     lock, waits = RunLock(paths), RunLock(paths)
     lock.acquire()
@@ -209,7 +210,16 @@ def test_whoever_waits_for_a_directory_that_is_moved_takes_the_next_one(
         if not (paths.exp_dir.with_name("aside")).exists():
             paths.exp_dir.rename(paths.exp_dir.with_name("aside"))
 
+    makes = Path.mkdir
+
+    def make_first(path: Path, **options: Any) -> None:
+        """It is moved between two looks at it, or after the second one."""
+        monkeypatch.setattr(Path, "mkdir", makes)
+        move(0.0)
+
     monkeypatch.setattr(time, "sleep", move)
+    if is_moved_early:
+        monkeypatch.setattr(Path, "mkdir", make_first)
     waits.acquire()
     assert waits.is_own() and not lock.is_own()
     waits.release()
