@@ -133,3 +133,14 @@ def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: A
     assert note.startswith(told) and checks.errors == []
     assert report(observing(shape, dtype), **OWN)[0].notes == []
     assert report(observing((17,), dtype))[0].notes == []
+
+
+def test_steps_of_faults_count_from_the_episode_s_start() -> None:
+    class Late(CounterEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, np.nan if len(self.actions) == 3 else reward, *rest
+
+    found = Check("contract")
+    check_contract(Late(truncate_at=2), found)
+    assert found.errors == ["the reward of step 1 must be a finite number, found nan: correct what computes it"]
