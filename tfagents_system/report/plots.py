@@ -188,7 +188,8 @@ def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
 
 def _thousands(value: float, _: Any = None) -> str:
     """`12,000`; small values keep their digits."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:,g}"
+    text = f"{value:,.0f}" if value == round(value) else f"{value:,g}"
+    return text.replace("-", "\N{MINUS SIGN}")  # As Matplotlib's own formatters write it.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
