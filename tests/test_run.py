@@ -23,6 +23,7 @@ from tfagents_system import export, run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.machine.processes import wait_until
 from tfagents_system.playing import play as play_module
 from tfagents_system.playing.saved_run import milestones
 from tfagents_system.report import long_work
@@ -436,9 +437,20 @@ def test_a_montage_shows_the_milestones_side_by_side(
 ) -> None:
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.001)
     monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    told = list[str]()
+    in_words, load = long_work.LongWork.__str__, play_module._load_policy
+    monkeypatch.setattr(long_work.LongWork, "__str__", lambda work: told.append(in_words(work)) or told[-1])
+
+    def load_once_it_is_told(path: Path) -> Any:
+        loading = "montage: 0 of 3 checkpoints (0 %), loading the policy, "
+        assert path.name != "policy_checkpoint_0000000008" or wait_until(
+            lambda: any(line.startswith(loading) for line in told), 10.0
+        )
+        return load(path)
+
+    monkeypatch.setattr(play_module, "_load_policy", load_once_it_is_told)
     assert run.main(["--exp_dir", str(saved.exp_dir), "--montage", "--video_dir", str(tmp_path)]) == 0
-    lines, told = (text.splitlines() for text in capsys.readouterr())
-    assert told[0].startswith("montage: 0 of 3 checkpoints (0 %), loading the policy, ")
+    lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16, 24)]
     assert [file.name for file in tmp_path.iterdir()] == ["montage.mp4"] and lines[-1] == str(tmp_path / "montage.mp4")
     reader: Any = imageio.get_reader(tmp_path / "montage.mp4")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
+from tests.support.ports import free_port
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring
@@ -107,7 +108,9 @@ def finished(tmp_path_factory):
     """A run in which one of each kind has joined, and the exit codes of these."""
     folder = tmp_path_factory.mktemp("kinds")
     params = PARAMS.replace("{folder}", str(folder))
-    run = UserRun(folder, params, {"horizon": HORIZON}, num_collect_workers=1, max_workers=4)
+    # A port that no run chooses by itself: over plain loopback those that joined would take the next one's for theirs.
+    variables = {"num_collect_workers": 1, "max_workers": 4, "reverb_port": free_port()}
+    run = UserRun(folder, params, {"horizon": HORIZON}, **variables)
     with (folder / "output.txt").open("w") as output:
         process = run.start(stdout=output)
     workers = {}
