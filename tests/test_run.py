@@ -439,7 +439,10 @@ def test_a_montage_shows_the_milestones_side_by_side(
     monkeypatch.setenv("SAC_LOG_SECS", "0.1")
     told = list[str]()
     in_words, load = long_work.LongWork.__str__, play_module._load_policy
-    monkeypatch.setattr(long_work.LongWork, "__str__", lambda work: told.append(in_words(work)) or told[-1])
+
+    def tell(work: long_work.LongWork) -> str:
+        told.append(in_words(work))
+        return told[-1]
 
     def load_once_it_is_told(path: Path) -> Any:
         loading = "montage: 0 of 3 checkpoints (0 %), loading the policy, "
@@ -448,6 +451,7 @@ def test_a_montage_shows_the_milestones_side_by_side(
         )
         return load(path)
 
+    monkeypatch.setattr(long_work.LongWork, "__str__", tell)
     monkeypatch.setattr(play_module, "_load_policy", load_once_it_is_told)
     assert run.main(["--exp_dir", str(saved.exp_dir), "--montage", "--video_dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -59,8 +59,8 @@ def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen
 
 def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAC_EXP_DIR", "/logs/a run")
-    waits = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(["sh", "-c", "echo ready; read answer"], **waits) as process:
+    waits = ["sh", "-c", "echo ready; read answer"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"  # Its environment is there.
         told = str(Holder.of_pid(process.pid))
         process.kill()
