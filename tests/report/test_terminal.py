@@ -290,6 +290,6 @@ def test_a_view_that_is_left_shows_the_end_and_nothing_more_moves():
     content["run"]["state"] = "done"
     view.leave(content)
     text = console.file.getvalue()
-    assert "done" in text and "running" not in text.rpartition("done")[2] and console._live_stack == []
+    assert "done" in text and "running" not in text.rpartition("done")[2]
     view.stop(["finished"])
     assert console.file.getvalue() == f"{text}finished\n"
