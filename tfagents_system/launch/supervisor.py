@@ -198,7 +198,7 @@ class Supervisor:
 
     def _start(self) -> None:
         for folder in (self.paths.logs, self.paths.heartbeats):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         self._guard.open()
         for heartbeat in self.paths.heartbeats.glob("*.json"):
             heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
