@@ -150,11 +150,6 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
     return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
 
 
-def edits_taken(paths: RunPaths) -> int:
-    """How often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory."""
-    return len((read_json(paths.run_json) or {}).get("edits", []))
-
-
 def are_same(paths: RunPaths, inputs: Inputs) -> bool:
     """Whether the run's copies are these files."""
     return _are_same_two(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
