@@ -23,7 +23,7 @@ from tfagents_system.launch import prepare
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs, run_starts
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -124,6 +124,11 @@ def write(
 
 def train(paths: RunPaths) -> None:
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+
+
+def update(paths: RunPaths, train_step: int) -> None:
+    """A start has trained, and saved a checkpoint."""
+    (paths.trainer_checkpoints / f"checkpoint_{train_step:010d}").mkdir(parents=True)
 
 
 def loaded_mass(paths: RunPaths) -> tuple[str, Path]:
@@ -255,7 +260,10 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
     paths = write(environ, folder=project)
     train(paths)
 
+    steps = itertools.count(6)
+
     def edits(**params: Any) -> list[str | None]:
+        update(paths, next(steps))
         write(environ, folder=project, overrides=Overrides(params=params))
         return [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]]
 
@@ -264,7 +272,7 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
     assert edits() == edits() == [None]
     paths.params.write_text(PARAMS + "    discount = 0.9\n")
     assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
-    assert run_inputs.edits_taken(paths) == 3
+    assert run_starts.edits_taken(paths) == 3
     run = run_directory.read_run_json(paths)
     for task in (None, {"params": "0", "config": "0", "settings": run["task"]["settings"]}):  # By earlier versions.
         paths.run_json.write_text(json.dumps({**run, "task": task} if task else _without(run, "task")))
@@ -273,6 +281,48 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
 
 def _without(run: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in run.items() if key != name}
+
+
+def test_an_edit_of_the_runs_own_files_counts_where_something_is_trained_with_it(
+    environ: dict[str, str], project: Path
+) -> None:
+    """A start that fails, or that finds the run finished, takes no edit."""
+    paths = write(environ, folder=project)
+    train(paths)
+    update(paths, 5)
+
+    def edits(horizon: int, **options: Any) -> list[tuple[int, str | None]]:
+        paths.config.write_text(json.dumps({"horizon": horizon}))
+        write(environ, folder=project, **options)
+        return [(edit["train_step"], edit["before"]) for edit in run_directory.read_run_json(paths)["edits"]]
+
+    assert edits(30) == edits(30) == edits(40) == [(5, None)], "this start's; those before it have trained nothing"
+    assert edits(20) == [], "undone before anything was trained with it"
+    assert edits(30) == [(5, None)]
+    update(paths, 6)
+    assert edits(30) == [(5, None)]
+    assert edits(20) == [(5, None), (6, None)], "going back is another edit"
+    assert edits(30) == [(5, None)], "as what the newest update was done with"
+    assert edits(40, take_edits=True) == [(5, None), (6, "before_edits_1")]
+    assert edits(20) == [(5, None), (6, "before_edits_1")], "what was taken on demand stays counted"
+
+
+def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "params.py").rename(project / "arm.py")
+    write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
+    assert run_inputs.origin_of_run(paths) == paths.params_folder / "params.py", "as it is called in the copy"
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def digests() -> dict[str, str]:
+        return params_folder.digests(project, params_folder.files_of(project))
+
+    found = edited_files.find(paths, project / "arm.py", project / "config.json", digests)
+    assert list(map(str, found.used)) == [f"{project}/mass_of_robot.py (line 1)"] and not found.beside
+    (paths.params_folder / "mass_of_robot.py").write_text("MASS = 3\n")
+    write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
+    assert run_starts.edits_taken(paths) == 1, "an edit of the run's copy"
 
 
 def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, str], project: Path) -> None:
@@ -285,10 +335,12 @@ def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, 
     paths = write(environ, folder=project)
     train(paths)
     mass, robot = paths.params_folder / "mass_of_robot.py", paths.params_folder / "models/robot.xml"
+    steps = itertools.count(6)
 
     def edits() -> int:
+        update(paths, next(steps))
         write(environ, folder=project)
-        return run_inputs.edits_taken(paths)
+        return run_starts.edits_taken(paths)
 
     paths.config.write_text('{\n "horizon":   20 }\n')
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = (3)  # Iterations."))
@@ -313,10 +365,10 @@ def test_an_agent_that_begins_has_no_edits_before_it(environ: dict[str, str], pr
     paths.config.write_text('{"horizon": 30}')
     write(environ, folder=project, reset=run_directory.new_reset(paths, "agent", catch_up=False))
     train(paths)
-    assert run_inputs.edits_taken(paths) == 0
+    assert run_starts.edits_taken(paths) == 0
     paths.config.write_text('{"horizon": 40}')
     write(environ, folder=project, reset=run_directory.new_reset(paths, "networks", catch_up=False))
-    assert run_inputs.edits_taken(paths) == 1, "the same agent goes on"
+    assert run_starts.edits_taken(paths) == 1, "the same agent goes on"
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:

@@ -23,6 +23,7 @@ from tfagents_system.report.status import (
     write_status,
 )
 from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
@@ -56,6 +57,8 @@ class RunStatus:
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         before = read_status(paths.status_json)
         self._faults, self._before = FaultTally(before), _how_far(before)
+        if read_best(paths) is None:
+            self._before.pop("best_eval_return", None)
         self._view = ProgressView()
         self.history = RunHistory(paths)
         self._started_at = time.time()

@@ -263,9 +263,10 @@ def _if_any(**values: Any) -> dict[str, Any]:
 def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mapping[str, Any]) -> dict[str, Any]:
     """What run.json has on the params and their folder, which are new or stay."""
     has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
+    name = run_inputs.name_of_params(paths) if new is None else params.name
     return {
         "params_source": str(params),
-        "params_kept": str(paths.params_folder / params.name) if has_folder else None,
+        "params_kept": str(paths.params_folder / name) if has_folder else None,
         "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
         **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_two()),
     }
