@@ -1,6 +1,8 @@
 """What is told of runs from their files alone."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
+from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
+HOST = socket.gethostname()
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -224,6 +228,31 @@ def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path,
 def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no status.json" in capsys.readouterr().err
+
+
+def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, capsys):
+    """It holds the directory's lock, and the status is still the one of the start before."""
+    content = status(state="done")
+    content["run"] |= {"pid": 1, "host": "node7", "updated_at": 5.0}
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    write_status(paths.status_json, content)
+
+    def shown():
+        assert main([str(paths.exp_dir)]) == 0
+        _, cells, *problems = capsys.readouterr().out.splitlines()
+        assert not problems
+        return tuple(cells.split()[:3])
+
+    assert shown() == ("run", "done", "12/25")
+    with RunLock(paths):
+        assert shown() == ("run", "starting", "12/25")
+        write_status(paths.status_json, {**content, "run": {**content["run"], "pid": os.getpid(), "host": HOST}})
+        assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
+    write_status(paths.status_json, content)
+    assert shown() == ("run", "done", "12/25")
+    paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
+    assert shown() == ("run", "done", "12/25")
 
 
 def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsys, monkeypatch, at_now):

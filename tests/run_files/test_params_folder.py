@@ -23,7 +23,8 @@ from tfagents_system.launch import prepare
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
-from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs, run_starts
+from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -272,7 +273,7 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
     assert edits() == edits() == [None]
     paths.params.write_text(PARAMS + "    discount = 0.9\n")
     assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
-    assert run_starts.edits_taken(paths) == 3
+    assert edits_taken(paths) == 3
     run = run_directory.read_run_json(paths)
     for task in (None, {"params": "0", "config": "0", "settings": run["task"]["settings"]}):  # By earlier versions.
         paths.run_json.write_text(json.dumps({**run, "task": task} if task else _without(run, "task")))
@@ -322,7 +323,7 @@ def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: 
     assert list(map(str, found.used)) == [f"{project}/mass_of_robot.py (line 1)"] and not found.beside
     (paths.params_folder / "mass_of_robot.py").write_text("MASS = 3\n")
     write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
-    assert run_starts.edits_taken(paths) == 1, "an edit of the run's copy"
+    assert edits_taken(paths) == 1, "an edit of the run's copy"
 
 
 def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, str], project: Path) -> None:
@@ -340,7 +341,7 @@ def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, 
     def edits() -> int:
         update(paths, next(steps))
         write(environ, folder=project)
-        return run_starts.edits_taken(paths)
+        return edits_taken(paths)
 
     paths.config.write_text('{\n "horizon":   20 }\n')
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = (3)  # Iterations."))
@@ -365,10 +366,10 @@ def test_an_agent_that_begins_has_no_edits_before_it(environ: dict[str, str], pr
     paths.config.write_text('{"horizon": 30}')
     write(environ, folder=project, reset=run_directory.new_reset(paths, "agent", catch_up=False))
     train(paths)
-    assert run_starts.edits_taken(paths) == 0
+    assert edits_taken(paths) == 0
     paths.config.write_text('{"horizon": 40}')
     write(environ, folder=project, reset=run_directory.new_reset(paths, "networks", catch_up=False))
-    assert run_starts.edits_taken(paths) == 1, "the same agent goes on"
+    assert edits_taken(paths) == 1, "the same agent goes on"
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:

@@ -22,16 +22,13 @@ from tfagents_system.report.status import (
     time_shares,
     write_status,
 )
+from tfagents_system.report.statuses_of_runs import how_far
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _VIEW_SECS = 1.0
-_HOW_FAR = (
-    "iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", "best_eval_return",
-)  # fmt: skip
 
 
 class RunStatus:
@@ -56,9 +53,7 @@ class RunStatus:
         self._roles = roles
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         before = read_status(paths.status_json)
-        self._faults, self._before = FaultTally(before), _how_far(before)
-        if read_best(paths) is None:
-            self._before.pop("best_eval_return", None)
+        self._faults, self._before = FaultTally(before), how_far(paths, before)
         self._view = ProgressView()
         self.history = RunHistory(paths)
         self._started_at = time.time()
@@ -154,14 +149,6 @@ class RunStatus:
             return []
         write = other_command("report", "python -m tfagents_system.report.page.write")
         return [f"a report so far: {write} {self._paths.exp_dir}"]
-
-
-def _how_far(status: dict[str, Any] | None) -> dict[str, Any]:
-    """How far a run had come by its last status."""
-    if status is None:
-        return {}
-    known = status["run"].get("before", {}) | status["roles"].get(TRAINER, {})
-    return {name: known[name] for name in _HOW_FAR if known.get(name) is not None}
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:
