@@ -35,7 +35,7 @@ def usual_folder(environ: Mapping[str, str]) -> Path:
 def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Their statuses, by the names that their folders have now: one may have been moved since."""
     found = [(folder, _read(RunPaths(folder))) for folder in folders]
-    names = _distinct_names([folder.resolve() for folder, status in found if status is not None])
+    names = distinct_names([folder.resolve() for folder, status in found if status is not None])
     return [
         {**status, "run": {**status["run"], "name": names[folder.resolve()]}, SETTINGS: _settings_of(RunPaths(folder))}
         for folder, status in found
@@ -62,7 +62,7 @@ def how_far(paths: RunPaths, status: Mapping[str, Any] | None) -> dict[str, Any]
     return {name: known[name] for name in _HOW_FAR if known.get(name) is not None and is_told.get(name, True)}
 
 
-def _distinct_names(folders: Collection[Path]) -> dict[Path, str]:
+def distinct_names(folders: Collection[Path]) -> dict[Path, str]:
     """The folders' names; where several have the same, with as many folders above them as tell them apart."""
     names = {folder: folder.name for folder in folders}
     for parts in range(2, max((len(folder.parts) for folder in folders), default=0) + 1):
