@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def paths(tmp_path):
+    (tmp_path / "pendulum_seed_3").mkdir()
     return RunPaths(tmp_path / "pendulum_seed_3")
 
 

@@ -43,7 +43,7 @@ _complained: set[Path] = set()
 def write_status(path: Path, status: dict[str, Any]) -> None:
     """Replaces status.json. A full disk is reported once on standard error and does not end the run."""
     try:
-        write_json(path, status, makes_folder=False)
+        write_json(path, status)
     except (OSError, ValueError) as error:
         if path not in _complained:
             print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
