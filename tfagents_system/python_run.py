@@ -78,9 +78,8 @@ def train(
         refused, with the differences.
 
     Raises:
-      UserError: Arguments are wrong, with all findings; what only the user's file tells, `Run.wait` raises. The class
-        can't be found in a file, or this is a process of a run: a script has to call it below
-        `if __name__ == "__main__":`.
+      UserError: Arguments are wrong, with all findings; what only the user's file tells, `Run.wait` raises. Or the
+        class is in no file, or this is a process of a run: a script calls it below `if __name__ == "__main__":`.
     """
     _refuse_within_a_run()
     folder = Path(folder).expanduser().absolute()
@@ -89,12 +88,12 @@ def train(
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     findings = value_findings({variable: str(value) for variable, value in given.items()}, folder)
     findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
-    files = [each for each in (file, config) if each and not isinstance(each, Mapping)]
-    _check([in_arguments(finding, variables or ()) for finding in findings], edits, files)
+    _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}_inputs"
     environ = _environ_of(folder, given)
-    default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
-    exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
+    exp_dir = folder / (
+        environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", given["SAC_EXP_NAME"])
+    )
     with _claimed(exp_dir, inputs / ".output.txt") as output:
         if file is None:
             assert isinstance(params, type)
@@ -105,7 +104,7 @@ def train(
         return _started(words, environ, exp_dir, output, variables or ())
 
 
-def _check(findings: list[str], edits: str | None, files: Sequence[str | os.PathLike[str]]) -> None:
+def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> None:
     """Refuses what is no start at all; all else the start refuses, which looks at everything.
 
     Raises:
@@ -114,6 +113,7 @@ def _check(findings: list[str], edits: str | None, files: Sequence[str | os.Path
     if edits not in (None, *_EDITS):
         findings.append(f"edits={shown(edits)} must be one of {', '.join(_EDITS)}, or None")
     if findings:
+        files = [each for each in inputs if each and not isinstance(each, Mapping)]
         missing = [file for file in files if not Path(file).is_file()]
         raise UserError(*findings, *(f"{file} is missing: give the path of a file" for file in missing))
 
