@@ -91,9 +91,7 @@ def train(
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}_inputs"
     environ = _environ_of(folder, given)
-    exp_dir = folder / (
-        environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", given["SAC_EXP_NAME"])
-    )
+    exp_dir = folder / _exp_dir(environ)
     with _claimed(exp_dir, inputs / ".output.txt") as output:
         if file is None:
             assert isinstance(params, type)
@@ -121,6 +119,10 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
     given = {name: str(value) for name, value in variables.items()}
     return {**_environ(), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+
+
+def _exp_dir(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"]))
 
 
 def _options(attributes: Mapping[str, Any], edits: str | None) -> list[str]:
