@@ -15,6 +15,7 @@ from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.run_history import RunHistory
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import (
+    finished_in_words,
     format_number,
     format_results,
     given_up_lines,
@@ -133,9 +134,8 @@ class RunStatus:
         name, logs, status = self._name, self._paths.logs, self.to_json()
         lost = [*given_up_lines(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
-            why = status["roles"].get(TRAINER, {}).get("ended_early")
-            early = "" if why is None or why.startswith("num_env_steps") else " early"
-            finished = f"{name} is finished{f'{early}: {why}' if why else ''}"
+            trainer = status["roles"].get(TRAINER, {})
+            finished = finished_in_words(name, trainer.get("ended_early"), trainer.get("num_iter"))
             return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"

@@ -105,6 +105,20 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     return sentences
 
 
+def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
+    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
+
+    Args:
+      name: Of the run.
+      why_early: Why it has ended before its last iteration; None where it has not.
+      num_iter: How many iterations were asked for.
+    """
+    if why_early is None:
+        return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
+    early = "" if why_early.startswith("num_env_steps") else " early"
+    return f"{name} is finished{early}: {why_early}"
+
+
 def label(role: str, beat: Mapping[str, Any]) -> str:
     """`worker_1`, `worker_2 (expert)`."""
     return f"{role} ({beat['kind']})" if beat.get("kind") else role
