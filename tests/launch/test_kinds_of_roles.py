@@ -176,6 +176,7 @@ def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, 
 def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFlag, fast: None) -> None:
     supervisor = make_supervisor(run_dir, stop, {}, gateway_port=0)
     beats = {"worker_5": time.time(), "worker_6": time.time() - 60}
+    supervisor.paths.heartbeats.mkdir(parents=True, exist_ok=True)
     for role, told in beats.items():
         write_json(supervisor.paths.heartbeat(role), {"state": "collecting", "time": told, "remote": True})
     write_json(supervisor.paths.heartbeat("worker_7"), {"state": "collecting", "time": time.time()})

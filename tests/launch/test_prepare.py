@@ -334,7 +334,7 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     paths = RunPaths(tmp_path / "run")
     paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
     assert not prepare.prepare(environ, None)
-    assert "try is finished (3 iterations" in capsys.readouterr().out
+    assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
 
@@ -358,7 +358,7 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
 
     capsys.readouterr()
     assert start() == 0
-    assert "try is finished (3 iterations" in capsys.readouterr().out
+    assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
     assert start(SAC_NUM_COLLECT_WORKERS="2") == 0
     for options in (["--set", "num_iter=4"], ["--fresh"], ["--take_edits"], ["--reset_training"], ["--check"]):
         with pytest.raises(LookupError):

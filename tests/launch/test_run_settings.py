@@ -134,6 +134,7 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
     (finding,) = settle(environ, *given).findings
     assert "is not what this run began with (n_step=512 critic_optimizer.momentum=0.5)" in finding
     assert all(text in finding for text in given) and "another SAC_EXP_NAME" in finding
+    assert "(--set may change num_iter and others, which " in finding and len(finding) < 600, "not all of their names"
     for name in ("overrides.json", "params.py", "config.json"):
         assert (str(paths.exp_dir / name) in finding) == (name in files)
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()

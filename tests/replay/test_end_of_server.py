@@ -30,6 +30,7 @@ def orphaned(monkeypatch):
 
 
 def trainer_says(role, state, pid):
+    role.paths.heartbeats.mkdir(exist_ok=True)
     write_json(role.paths.heartbeat(TRAINER), {"state": state, "pid": pid})
 
 

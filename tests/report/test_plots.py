@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def paths(tmp_path):
+    (tmp_path / "pendulum_seed_3").mkdir()
     return RunPaths(tmp_path / "pendulum_seed_3")
 
 
@@ -86,8 +87,9 @@ def test_everything_is_labelled(paths, figure):
     titles = [axes.get_title("left") for axes in small]
     assert titles == ["critic loss", "actor loss", "alpha (temperature)", "curriculum: mass"]
     assert all(axes.get_xlabel() == "environment steps" for axes in small)
-    labels = [label.get_text() for label in returns.get_xticklabels()]
-    assert "10,000" in labels
+    for axes in (returns, *small):
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        assert "10,000" in labels and not any("k" in label for label in labels), "one form on all of them"
 
 
 def test_the_picture_is_a_whole_png_and_replaces_the_old_one(paths):

@@ -1,6 +1,8 @@
 """What is told of runs from their files alone."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
+from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
+HOST = socket.gethostname()
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -205,7 +209,8 @@ def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
     assert main([str(run), str(tmp_path / "empty"), str(torn), str(tmp_path / "nowhere")]) == 0
     out, err = capsys.readouterr()
     assert "12/25" in out and out.count("\n") == 2
-    assert [line.split(": ")[0].rpartition("/")[2] for line in err.splitlines()] == ["empty", "torn", "nowhere"]
+    told = [line.removeprefix(f"note: {tmp_path}/").partition(": ")[0] for line in err.splitlines()]
+    assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist"]
 
 
 def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
@@ -217,13 +222,50 @@ def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path,
     beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "other_array")]
     assert main([str(run), *beside]) == 0
     out, err = capsys.readouterr()
-    assert out.count("\n") == 2 and err.count("\n") == 1 and "other_array: no status.json" in err
+    assert (
+        out.count("\n") == 2
+        and err.count("\n") == 1
+        and "other_array has no status.json: give" in err
+        and err.startswith("note: ")
+    )
     assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 3, "nothing else is there to show"
 
 
 def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no status.json" in capsys.readouterr().err
+    (tmp_path / "x.png").touch()
+    assert main([f"{tmp_path}/nosuch", f"{tmp_path}/x.png"]) == 2
+    remedy = "give a run directory, such as logs/reacher"
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {tmp_path}/nosuch does not exist: {remedy}",
+        f"error: {tmp_path}/x.png is a file: {remedy}",
+    ]
+
+
+def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, capsys):
+    """It holds the directory's lock, and the status is still the one of the start before."""
+    content = status(state="done")
+    content["run"] |= {"pid": 1, "host": "node7", "updated_at": 5.0}
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    write_status(paths.status_json, content)
+
+    def shown():
+        assert main([str(paths.exp_dir)]) == 0
+        _, cells, *problems = capsys.readouterr().out.splitlines()
+        assert not problems
+        return tuple(cells.split()[:3])
+
+    assert shown() == ("run", "done", "12/25")
+    with RunLock(paths):
+        assert shown() == ("run", "starting", "12/25")
+        write_status(paths.status_json, {**content, "run": {**content["run"], "pid": os.getpid(), "host": HOST}})
+        assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
+    write_status(paths.status_json, content)
+    assert shown() == ("run", "done", "12/25")
+    paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
+    assert shown() == ("run", "done", "12/25")
 
 
 def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsys, monkeypatch, at_now):

@@ -195,6 +195,7 @@ def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):
 
 def test_reading_is_cheap(tmp_path):
     paths = RunPaths(tmp_path)
+    paths.heartbeats.mkdir()
     write_json(paths.heartbeat("worker_0"), {"state": "updating", "time": 1.0, **TRAINED})
 
     def secs():

@@ -19,7 +19,7 @@ def row(train_step):
 
 @pytest.fixture
 def paths(tmp_path):
-    return RunPaths(tmp_path / "run")
+    return RunPaths(tmp_path)
 
 
 def test_episodes_are_where_their_row_is(paths):

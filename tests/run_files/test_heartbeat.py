@@ -102,6 +102,7 @@ def test_file_servers_are_spared(tmp_path, monkeypatch, kind, secs):
 
 def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monkeypatch):
     paths, threads = RunPaths(tmp_path), []
+    paths.heartbeats.mkdir()
 
     def read(path):
         threads.append(threading.current_thread())
@@ -126,6 +127,7 @@ def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monke
 
 def test_who_asks_rarely_waits_for_the_answer_but_not_for_long(tmp_path, monkeypatch):
     paths, may_read = RunPaths(tmp_path), threading.Event()
+    paths.heartbeats.mkdir()
     monkeypatch.setattr(heartbeat_module, "read_heartbeat", lambda path: may_read.wait(10) and read_heartbeat(path))
     write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
     reader = BeatReader(paths, every_secs=0.01)
@@ -213,6 +215,7 @@ def test_what_is_missing_torn_or_no_object_reads_as_none(path):
 
 
 def test_a_reader_never_sees_half_a_file(path):
+    path.parent.mkdir()
     write_json(path, {"state": "updating", "n": 0, "text": "x" * 50_000})
     stop = threading.Event()
 

@@ -13,7 +13,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 
 @pytest.fixture
 def paths(tmp_path):
-    return RunPaths(tmp_path / "run")
+    return RunPaths(tmp_path)
 
 
 @pytest.fixture

@@ -284,6 +284,7 @@ def test_an_owner_on_another_host_counts_as_alive_while_it_is_heard_of(
     """Also where each host sees its own locks alone."""
     if not has_flock:
         request.getfixturevalue("no_flock")
+    paths.heartbeats.mkdir(parents=True)
     write_owner(paths, age_secs=0.0 if sign == "lock" else 100.0, started_at=time.time() - 100.0)
     match sign:
         case "status" | "heartbeat":

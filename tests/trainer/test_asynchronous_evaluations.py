@@ -107,6 +107,7 @@ def test_a_worker_that_dies_is_left_out_with_what_it_has_told(
     run.iterate(0)
     run.tell(0, 0, [1.0, 3.0])
     run.tell(1, 0, [100.0])
+    run.paths.heartbeats.mkdir(exist_ok=True)
     write_json(run.paths.heartbeat("worker_1"), {"state": "evaluating", "time": time.time() - silent_secs, "since": 0})
     now[0] += STRAGGLER_SECS + 1
     run.iterate(10)
@@ -127,6 +128,7 @@ def test_iterations_longer_than_a_round_of_heartbeats_leave_out_who_is_gone(
     run = Run(tmp_path)
     run.iterate(0)
     run.tell(0, 0, [1.0, 3.0])
+    run.paths.heartbeats.mkdir(exist_ok=True)
     write_json(run.paths.heartbeat("worker_1"), {"state": "evaluating", "time": time.time() - silent_secs, "since": 0})
     for iteration in range(1, 13):
         now[0] += STRAGGLER_SECS / 5

@@ -37,6 +37,7 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     now = time.time()
     paths = RunPaths(tmp_path)
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
+    paths.heartbeats.mkdir(exist_ok=True)
     write_json(paths.heartbeat("worker_3"), beat)
     params: Any = types.SimpleNamespace(
         n_eval_episodes=1, asynchronous=True, eval_period_itrs=1, eval_period_env_steps=None

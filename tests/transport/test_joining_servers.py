@@ -64,6 +64,7 @@ def test_it_comes_again_with_the_slot_that_it_had(environ):
 
 def test_its_heartbeats_are_the_runs_as_well(environ, tmp_path):
     run = RunPaths(tmp_path / "run")
+    run.heartbeats.mkdir(parents=True)
     environ[JOINED_RUN] = str(run.exp_dir)
     membership = joining.join("worker_0", never, environ)
     membership.tell({"role": "worker_0", "state": "collecting", "episodes": 3})

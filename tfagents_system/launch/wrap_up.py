@@ -11,6 +11,7 @@ from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_unti
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
@@ -87,7 +88,7 @@ def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
 
 def _film(paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
     """Plays the best policy; returns where the video is, or why there is none."""
-    checkpoint = "best" if paths.best_json.exists() else "latest"
+    checkpoint = "latest" if read_best(paths) is None else "best"
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
     videos_before = set(paths.videos.glob("*.mp4"))

@@ -41,6 +41,23 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         file.write(content)
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[Path]:
+    """Yields another path of a folder, which leads to it even when it is moved, and to nothing when it is gone.
+
+    For what makes missing parents, as TensorFlow's savers do: by its own path, a run directory that was moved away
+    meanwhile would be made again, and could not be put back.
+
+    Raises:
+      OSError: It can't be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 def copy_with_holes(source: str, target: str) -> None:
     """Copies a file's content; what takes no space there takes none here, as far as the file system can tell."""
     with open(source, "rb") as read, open(target, "wb") as written:

@@ -26,7 +26,7 @@ class Watchdog:
     """
 
     def __init__(self, path: Path, allowance_secs: float) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 (open as long as the process lives)
         self._allowance_secs = allowance_secs
         self._what, self._armed_secs = "", allowance_secs

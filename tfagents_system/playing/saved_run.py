@@ -5,13 +5,13 @@ This module imports neither TensorFlow nor Reverb.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
@@ -67,11 +67,9 @@ def checkpoint_names(paths: RunPaths) -> list[str]:
 
 
 def best_checkpoint(paths: RunPaths) -> str | None:
-    """The name of the checkpoint with the highest evaluation return; None before the first evaluation."""
-    try:
-        return str(json.loads(paths.best_json.read_text())["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """The name of the checkpoint that is the best one now, see `read_best`; None where there is none."""
+    name = (read_best(paths) or {}).get("checkpoint")
+    return None if name is None else str(name)
 
 
 def find_checkpoint(paths: RunPaths, name: str) -> Path:
@@ -92,8 +90,9 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
     elif name == "best":
         best = best_checkpoint(paths)
         if best is None:
+            when = "since the run took edited files" if paths.best_json.exists() else "yet"
             raise UserError(
-                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or "
+                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated {when}: wait for an evaluation, or "
                 f"take latest ({there_are})"
             )
         name = best

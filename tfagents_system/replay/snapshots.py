@@ -94,7 +94,8 @@ class SnapshotWriter:
             run_checkpoints.train_step_of(name)
             self._numbers[name] = number
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
+            self._checkpoints.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+            partial.mkdir()
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
         self._under_way[name] = self._ring.total_rows

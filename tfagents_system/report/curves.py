@@ -17,6 +17,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import read_status, state_of
 from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.best import edits_taken, read_best
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import of_agent, read_metrics
 from tfagents_system.run_files.resets import agents_before
@@ -142,14 +143,18 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
 def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RETURN) -> float | None:
     """What is best of a run: the value of the policy that it keeps as the best one; else of any after an update.
 
-    An untrained policy is never the best one, nor is one of an agent that was replaced.
+    An untrained policy is never the best one, nor is one of an agent that was replaced, or from before an edit.
 
     Args:
       rows: Of metrics.csv.
       metric: A column.
     """
-    kept: float | None = (read_json(paths.best_json) or {}).get(metric) if metric in (RETURN, SUCCESS) else None
+    is_of_evaluation = metric in (RETURN, SUCCESS)
+    kept: float | None = (read_best(paths) or {}).get(metric) if is_of_evaluation else None
     present = of_agent(rows, agents_before(paths))
+    if is_of_evaluation:
+        edits = edits_taken(paths)
+        present = [row for row in present if (row.get("edits") or 0) == edits]
     trained = [row[metric] for row in present if row.get("train_step") and row.get(metric) is not None]
     return max(trained, default=None) if kept is None else kept
 

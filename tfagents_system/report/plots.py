@@ -127,6 +127,8 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     elif _is_for_log_scale(later):
         axes.set_yscale("log")
+    else:
+        axes.yaxis.set_major_formatter(_thousands)
 
 
 def _is_for_log_scale(values: Sequence[float]) -> bool:
@@ -164,10 +166,10 @@ def tidy_steps(axes: Any) -> None:
 
 
 def _tidy(axes: Any, *, small: bool) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(4 if small else 8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep="") if small else _thousands)
+    axes.xaxis.set_major_locator(MaxNLocator(3 if small else 8, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(_thousands)
     axes.set_xlabel("environment steps", fontsize=8 if small else 10)
     axes.tick_params(labelsize=8 if small else 9)
     axes.grid(alpha=0.25, linewidth=0.6)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, print_findings
 from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.statuses_of_runs import SETTINGS, is_beside_runs, read_all, usual_folder, usual_runs
@@ -43,7 +43,7 @@ _complained: set[Path] = set()
 def write_status(path: Path, status: dict[str, Any]) -> None:
     """Replaces status.json. A full disk is reported once on standard error and does not end the run."""
     try:
-        write_json(path, status, makes_folder=False)
+        write_json(path, status)
     except (OSError, ValueError) as error:
         if path not in _complained:
             print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
@@ -103,6 +103,20 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
         words = [before, format_secs(longest) if longest else "", after]
         sentences.append(f"{_names([role for role, _ in roles])}: {' '.join(filter(None, words))}")
     return sentences
+
+
+def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
+    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
+
+    Args:
+      name: Of the run.
+      why_early: Why it has ended before its last iteration; None where it has not.
+      num_iter: How many iterations were asked for.
+    """
+    if why_early is None:
+        return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
+    early = "" if why_early.startswith("num_env_steps") else " early"
+    return f"{name} is finished{early}: {why_early}"
 
 
 def label(role: str, beat: Mapping[str, Any]) -> str:
@@ -312,13 +326,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
     runs = args.run or usual_runs(os.environ)
     has_runs = bool(read_all(runs))
-    _print_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))])
+    missing = [*_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))], has_runs)]
     if not has_runs:
-        if not runs:
-            print(
-                f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*", file=sys.stderr
-            )
+        nothing = f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*"
+        print_findings(missing if runs else [nothing])
         return EXIT_BAD_INPUT
+    for finding in missing:
+        print(f"note: {finding}", file=sys.stderr)
     try:
         _show(runs, follow=args.follow, as_json=args.json)
     except KeyboardInterrupt:
@@ -326,14 +340,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_DONE
 
 
-def _print_missing(folders: Sequence[Path]) -> None:
+def _missing(folders: Sequence[Path], has_runs: bool) -> Iterator[str]:
+    """A sentence on each that is no run."""
     for folder in folders:
         if folder.is_file():
-            continue  # What `compare` writes lies beside the runs.
-        if not folder.is_dir():
-            print(f"{folder}: no such directory", file=sys.stderr)
+            if not has_runs:  # What `compare` writes lies beside the runs.
+                yield f"{folder} is a file: give a run directory, such as logs/reacher"
+        elif not folder.is_dir():
+            yield f"{folder} does not exist: give a run directory, such as logs/reacher"
         elif read_status(RunPaths(folder).status_json) is None:
-            print(f"{folder}: no status.json: not a run directory, or not started yet", file=sys.stderr)
+            yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"
 
 
 def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths
@@ -139,7 +140,7 @@ def _of_folder(folder: Path) -> tuple[Kind, Path]:
 
 def _of_checkpoint(paths: RunPaths, name: str) -> tuple[Kind, Path]:
     if name == "best":
-        name = str((read_json(paths.best_json) or {}).get("checkpoint", name))
+        name = str((read_best(paths) or {}).get("checkpoint", name))
     policies = {path.name: path for path in sorted(paths.policy_checkpoints.glob("policy_checkpoint_*"))}
     checkpoints = {path.name: path for path in sorted(paths.trainer_checkpoints.glob("checkpoint_*"))}
     checkpoints = {each: path for each, path in checkpoints.items() if (path / _INDEX).is_file()}

@@ -65,7 +65,7 @@ class BeatFile:
 
     def __init__(self, path: Path, every_secs: float, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
         with contextlib.suppress(OSError):  # As with a file that can't be written: reported then, and no error.
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
         self._path = path
         self.every_secs = every_secs
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class BeatFile:
             self._timer = None
         content = _plain(content)
         try:
-            write_json(self._path, content, makes_folder=False)
+            write_json(self._path, content)
             if self.tell is not None:
                 self.tell(content)
         except (OSError, ValueError) as error:
@@ -219,21 +219,17 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(_plain(content), allow_nan=False)
 
 
-def write_json(path: Path, content: dict[str, Any], *, makes_folder: bool = True) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replaces a JSON file atomically.
 
     Args:
-      path: The file.
+      path: The file, in a folder that exists: none is made, a run directory that was moved away may be put back.
       content: Its content.
-      makes_folder: False for what a run writes repeatedly: a directory that was moved away may be put back.
 
     Raises:
       OSError: The disk is full, the folder is gone.
     """
-    text = json_text(content)
-    if makes_folder:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
+    write_atomically(path, json_text(content).encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

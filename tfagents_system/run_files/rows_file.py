@@ -35,7 +35,6 @@ class RowsFile:
         self._replacement: Sequence[Mapping[str, Any]] | None = None
         # Always rewritten: a line that a crash tore must not run into the next one.
         self._must_rewrite = True
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._write_rows()
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:

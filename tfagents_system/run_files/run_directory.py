@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
@@ -118,10 +119,11 @@ def overrides_of_run(
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
+        parameters = other_command("parameters", "python -m tfagents_system.settings.parameters_page")
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
             f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
-            f"change {', '.join(MAY_CHANGE)})"
+            f"change num_iter and others, which {parameters} marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
     began = began.replaced_by(unknown)
@@ -263,9 +265,10 @@ def _if_any(**values: Any) -> dict[str, Any]:
 def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mapping[str, Any]) -> dict[str, Any]:
     """What run.json has on the params and their folder, which are new or stay."""
     has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
+    name = run_inputs.name_of_params(paths) if new is None else params.name
     return {
         "params_source": str(params),
-        "params_kept": str(paths.params_folder / params.name) if has_folder else None,
+        "params_kept": str(paths.params_folder / name) if has_folder else None,
         "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
         **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_two()),
     }

@@ -24,6 +24,7 @@ from tfagents_system.run_files.used_files import used_files
 from tfagents_system.settings.overrides import Overrides
 
 _STAGED, _RESET = ".inputs", "reset.json"
+_TASK_BEFORE = "task_before"  # Of an edit in the run directory: as of `digests_of_task`, before it.
 _NO = "no_"  # `no_params` stands for a folder that the run is not to have.
 # Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
 _DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
@@ -70,7 +71,7 @@ def origin_of_run(paths: RunPaths) -> Path | None:
     source, kept = run.get("params_source"), run.get("params_kept")
     if not isinstance(source, str):
         return None
-    candidates = [paths.params_folder / Path(source).name, *([Path(kept)] if kept else []), Path(source)]
+    candidates = [paths.params_folder / name_of_params(paths), *([Path(kept)] if kept else []), Path(source)]
     return next((path for path in candidates if path.parent.is_dir()), None)
 
 
@@ -114,6 +115,9 @@ def edits_after(
 ) -> list[dict[str, Any]]:
     """What run.json has of edits from a start on: each may have changed the task, and `best` begins anew.
 
+    A start that does no update takes no edit of the run directory: the next one looks for edits since the start before
+    it, so an edit that was undone meanwhile is none.
+
     Args:
       before: The content of run.json.
       task: As of `digests_of_task`.
@@ -123,26 +127,27 @@ def edits_after(
     """
     edits = list(before.get("edits", []))
     then = before.get("task", {})  # May lack files that another version of this toolkit did not look at.
-    if takes or (goes_on and any(then[name] != task[name] for name in then.keys() & task.keys())):
-        train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
-        edits.append({"time": now, "train_step": train_step, "before": copy_aside(paths).name if takes else None})
+    train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
+    if goes_on and edits and edits[-1]["train_step"] == train_step and _TASK_BEFORE in edits[-1]:
+        then = edits.pop()[_TASK_BEFORE]
+    edit = {"time": now, "train_step": train_step}
+    if takes:
+        edits.append({**edit, "before": copy_aside(paths).name})
+    elif goes_on and any(then[name] != task[name] for name in then.keys() & task.keys()):
+        edits.append({**edit, "before": None, _TASK_BEFORE: then})
     return edits
 
 
 def name_of_params(paths: RunPaths) -> str:
-    """The name that the run's params file has in its folder."""
-    return Path(str((read_json(paths.run_json) or {}).get("params_source"))).name
+    """The name that the run's params file has in the run's copy of its folder: the user may have renamed it since."""
+    run = read_json(paths.run_json) or {}
+    return Path(str(run.get("params_kept") or run.get("params_source"))).name
 
 
 def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
     """Digests of the folder that the run keeps, as it was when it was copied: a run may write beside its params."""
     digests = (read_json(paths.run_json) or {}).get("params_files")
     return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
-
-
-def edits_taken(paths: RunPaths) -> int:
-    """How often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory."""
-    return len((read_json(paths.run_json) or {}).get("edits", []))
 
 
 def are_same(paths: RunPaths, inputs: Inputs) -> bool:

@@ -289,3 +289,14 @@ def owner_of_run(paths: RunPaths) -> str | None:
         return lock.describe_owner() if lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere() else None
     finally:
         os.close(fd)
+
+
+def start_of_run(paths: RunPaths, run: Mapping[str, object]) -> Holder | None:
+    """Who has begun to start a run, and has not written its status yet; None if nobody has. Nothing is written.
+
+    Args:
+      run: `run` of status.json, which an earlier start has written.
+    """
+    owner = Holder.read(paths.lock)
+    is_its = (owner.pid, owner.host) == (run.get("pid"), run.get("host"))
+    return None if not owner.pid or is_its or owner_of_run(paths) is None else owner

@@ -16,7 +16,7 @@ from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import held, write_atomically
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
@@ -161,8 +161,9 @@ def _write_folder(final: Path, write: Callable[[Path], None]) -> None:
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
-    temporary.mkdir()  # TensorFlow would make its parents as well.
-    write(temporary)
+    temporary.mkdir()
+    with held(temporary) as folder:
+        write(folder)
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

@@ -16,7 +16,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerCheckpoints, TrainerState, reason_of
 
 _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
 _SAVE_AGAIN_SECS = 30.0
@@ -162,7 +162,7 @@ class TrainerSaves:
             self._export.save_checkpoint(self._state.iteration)
             self._export.save_models()
         except (OSError, tf.errors.OpError) as error:
-            raise SaveError(f"the policies can't be written: {error}") from error
+            raise SaveError(f"the policies can't be written: {reason_of(error)}") from error
         self._exported_step = train_step
 
     def _is_time_to_look(self) -> bool:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import held
 from tfagents_system.run_files import run_checkpoints
 
 _ASK_AGAIN_SECS = 3.0
@@ -168,10 +169,11 @@ class TrainerCheckpoints:
         train_step, iteration = int(self._train_step.numpy()), self._state.iteration
         try:
             partial = run_checkpoints.begin(self._folder, train_step)
-            self._checkpoint.write(str(partial / run_checkpoints.AGENT))
+            with held(partial) as folder:
+                self._checkpoint.write(str(folder / run_checkpoints.AGENT))
             self._save_more(partial)
         except (OSError, tf.errors.OpError) as error:
-            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {reason_of(error)}") from error
 
         def finish() -> None:
             try:
@@ -197,7 +199,7 @@ class TrainerCheckpoints:
             self._finishing = None
         if self._error is not None:
             error, self._error = self._error, None
-            raise SaveError(f"a checkpoint can't be written to {self._folder}: {_reason(error)}") from error
+            raise SaveError(f"a checkpoint can't be written to {self._folder}: {reason_of(error)}") from error
 
     def _wait_for_replay(self, partial: Path, secs: float) -> None:
         """Asks now and then: a replay server that was restarted has forgotten it."""
@@ -229,8 +231,9 @@ def signature_of(agent: Any) -> run_checkpoints.AgentSignature:
     return signature
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """`No space left on device`, for errors of the system and of TensorFlow."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return str(getattr(error, "message", error)).splitlines()[0]
+    # `{{function_node ...}} PATH; No space left on device [Op:SaveV2]`
+    return str(getattr(error, "message", error)).splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]

@@ -10,6 +10,7 @@ from absl import logging
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.episode_rows import EpisodeOfWorker, EpisodeRows
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.time_shares import TimeShares
@@ -39,6 +40,7 @@ class TrainingLog:
         self._role, self._params = role, role.params
         self._learner, self._state, self._plan, self._saves, self._shares = learner, learner.state, plan, saves, shares
         self.training_row = TrainingRow(learner.agent)
+        self._edits = edits_taken(role.paths)
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
         self._episode_rows = EpisodeRows(role.paths)
         self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
@@ -144,7 +146,7 @@ class TrainingLog:
                 "num_env_steps": self._params.num_env_steps,
                 "train_step": learner.train_step,
                 "env_steps": training.env_steps,
-                "best_eval_return": training.best_eval_return,
+                "best_eval_return": training.best_eval_return if training.best_edits == self._edits else None,
                 "ended_early": training.ended_early,
                 "ended_for": training.ended_for,
                 "curriculum": self.training_row.curriculum,

@@ -70,6 +70,7 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
       StoppedError, ServerUnreachableError: See `Waiting.check`.
     """
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    paths.heartbeats.mkdir(parents=True, exist_ok=True)
     remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
     kind = TRAINER if role == TRAINER else environ.get(ROLE) or COLLECT
     if is_plain(environ[SERVER], environ):

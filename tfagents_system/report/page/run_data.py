@@ -17,12 +17,14 @@ import numpy as np
 from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned
 from tfagents_system.report.page.timeline import timeline_of
 from tfagents_system.report.status import format_number, format_return, format_secs, problems, read_status, state_of
 from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.episode_rows import read_episodes
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
@@ -64,7 +66,7 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "problems": problems(status, now) if status else [],
         "facts": _facts(rows, best_of(paths, rows), status) + _restarts(timeline, status),
         **_curves(rows, budget.points),
-        "best": _best(rows, read_json(paths.best_json)),
+        "best": _best(rows, read_best(paths)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
         "timeline": timeline,
         "plan": sorted(status["plan"].items()) if status else [],
@@ -148,9 +150,10 @@ def _curves(rows: Sequence[Mapping[str, float | None]], most: int) -> dict[str, 
 
 def _best(rows: Sequence[Mapping[str, float | None]], best: Mapping[str, Any] | None) -> dict[str, float] | None:
     """Where the policy that is kept as the best one was evaluated: its point in the curves."""
-    step = (best or {}).get("train_step")
-    found = [row for row in rows if row.get("train_step") == step and row.get("eval_return") is not None]
-    if step is None or not found:
+    name = (best or {}).get("checkpoint")
+    evaluated = [row for row in rows if row.get("eval_return") is not None]
+    found = [row for row in evaluated if checkpoint_name(int(row.get("train_step") or 0)) == name]
+    if not found:
         return None
     point = {axis: found[-1].get(column) or 0.0 for axis, column in AXES.items()}
     return {**point, "hours": point["hours"] / 3600, "y": found[-1]["eval_return"] or 0.0}

@@ -24,6 +24,7 @@ from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
 from tfagents_system.report.tracking.settings import Tracked, keep_tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.to_wandb import ToWandb
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
@@ -132,7 +133,7 @@ class Tracker:
 
     def add_files(self) -> None:
         """Settings, the best policy and the videos."""
-        best = (read_json(self._paths.best_json) or {}).get("checkpoint")
+        best = (read_best(self._paths) or {}).get("checkpoint")
         policy = self._paths.policy_checkpoints / str(best) if best else self._paths.policies / "policy"
         kinds = {
             "settings": [self._paths.resolved],
