@@ -134,7 +134,16 @@ def changed(**arrays: Any) -> Any:
         (changed(actions=np.zeros((13, 2))), r"episode 0: action has the shape \[5, 2\], this needs \[5, 1\]"),
         (changed(rewards=None), "has no rewards: it has"),
         (changed(actions=None), "has no actions: it has"),
-        (changed(terminations=np.zeros(12)), "rewards have 13 rows, and terminations has 12"),
+        (
+            changed(terminations=np.zeros(12)),
+            r"different numbers of rows, 12 \(terminations\) and 13 \(observations, .*: give each one row a step",
+        ),
+        (changed(next_observations=np.zeros((13, 2))), r"shape \[13, 3\], and next_observations \[13, 2\]"),
+        (changed(action_was_greedy=np.zeros(13), observations=None), "give the run's directory, or what `python -m"),
+        (
+            changed(terminations=np.zeros(13, bool), truncations=np.zeros(13, bool)),
+            "next_observations of 2 rows, the first of row 4, are not the observations of the next row",
+        ),
         (
             changed(observations=None, next_observations=None, **{"observations/camera": np.zeros((13, 3))}),
             r"episode 0 has no observation \(one array\): it has 'camera'",
@@ -150,6 +159,41 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match=message):
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
+
+
+def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
+    columns.write(tmp_path / "data.npz", [episode(30, 1, True)])
+    with np.load(tmp_path / "data.npz") as file:
+        data = dict(file)
+    seen = data["next_observations"].astype(np.float64) * (1 + 1e-7)
+    np.savez(tmp_path / "rounded.npz", **(data | {"next_observations": seen}))
+    assert "30 steps" in imported(str(tmp_path / "rounded.npz"), tmp_path / "imported", files)[1][0]
+    seen[7, 1] += 0.01
+    np.savez(tmp_path / "other.npz", **(data | {"next_observations": seen}))
+    with pytest.raises(UserError, match="of 1 rows, the first of row 7,"):
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported_2", files)
+
+
+def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> None:
+    """Actions out of bounds, and one episode of 30 steps where the horizon is 20."""
+    long = episode(30, 1, False)
+    long.actions[""][3] = -100.0
+    long.actions[""][5] = 60.0
+    long.actions[""][6] = 2.0001
+    columns.write(tmp_path / "data.npz", [long, episode(5, 1, True)])
+    stored, _, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    assert len(notes) == 2 and all(note.startswith(f"{tmp_path}/data.npz: ") for note in notes)
+    assert "2 of 35 actions (5.7%) are outside of the action space, the furthest action is -100 in [-2, 2]" in notes[0]
+    assert "1 of 2 episodes are longer than the horizon of 20 steps, the longest has 30" in notes[1]
+    assert next(episodes_of(stored)).action[0][[3, 5], 0].tolist() == [-1.0, 1.0]
+
+
+def test_a_last_episode_without_an_end_is_a_whole_one_that_is_truncated(tmp_path: Path, files: dict[str, str]) -> None:
+    columns.write(tmp_path / "data.npz", [episode(5, 1, False)])
+    with np.load(tmp_path / "data.npz") as file:
+        np.savez(tmp_path / "open.npz", **(dict(file) | {"truncations": np.zeros(5, bool)}))
+    _, lines, notes = imported(str(tmp_path / "open.npz"), tmp_path / "imported", files)
+    assert "1 whole, 0 terminated" in lines[0] and "counts as truncated at its last step" in notes[0]
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
             flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
         )
     if cut:
-        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as cut off")
+        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 
 
 def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:

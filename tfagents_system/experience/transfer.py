@@ -14,6 +14,7 @@ from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, minari_sets
 from tfagents_system.experience.conversion import Conversion, NamedEpisode, conversion_for
+from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
 from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
@@ -48,8 +49,8 @@ def import_into(
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
         found = read_episodes(source, tell)
-        read = enumerate(followed(found, f"reading {source}", "episodes"))
-        episodes = [conversion.to_stored(each, f"episode {number}") for number, each in read]
+        read = followed(found, f"reading {source}", "episodes")
+        episodes = stored_episodes(read, conversion, source, tell)
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
         with LongWork(f"writing {out.name}"):
