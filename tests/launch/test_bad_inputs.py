@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.launch import prepare, run_settings
 from tfagents_system.machine import peers
 
@@ -526,14 +528,12 @@ def test_a_run_directory_that_cannot_be_written(
 def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     lines = [f"{name}='{value}'" for name, value in variables.items()]
     (folder / "vars.sh").write_text("\n".join(lines) + "\n")
-    return subprocess.run(
-        [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")],
-        cwd=folder,
-        env=environ_of({}) | {"VIRTUAL_ENV": sys.prefix},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")]
+    environ = environ_of({}) | {"VIRTUAL_ENV": sys.prefix}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with WarmPopen(command, exp_dir=folder / "run", cwd=folder, env=environ, **pipes) as process:
+        output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 SCRIPTED = [

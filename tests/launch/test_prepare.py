@@ -196,7 +196,7 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS + "    n_eval_episodes = 1\n")
     environ |= {"SAC_EVAL_WORKERS": "2"}
-    assert prepare.check(environ, None, server) == 0
+    assert prepare.check(environ, None) == 0
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)

@@ -23,7 +23,7 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
-from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
 
 HOST = socket.gethostname()
@@ -261,9 +261,17 @@ def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, 
     with RunLock(paths):
         assert shown() == ("run", "starting", "12/25")
         write_status(paths.status_json, {**content, "run": {**content["run"], "pid": os.getpid(), "host": HOST}})
-        assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
+        with being_checked(paths):  # Another one, which will be refused.
+            assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
     write_status(paths.status_json, content)
     assert shown() == ("run", "done", "12/25")
+    before = sorted(path.name for path in paths.exp_dir.iterdir())
+    with being_checked(paths):
+        assert shown() == ("run", "starting", "12/25")
+        assert sorted(path.name for path in paths.exp_dir.iterdir()) == before, "it may be refused"
+    assert shown() == ("run", "done", "12/25")
+    with being_checked(RunPaths(tmp_path / "new")), being_checked(None):
+        assert not (tmp_path / "new").exists()
     paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
     assert shown() == ("run", "done", "12/25")
 

@@ -1,4 +1,4 @@
-"""Starts launchers with a fork server that has imported everything already.
+"""Starts launchers with a fork server that has imported everything already, and such fork servers alone.
 
 Imports are a third of what a short run costs. They are made once for all runs that a process of tests starts:
 
@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfagents_system.launch import fork_server
-from tfagents_system.launch.fork_client import HANDLE_VARIABLE
+from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import NO_MARK
 from tfagents_system.launch.forked_process import set_subreaper
 from tfagents_system.launch.python_path import ROOT
@@ -67,6 +68,17 @@ class WarmPopen(subprocess.Popen[str]):
                     os.close(descriptor)
 
 
+def warm_fork_server(environ: Mapping[str, str]) -> ForkServer:
+    """What `ForkServer.start` gives, ready at once: a child of this process, which it ends with."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), MARK_VARIABLE: NO_MARK}
+        pid = _nursery().start({**environ, **own}, [theirs.fileno()])
+    server = ForkServer(Connection(ours.detach()), pid)
+    server._is_ready = True
+    return server
+
+
 class _Nursery:
     """The client's end of the process that launchers are forked from."""
 
@@ -88,7 +100,10 @@ class _Nursery:
         theirs.close()
 
     def start(self, request: Any, streams: Sequence[int]) -> int:
-        """The pid of a launcher, which is a child of this process."""
+        """The pid of a launcher, or of a fork server where only its environment and one descriptor are given.
+
+        It is a child of this process.
+        """
         was_subreaper = _is_subreaper()
         set_subreaper(True)
         try:
@@ -129,7 +144,7 @@ def _serve(asked: socket.socket) -> None:
             try:
                 if (pid := os.fork()) == 0:
                     asked.close()
-                    _become_launcher(streams, *pickle.loads(message))
+                    _become(pickle.loads(message), streams)
                 os.write(writer, str(pid).encode())
             except BaseException:
                 traceback.print_exc()
@@ -139,6 +154,15 @@ def _serve(asked: socket.socket) -> None:
         asked.send(os.read(reader, 100))
         for descriptor in (reader, writer, *streams):
             os.close(descriptor)
+
+
+def _become(request: Any, descriptors: Sequence[int]) -> NoReturn:
+    if isinstance(request, dict):
+        (descriptor,) = descriptors
+        while os.getppid() != int(request[SUPERVISOR_PID_VARIABLE]):  # It ends when its parent does: not the first one.
+            time.sleep(0.001)
+        _become_fork_server(Connection(descriptor), request)
+    _become_launcher(descriptors, *request)
 
 
 def _become_launcher(

@@ -133,6 +133,11 @@ class Preparation:
         self._made.cleanup()
 
     @property
+    def paths(self) -> RunPaths | None:
+        """The run directory; None where the variables do not say it."""
+        return self._paths
+
+    @property
     def environ(self) -> Mapping[str, str]:
         """With all overridden variables."""
         return self._environ
