@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tf_agents.specs import array_spec
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.run_files.run_paths import RunPaths
 
 PARAMS = """
 import gymnasium
@@ -194,6 +197,40 @@ def test_a_last_episode_without_an_end_is_a_whole_one_that_is_truncated(tmp_path
         np.savez(tmp_path / "open.npz", **(dict(file) | {"truncations": np.zeros(5, bool)}))
     _, lines, notes = imported(str(tmp_path / "open.npz"), tmp_path / "imported", files)
     assert "1 whole, 0 terminated" in lines[0] and "counts as truncated at its last step" in notes[0]
+
+
+def test_an_export_says_why_parts_of_episodes_are_left_out(tmp_path: Path, files: dict[str, str]) -> None:
+    ring = Ring.open(tmp_path / "run" / "replay", LAYOUT, 200, 60)
+    lost = dataclasses.replace(numbered_segment(0, 0, first_step=4, episode=9), starts_episode=False)
+    whole = numbered_segment(0, 1, episode=1)
+    cut = [numbered_segment(0, 2 + number, episode=2 + number, ends_episode=False) for number in range(2)]
+    for segment in (lost, whole, *cut):
+        assert ring.append(segment)
+    observation = {"id": array_spec.ArraySpec((3,), "float32"), "image": array_spec.ArraySpec((2, 2), "uint8")}
+    action = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
+    save_specs(RunPaths(tmp_path / "run").specs, observation, action, None)
+    notes: list[str] = []
+    assert "1 episodes" in transfer.export(str(tmp_path / "run"), str(tmp_path / "out.npz"), notes.append)[0]
+    beginning, end = notes
+    assert beginning.startswith("1 episodes without their beginning") and "newer experience" in beginning
+    assert end.startswith("2 episodes without their end") and "faults" in end
+
+
+def test_minari_sets_that_are_not_here_have_a_remedy(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    for source, message in (
+        (
+            "minari:mujoco/hopper/expert-v0",
+            "not on this machine: get it with `minari download mujoco/hopper/expert-v0`",
+        ),
+        ("minary:mujoco/hopper/expert-v0", "does not exist: minari:mujoco/hopper/expert-v0 is meant"),
+        ("demos:mine", "SOURCE=demos:mine does not exist .looked for"),
+    ):
+        with pytest.raises(UserError, match=message):
+            imported(source, tmp_path / "imported", files)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:

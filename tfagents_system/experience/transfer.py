@@ -76,8 +76,10 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     actions = _actions(stored)
     found = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     episodes = [each for each in found if each.starts and each.ends]
-    if parts := len(found) - len(episodes):
-        tell(f"{parts:,} episodes of which a part is not there are left out")
+    if late := sum(not each.starts for each in found):
+        tell(f"{late:,} episodes without their beginning are left out: newer experience has taken its place")
+    if cut := len(found) - len(episodes) - late:
+        tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut episodes, or they go on")
     if stored.damaged_steps:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
     if not episodes:
@@ -122,6 +124,8 @@ def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None =
     """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
+    if (meant := minari_sets.meant(source)) and not Path(source).exists():
+        raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix not in columns.SUFFIXES:
         raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")
