@@ -152,4 +152,4 @@ def test_the_variables_are_read(environ: dict[str, str], tmp_path: Path, other: 
     assert values["agent_parts"] == ("actor", "critics")
     _, findings = read(SAC_AGENT_FROM="another", SAC_AGENT_PARTS="actors")
     assert any("SAC_AGENT_FROM=another must be an existing file or folder" in finding for finding in findings)
-    assert any("found actors" in finding for finding in findings) and len(findings) == 2
+    assert any("found actors, actor is meant" in finding for finding in findings) and len(findings) == 2
