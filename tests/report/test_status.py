@@ -23,7 +23,7 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
-from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
 
 HOST = socket.gethostname()
@@ -83,6 +83,25 @@ def test_a_worker_that_was_given_up_is_told_whatever_became_of_the_run(state):
     content["roles"]["worker_1"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
     content["roles"]["worker_0"] |= {"given_up": False}
     assert problems(content, NOW) == ["worker_1: given up after 10 restarts: SIGKILL"]
+
+
+@pytest.mark.parametrize("state", ["done", "stopped", "failed"])
+def test_a_worker_that_failed_before_its_first_step_is_told_with_the_reason(state):
+    content = status(state=state, workers=4)
+    failed = {"failed_with": "exit code 1 (error: no licence)", "restarts": 2}
+    content["roles"]["worker_0"] |= {"steps": 7, **failed}
+    content["roles"]["worker_1"] |= {"steps": 0, **failed, "has_worked": True}
+    content["roles"]["worker_2"] |= {"kind": "expert", "steps": 0, **failed}
+    content["roles"]["worker_3"] |= {"kind": "eval", "steps": 0, **failed}
+    told = "worker_2 (expert): collected nothing in 3 starts, last failure: exit code 1 (error: no licence)"
+    assert problems(content, NOW) == [told]
+
+
+def test_an_expert_without_a_step_is_told_of_a_run_that_is_done():
+    content = status(state="done")
+    content["roles"]["worker_1"] |= {"kind": "expert"}
+    assert problems(content, NOW) == ["worker_1 (expert): collected nothing"]
+    assert problems(content | {"run": content["run"] | {"state": "stopped"}}, NOW) == []
 
 
 def test_a_supervisor_that_is_gone_is_the_only_news():
@@ -261,9 +280,17 @@ def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, 
     with RunLock(paths):
         assert shown() == ("run", "starting", "12/25")
         write_status(paths.status_json, {**content, "run": {**content["run"], "pid": os.getpid(), "host": HOST}})
-        assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
+        with being_checked(paths):  # Another one, which will be refused.
+            assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
     write_status(paths.status_json, content)
     assert shown() == ("run", "done", "12/25")
+    before = sorted(path.name for path in paths.exp_dir.iterdir())
+    with being_checked(paths):
+        assert shown() == ("run", "starting", "12/25")
+        assert sorted(path.name for path in paths.exp_dir.iterdir()) == before, "it may be refused"
+    assert shown() == ("run", "done", "12/25")
+    with being_checked(RunPaths(tmp_path / "new")), being_checked(None):
+        assert not (tmp_path / "new").exists()
     paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
     assert shown() == ("run", "done", "12/25")
 

@@ -24,6 +24,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
 _PICTURE_SCALE = 4
+_LAP_TIME = "lap_time"  # In the info, seconds.
 _MS = 1000.0
 
 
@@ -72,11 +73,11 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
             "let a better driver record it (--policy), or raise the horizon"
         )
     points = reward_files.polyline(np.array([place for step in lap for place in step.positions], np.float64))
-    about = {name: last[name] for name in ("track", "lap_time") if name in last}
+    about = {name: last[name] for name in ("track", _LAP_TIME) if name in last}
     reward_files.write_points(out, points, about)
     metres = (len(points) - 1) * reward_files.SPACING_METRES
-    more = "".join(f", {name.replace('_', ' ')} {value}" for name, value in about.items())
-    return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{more}"
+    track = f", track {last['track']}" if "track" in last else ""
+    return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{track}{_lap_time(last)}"
 
 
 def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path, every: int) -> Iterator[str]:
@@ -97,9 +98,14 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
                 _write_pictures(out / f"step_{step.step:04d}", env.render_frame(), frames)
             yield _line(step)
     assert step is not None
-    seconds = f", lap time {step.info['lap_time']:.3f} s" if step.info.get("is_success") else ""
-    yield f"end: {step.info.get('end') or 'horizon'} after {step.step} steps, return {total:.3f}{seconds}"
+    end = step.info.get("end") or "horizon"
+    yield f"end: {end} after {step.step} steps, return {total:.3f}{_lap_time(step.info)}"
     yield f"pictures: {out}"
+
+
+def _lap_time(info: Mapping[str, Any]) -> str:
+    """`, lap time 30.628 s`, where a lap was finished and timed."""
+    return f", lap time {info[_LAP_TIME]:.3f} s" if info.get("is_success") and _LAP_TIME in info else ""
 
 
 def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:

@@ -46,10 +46,10 @@ def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
 def _read(paths: RunPaths) -> dict[str, Any] | None:
     """status.json; where it is of an earlier start than the one that is under way, only how far that one had come."""
     status = read_status(paths.status_json)
-    if status is None or (owner := start_of_run(paths, status["run"])) is None:
+    if status is None or (begun := start_of_run(paths, status["run"])) is None:
         return status
-    start = {"state": "starting", "started_at": owner.started_at, "updated_at": time.time()}
-    start |= {"pid": owner.pid, "host": owner.host, "exp_dir": str(paths.exp_dir), "before": how_far(paths, status)}
+    start = {"state": "starting", "started_at": begun, "updated_at": time.time(), "exp_dir": str(paths.exp_dir)}
+    start["before"] = how_far(paths, status)
     return {**status, "run": start, "roles": {}}
 
 
