@@ -78,7 +78,9 @@ if [[ $area ]]; then
   PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" step "$python" -m pytest "tests/$area" -m 'not slow' "${parallel[@]}" "${require[@]}" "$@"
   exit
 fi
-# Programs that tests start import the toolkit a thousand times, and each would compile it if PYTHONDONTWRITEBYTECODE is set.
+# Programs that tests start import the toolkit a thousand times, and each would compile it if PYTHONDONTWRITEBYTECODE is set;
+# each process of tests would compile all tests.
+export PYTHONDONTWRITEBYTECODE=
 "$python" -m compileall -q tfagents_system tests benchmarks
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .

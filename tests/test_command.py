@@ -180,7 +180,8 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
     assert new_project.main(["robots/cart", "--env", "CartPole-v1"]) == 0
     folder = tmp_path / "robots/cart"
     assert json.loads((folder / "config.json").read_text()) == {"horizon": 500}
-    assert 'algorithm = "dqn"' in (folder / "params.py").read_text()
+    params = (folder / "params.py").read_text()
+    assert 'algorithm = "dqn"' in params and "docs/" not in params, "which an installed package lacks"
     assert ":=cart}" in (folder / "vars.sh").read_text()
     with pytest.raises(UserError) as error:
         new_project.main(["robots/cart", "--env", "Kart-v1"])

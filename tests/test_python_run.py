@@ -22,6 +22,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.python_run import Run, RunFailedError
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
 
 CELL = """
 import gymnasium
@@ -73,8 +74,8 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
     with pytest.raises(UserError) as error:
         tfagents_system.train("p.py", "c.json", name="../a", workers=0, edits="take", folder=tmp_path)
     assert [finding.split(" must")[0] for finding in error.value.findings] == [
-        "SAC_NUM_COLLECT_WORKERS=0",
-        "SAC_EXP_NAME=../a",
+        "workers=0",
+        "name=../a",
         "edits='take'",
         f"{Path.cwd() / 'p.py'} is missing: give the path of a file",
         "c.json is missing: give the path of a file",
@@ -90,12 +91,58 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
         _ = tfagents_system.trains
 
 
+def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path) -> None:
+    class TrainParams(TrainParamsBase):
+        mine = 3
+        critic_optimizer = {"name": "adamw"}
+
+        def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+            """Of no environment."""
+
+        @property
+        def computed(self) -> int:
+            return self.mine
+
+    attributes = {
+        "train_batch_size": 0,
+        "num_iter": "two",
+        "discont": 0.9,
+        "replay": {"a": 1},
+        "mine": 4,
+        "computed": 1,
+        "critic_optimizer": {"nam": "sgd"},
+        "env_ctor": 1,
+        "SAC_SEEDD": 3,
+        "config.horzon": 4,
+        "optimizer": {1, 2},
+        "n_eval_episodes": 2,
+    }
+    options: dict[str, Any] = {"attributes": attributes, "seed": -1, "folder": tmp_path}
+    with pytest.raises(UserError) as error:
+        tfagents_system.train(TrainParams, {"horizon": 0}, **options)
+    assert [finding.rpartition(":")[0] or finding for finding in error.value.findings] == [
+        "seed=-1 must be a whole number from 0 to 2147483647",
+        "optimizer in attributes must be a number, a text, a list or a dictionary, as in JSON, found {1, 2}",
+        "attributes: SAC_SEEDD is not a known variable",
+        "train_batch_size in attributes must be an integer of at least 1, found 0",
+        "num_iter in attributes must be a number, as JSON writes it (0.5, 1e-3), found 'two'",
+        "discont in attributes is not known",
+        "TrainParams.computed is computed by a method",
+        "TrainParams.env_ctor is a method, which no setting can override",
+        "config.horzon is not in config (horizon is meant)",
+        '"horizon" in config must be an integer of at least 1, found 0',
+    ]
+    with pytest.raises(UserError, match="^SAC_SEEDD is not a known variable, SAC_SEED is: rename it$"):
+        tfagents_system.train(TrainParams, {"horizon": 5}, variables={"SAC_SEEDD": 1}, folder=tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing is begun"
+
+
 def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
     status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
     (tmp_path / "logs/one").mkdir(parents=True)
     (tmp_path / "logs/one/status.json").write_text(json.dumps(status))
     with pytest.raises(UserError, match=r"logs/one is being trained: load_run\('.*logs/one'\) finds it"):
-        tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+        tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
 
 
 def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,15 +155,15 @@ def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch
         return started[-1]
 
     monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", popen)
-    run = tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+    run = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
     try:
         until(lambda: run.output == "checking\n", 30.0, "the start to say something")
         with pytest.raises(UserError, match="logs/one is being trained"):
-            tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+            tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
         assert run.output == "checking\n" and len(started) == 1
     finally:
         run.stop(30.0)
-    again = tfagents_system.train(tmp_path / "params.py", {}, name="one", folder=tmp_path)
+    again = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
     again.stop(30.0)
     assert len(started) == 2
 
@@ -177,8 +224,14 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
         ended(tmp_path, 2, refused).wait(progress=False)
     assert error.value.findings == (
         "horizon=0 must be at least 1: raise it\n  | -a\n  | +b",
-        "SAC_SEED=x must be an integer: correct it",
-    )
+        "seed=x must be an integer: correct it",
+    ), "by the names of the arguments"
+    run = ended(tmp_path, 2, 'error: SAC_EXP_NAME=a, SAC_SEEDS=1, "horizon" in SAC_CONFIG and --set-x: --set b=1\n')
+    run._own = {"SAC_EXP_NAME"}
+    with pytest.raises(UserError) as error:
+        run.wait(progress=False)
+    assert error.value.findings == ('SAC_EXP_NAME=a, SAC_SEEDS=1, "horizon" in config and --set-x: attributes b=1',)
+
     with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
         ended(tmp_path, 1, "the last line\n").wait(progress=False)
     with pytest.raises(RunFailedError, match="was stopped and saved"):
@@ -218,8 +271,10 @@ def test_the_notebook_trains_a_class_of_its_cell_and_its_policy_acts(
         "variables": {"SAC_VIDEO": 0, "SAC_PYTHON": sys.executable},
     }
     os.environ.pop("TFAGENTS_FOLDER", None)
-    wrong = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 0}, **options)
-    with pytest.raises(UserError, match="horizon"):
+    with pytest.raises(UserError, match='"horizon" in config must be'):
+        tfagents_system.train(class_of_a_cell(CELL), {"horizon": 0}, **options)
+    wrong = tfagents_system.train(class_of_a_cell(CELL), {"horizon": 20}, attributes={"nosuch": 1}, **options)
+    with pytest.raises(UserError, match="has no attribute nosuch"):
         wrong.wait(120.0, progress=False)
     space = run_notebook(tmp_path, monkeypatch)
     run, found = space["run"], space["found"]

@@ -199,13 +199,32 @@ def test_files_that_are_missing_or_of_another_kind_are_named(saved: RunPaths, fl
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [["--num_episodes", "0"], ["--seed", "-1"], ["--seed", "x"], ["--what"], ["--montage", "--num_episodes", "7"]],
+    ("flags", "told"),
+    [
+        (["--num_episodes", "0"], ["--num_episodes must be a whole number of at least 1, found 0"]),
+        (["--seed", "-1"], ["--seed must be a whole number of at least 0, found -1"]),
+        (["--seed", "x"], ["--seed must be a whole number of at least 0, found 'x'"]),
+        (["--what"], ["--what is no option: --help has all"]),
+        (["last"], ["'last' belongs to no option: leave it out, or see --help"]),
+        (
+            ["--montage", "--num_episodes", "7", "--seed=x", "--checkpoints", "best", "--no_vide=1", "y"],
+            [
+                "--checkpoints is no option: --checkpoint is meant, --help has all",
+                "--no_vide is no option: --no_video is meant, --help has all",
+                "'y' belongs to no option: leave it out, or see --help",
+                "--seed must be a whole number of at least 0, found 'x'",
+                "--montage plays one episode of each checkpoint: leave out --num_episodes",
+            ],
+        ),
+    ],
 )
-def test_wrong_flags_exit_with_2(saved: RunPaths, flags: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
+def test_all_wrong_flags_are_told_at_once(saved: RunPaths, flags: list[str], told: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
         run.main(["--exp_dir", str(saved.exp_dir), *flags])
-    assert caught.value.code == 2
+    assert [*caught.value.findings] == told
+    with pytest.raises(UserError) as caught:
+        run.main(["--exp_dir", f"{saved.exp_dir}/nosuch", *flags])
+    assert [*caught.value.findings[:-1]] == told and "nosuch does not exist" in caught.value.findings[-1]
 
 
 def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
@@ -393,8 +412,13 @@ def test_another_policy_without_its_environment_is_refused(capsys: Any, saved: R
         run.main(["--exp_dir", str(saved.exp_dir), "--policy", "nowhere.npz", "--no_video"])
     with pytest.raises(UserError, match=r"--policy=.*config.json is neither a SavedModel, nor"):
         run.main(["--exp_dir", str(saved.exp_dir), "--policy", str(saved.config), "--no_video"])
-    for flags in ([], ["--policy", "x", "--montage"], ["--exp_dir", "x", "--montage", "--no_video"]):
-        with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--policy", "x", "--montage"])
+    for flags, told in (
+        ([], "there is nothing to play"),
+        (["--exp_dir", "x", "--montage", "--no_video"], "is a video"),
+    ):
+        with pytest.raises(UserError, match=told):
             run.main(flags)
 
 

@@ -118,6 +118,11 @@ COMMANDS = {
         "import, export and show experience", "sac experience show logs/reacher", module="experience.__main__"
     ),
     "racing": Command("record rewards, check and time racing environments", "sac racing --help", module="racing"),
+    "parameters": Command(
+        "the attributes of TrainParams: defaults, values, meanings",
+        "sac parameters learning_rate",
+        module="settings.parameters_page",
+    ),
     "grid": Command("the settings of each task of a grid file", "sac grid my_grid.json", module="settings.grid"),
     "tune-params": Command(
         "search for good settings, with Optuna",

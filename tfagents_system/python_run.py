@@ -20,11 +20,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE, PYTHON_VARIABLE
+from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE, PYTHON_VARIABLE, in_arguments
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.report.run_bar import RunBar
@@ -32,6 +32,7 @@ from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.given_attributes import argument_findings
 from tfagents_system.settings.variables import value_findings
 
 if TYPE_CHECKING:
@@ -77,19 +78,20 @@ def train(
         refused, with the differences.
 
     Raises:
-      UserError: The class can't be found in a file, or this is a process of a run: a script has to call it below
-        `if __name__ == "__main__":`.
+      UserError: Arguments are wrong, with all findings; what only the user's file tells, `Run.wait` raises. Or the
+        class is in no file, or this is a process of a run: a script calls it below `if __name__ == "__main__":`.
     """
     _refuse_within_a_run()
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    _check(given, edits, folder, [each for each in (file, config) if each and not isinstance(each, Mapping)])
+    findings = value_findings({variable: str(value) for variable, value in given.items()}, folder)
+    findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
+    _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}_inputs"
     environ = _environ_of(folder, given)
-    default = Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
-    exp_dir = folder / (environ.get("SAC_EXP_DIR") or default)
+    exp_dir = folder / _exp_dir(environ)
     with _claimed(exp_dir, inputs / ".output.txt") as output:
         if file is None:
             assert isinstance(params, type)
@@ -97,19 +99,19 @@ def train(
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
         words = str(file), "--config", str(Path(config).absolute()), *_options(attributes or {}, edits)
-        return _started(words, environ, exp_dir, output)
+        return _started(words, environ, exp_dir, output, variables or ())
 
 
-def _check(given: Mapping[str, Any], edits: str | None, folder: Path, files: Sequence[str | os.PathLike[str]]) -> None:
+def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> None:
     """Refuses what is no start at all; all else the start refuses, which looks at everything.
 
     Raises:
       UserError: With all findings.
     """
-    findings = value_findings({variable: str(value) for variable, value in given.items()}, folder)
     if edits not in (None, *_EDITS):
         findings.append(f"edits={shown(edits)} must be one of {', '.join(_EDITS)}, or None")
     if findings:
+        files = [each for each in inputs if each and not isinstance(each, Mapping)]
         missing = [file for file in files if not Path(file).is_file()]
         raise UserError(*findings, *(f"{file} is missing: give the path of a file" for file in missing))
 
@@ -117,6 +119,10 @@ def _check(given: Mapping[str, Any], edits: str | None, folder: Path, files: Seq
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
     given = {name: str(value) for name, value in variables.items()}
     return {**_environ(), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+
+
+def _exp_dir(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"]))
 
 
 def _options(attributes: Mapping[str, Any], edits: str | None) -> list[str]:
@@ -157,14 +163,16 @@ def _is_locked(file: BinaryIO) -> bool:
     return True
 
 
-def _started(words: Sequence[str], environ: Mapping[str, str], exp_dir: Path, output: BinaryIO) -> Run:
+def _started(
+    words: Sequence[str], environ: Mapping[str, str], exp_dir: Path, output: BinaryIO, own: Collection[str]
+) -> Run:
     """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
         stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=environ[FOLDER_VARIABLE],
         start_new_session=True,
     )  # fmt: skip
-    run = Run(exp_dir, process, Path(output.name))
+    run = Run(exp_dir, process, Path(output.name), own)
     atexit.register(run.stop)
     return run
 
@@ -194,9 +202,14 @@ class Run:
     """
 
     def __init__(
-        self, exp_dir: Path, process: subprocess.Popen[bytes] | None = None, output: Path | None = None
+        self,
+        exp_dir: Path,
+        process: subprocess.Popen[bytes] | None = None,
+        output: Path | None = None,
+        own: Collection[str] = (),
     ) -> None:
         self.exp_dir = exp_dir
+        self._own = own  # Variables that the caller has named.
         self._paths, self._process, self._output = RunPaths(exp_dir), process, output
         self._began = time.time()
 
@@ -326,7 +339,7 @@ class Run:
         if code == EXIT_DONE:
             return
         if code == EXIT_BAD_INPUT:
-            raise UserError(*_findings(self.output))
+            raise UserError(*(in_arguments(finding, self._own) for finding in _findings(self.output)))
         what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
         raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
 

@@ -22,10 +22,11 @@ if __name__ == "__main__":
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, shown
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
@@ -37,9 +38,15 @@ _EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    flags = _parse(arguments)
-    paths = _run_paths(flags)
-    what = _what_is_played(flags, paths)
+    flags, findings = _parse(arguments)
+    paths, what = None, list[Path]()
+    try:
+        paths = _run_paths(flags)
+        what = _what_is_played(flags, paths)
+    except UserError as error:
+        findings += error.findings
+    if findings:
+        raise UserError(*findings)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
     if not flags.no_video:
@@ -85,7 +92,8 @@ def _what_is_played(flags: argparse.Namespace, paths: RunPaths | None) -> list[P
         return [find_path(flags.replay_actions, replay_actions.SETTING, Path.is_file)]
     if flags.policy is not None:
         return [find_path(flags.policy, "--policy", Path.exists)]
-    assert paths is not None
+    if paths is None:
+        return []
     return milestones(paths) if flags.montage else [find_checkpoint(paths, flags.checkpoint)]
 
 
@@ -95,42 +103,61 @@ def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
     return (paths.videos if paths else Path("videos")).absolute()
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and all that is wrong with them."""
     parser = argparse.ArgumentParser(description="Plays a saved policy: returns, lengths, videos.", allow_abbrev=False)
     parser.add_argument("--exp_dir", help="run directory, such as logs/minitaur")
     parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
-    parser.add_argument("--num_episodes", type=_integer_from(1), default=1, help="default: 1")
+    parser.add_argument("--num_episodes", default=1, metavar="N", help="default: 1")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
     which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of tfagents_system.export")
     which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
     which.add_argument("--replay_actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
-    parser.add_argument("--seed", type=_integer_from(0), default=0, help="for the environment (default: 0)")
+    parser.add_argument("--seed", default=0, metavar="N", help="for the environment (default: 0)")
     parser.add_argument("--no_video", action="store_true", help="numbers only")
     parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
-    flags = parser.parse_args(arguments)
+    flags, further = parser.parse_known_args(arguments)
+    findings = [*_unknown(further, parser), *_read_numbers(flags)]
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
         run = f"{command} RUN" if (command := called_as("")) else "--exp_dir RUN"
-        parser.error(f"there is nothing to play: give a run directory ({run}), or --policy with --params and --config")
+        findings.append(
+            f"there is nothing to play: give a run directory ({run}), or --policy with --params and --config"
+        )
     if flags.montage and flags.no_video:
-        parser.error("--montage is a video: leave out --no_video")
+        findings.append("--montage is a video: leave out --no_video")
     if flags.montage and flags.num_episodes != 1:
-        parser.error("--montage plays one episode of each checkpoint: leave out --num_episodes")
+        findings.append("--montage plays one episode of each checkpoint: leave out --num_episodes")
     if flags.replay_actions and (flags.num_episodes != 1 or flags.seed):
-        parser.error("--replay_actions repeats one episode with its own seed: leave out --num_episodes and --seed")
-    return flags
+        findings.append("--replay_actions repeats one episode with its own seed: leave out --num_episodes and --seed")
+    return flags, findings
 
 
-def _integer_from(low: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < low:
-            raise argparse.ArgumentTypeError(f"must be at least {low}, found {value}")
-        return value
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
+    """A sentence on each option that there is none of; what follows one is its value."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    for before, word in zip(["", *words], words, strict=False):
+        name = word.partition("=")[0]
+        meant = "".join(f"{right} is meant, " for _, right in near_misses([name], known))
+        if word.startswith("-"):
+            yield f"{name} is no option: {meant}--help has all"
+        elif not before.startswith("-") or "=" in before:
+            yield f"{shown(word)} belongs to no option: leave it out, or see --help"
 
-    parse.__name__ = "integer"
-    return parse
+
+def _read_numbers(flags: argparse.Namespace) -> Iterator[str]:
+    """Replaces texts by whole numbers; a sentence on each that is none."""
+    for name, low in (("num_episodes", 1), ("seed", 0)):
+        text = getattr(flags, name)
+        try:
+            setattr(flags, name, int(text))
+        except ValueError:
+            setattr(flags, name, low)
+            yield f"--{name} must be a whole number of at least {low}, found {shown(text)}"
+            continue
+        if getattr(flags, name) < low:
+            yield f"--{name} must be a whole number of at least {low}, found {text}"
 
 
 if __name__ == "__main__":

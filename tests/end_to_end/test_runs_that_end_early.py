@@ -75,10 +75,10 @@ def test_an_early_end_is_an_end(tmp_path):
     assert (best["eval_return"], best["curriculum"]) == (-20.0, {"wind": 1.0})
     assert [(each["iteration"], each["eval_return"]) for each in best["earlier_stages"]] == [(4, 0.0)]
     code, output = run.finish()
-    assert code == 0 and f"test is finished ({why}, " in output and "--set stop_when=null" in output, output
+    assert code == 0 and f"test is finished early: {why} (" in output and "--set stop_when=null" in output, output
     # Without stop_when it goes on, until the callback says so.
     code, output = finish(run.start("--set", "stop_when=null"))
     assert code == 0 and "test is finished early: enough" in output, output
     assert evaluations(run)[-1]["iteration"] >= 32
     code, output = run.finish()
-    assert code == 0 and "test is finished (enough, " in output, output
+    assert code == 0 and "test is finished early: enough (" in output, output

@@ -79,7 +79,7 @@ def test_a_lap_is_trained_by_three_hosts(tmp_path: Path) -> None:
             shared = here.data / "credentials" / "machines" / "tmrl"
             until(shared.exists, 120.0, "the credentials")
             for home in (trainer, workers):
-                shutil.copytree(shared, home.data / "credentials")
+                shutil.copytree(shared, home.data / "credentials", dirs_exist_ok=True)
                 shutil.copy(here.data / "config" / "password", home.data / "config" / "password")
             started["worker"] = workers.start("--worker")
             started["expert"] = workers.start("--expert")

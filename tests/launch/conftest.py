@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.login_node import User
 from tests.support.prepared_runs import variables_of_run
+from tests.support.warm_starts import warm_fork_server
 from tfagents_system.launch import environment_checks, role_process, wrap_up
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.machine.processes import processes_of_run
@@ -50,6 +51,6 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    server = ForkServer.start(dict(os.environ))
+    server = warm_fork_server(os.environ)
     yield server
     server.close()

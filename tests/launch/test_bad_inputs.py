@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.launch import prepare, run_settings
 from tfagents_system.machine import peers
 
@@ -193,6 +195,10 @@ BAD: dict[str, Bad] = {
         "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
     ),
     "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], or a schedule, found 1.5"),
+    "a schedule for a count of steps": params(
+        "TrainParams.n_step = {'points': [[0, 1], [5, 3]]}", "n_step must be an integer of at least 1, found {'points'"
+    ),
+    "text for a share": params("TrainParams.hindsight_share = 'x'", "hindsight_share must be a number above 0"),
     "text for a rate": params(
         "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, found '3e-4'"
     ),
@@ -526,14 +532,12 @@ def test_a_run_directory_that_cannot_be_written(
 def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     lines = [f"{name}='{value}'" for name, value in variables.items()]
     (folder / "vars.sh").write_text("\n".join(lines) + "\n")
-    return subprocess.run(
-        [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")],
-        cwd=folder,
-        env=environ_of({}) | {"VIRTUAL_ENV": sys.prefix},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")]
+    environ = environ_of({}) | {"VIRTUAL_ENV": sys.prefix}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with WarmPopen(command, exp_dir=folder / "run", cwd=folder, env=environ, **pipes) as process:
+        output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 SCRIPTED = [

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.support.waiting import gone
+from tests.support.warm_starts import WarmPopen, warm_fork_server
 from tfagents_system.errors import UserError
 from tfagents_system.launch import fork_client, forked_process, role_starter
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
@@ -46,6 +47,12 @@ def server() -> Iterator[ForkServer]:
     server.wait_until_ready()
     yield server
     server.close()
+
+
+def asks(script: str, **options: Any) -> WarmPopen:
+    """A program that has a server of its own."""
+    options = {"env": os.environ, **options}
+    return WarmPopen([sys.executable, "-c", script], exp_dir=Path(EXP_DIR), cwd=ROOT, text=True, **options)
 
 
 def ended(process: ForkedProcess, secs: float = 30.0) -> int | None:
@@ -196,13 +203,12 @@ def test_when_the_asking_process_dies_the_called_function_and_its_children_end(
 ) -> None:
     told_at = tmp_path / "pids"
     script = f"""
-import os
 from tfagents_system.launch.fork_client import ForkServer
-server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
+server = ForkServer.inherited()
 server.call({ROLE!r}, "stay", {str(told_at)!r}, environ={environ()!r})
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env={**clean, **job}) as asking:
+    with asks(script, env={**clean, **job}) as asking:
         deadline = time.monotonic() + 60.0
         while not told_at.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -241,7 +247,7 @@ def test_when_the_server_is_killed_roles_go_on_the_next_is_a_program_and_later_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start_server() -> ForkServer:
-        servers.append(ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR}))
+        servers.append(warm_fork_server({**os.environ, "SAC_EXP_DIR": EXP_DIR}))
         return servers[-1]
 
     servers: list[ForkServer] = []
@@ -280,11 +286,9 @@ def test_a_module_gets_its_arguments_and_tells_mistakes_whether_it_is_forked_or_
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["late", "killed"])
 def test_a_role_that_was_forked_but_not_told_of_in_time_never_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_killed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
-    server = ForkServer.start({**os.environ, "SAC_EXP_DIR": EXP_DIR})
-    server.wait_until_ready()
-    assert capfd.readouterr().err == ""  # TensorFlow's import has reported what are no errors.
+    server = warm_fork_server({**os.environ, "SAC_EXP_DIR": EXP_DIR})
     answer, forked = server._answer, []
 
     def late_answer(*args: Any) -> Any:
@@ -440,13 +444,13 @@ def test_roles_and_server_end_with_the_supervisor(tmp_path: Path) -> None:
 import os, time
 from pathlib import Path
 from tfagents_system.launch.fork_client import ForkServer
-server = ForkServer.start({{**os.environ, "SAC_EXP_DIR": {EXP_DIR!r}}})
+server = ForkServer.inherited()
 environ = {environ("wait")!r} | {{"{SUPERVISOR_PID_VARIABLE}": str(os.getpid())}}
 role = server.fork({ROLE!r}, "sac_worker_0", environ, Path({str(log)!r}), [])
 print(server.pid, role.pid, flush=True)
 time.sleep(300)
 """
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as asking:
+    with asks(script, stdout=subprocess.PIPE) as asking:
         assert asking.stdout is not None
         pids = [int(pid) for pid in asking.stdout.readline().split()]
         told(log)
@@ -474,7 +478,7 @@ _, os.environ[HANDLE_VARIABLE] = server.hand_over()
 os.execv(sys.executable, [sys.executable, "-c", {successor!r}])
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "75\n", done.stderr
+    assert (done.stdout, done.stderr) == ("75\n", "")  # TensorFlow's import has reported what are no errors.
 
 
 def test_without_a_server_there_is_nothing_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:

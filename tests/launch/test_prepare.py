@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
+from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.specs import load_specs
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.early_answers import is_done_already
@@ -32,6 +35,7 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
@@ -144,6 +148,35 @@ def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: st
     assert not (tmp_path / "run").exists()
 
 
+def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Else each of its workers fails at its first step, and the run goes on without any of them."""
+    assert prepare.prepare(environ, None)
+    run = RunPaths(tmp_path / "run")
+    params = load_params(run.params, {"horizon": 20})
+    agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
+    own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
+    for each in (own, other):
+        each.exp_dir.mkdir()
+    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
+    two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
+    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_EXPERT_POLICY": str(own.policies / "greedy_policy"), EDITS: FRESH}
+    assert prepare.prepare(environ, None)
+    path = other.policies / "greedy_policy"
+    with pytest.raises(UserError) as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(path)}, None)
+    start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
+    assert list(raised.value.findings) == [
+        f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
+        f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
+    ]
+    with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
+    assert len(raised.value.findings) == 1
+
+
 def test_experts_count_among_the_workers_of_a_start(
     environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,11 +229,11 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS + "    n_eval_episodes = 1\n")
     environ |= {"SAC_EVAL_WORKERS": "2"}
-    assert prepare.check(environ, None, server) == 0
+    assert prepare.check(environ, None) == 0
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert "an evaluation has n_eval_episodes=1: 1 of these workers have nothing to do" in report
+    assert "an evaluation has n_eval_episodes=1: 1 of these workers has nothing to do" in report
     assert prepare.prepare(environ, None, fork_server=server)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
@@ -334,7 +367,7 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     paths = RunPaths(tmp_path / "run")
     paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
     assert not prepare.prepare(environ, None)
-    assert "try is finished (3 iterations" in capsys.readouterr().out
+    assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare.prepare(environ, None)
 
@@ -358,7 +391,7 @@ def test_a_finished_run_and_one_at_work_are_told_before_any_check(
 
     capsys.readouterr()
     assert start() == 0
-    assert "try is finished (3 iterations" in capsys.readouterr().out
+    assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
     assert start(SAC_NUM_COLLECT_WORKERS="2") == 0
     for options in (["--set", "num_iter=4"], ["--fresh"], ["--take_edits"], ["--reset_training"], ["--check"]):
         with pytest.raises(LookupError):

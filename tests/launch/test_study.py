@@ -435,7 +435,10 @@ def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> Non
 def test_what_has_no_effect_in_any_trial_is_not_searched(user_folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         studies.main([str(user_folder / "vars.sh"), "--space", "sac", "--set", "algorithm=dqn"])
-    told = "_learning_rate has no effect with algorithm='dqn': remove it, or change that, or choose another --space"
+    told = (
+        "_learning_rate has no effect with algorithm='dqn': remove it, or change that, or give a --space without it: "
+        "sac tune-params --show_space NAME prints a shipped one as JSON"
+    )
     assert [*caught.value.findings] == [f"the space's {part}{told}" for part in ("actor", "alpha")]
     assert not list(user_folder.glob("*_study"))
     params = Params({"horizon": 100})
@@ -482,6 +485,18 @@ def user_folder(tmp_path: Path) -> Path:
     more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path}"
     (tmp_path / "vars.sh").write_text("\n".join((variables + more).split()) + "\n")
     return tmp_path
+
+
+def test_a_shipped_space_is_printed_as_json_to_edit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """For `--set learn_entropy_coef=false`: the space has an attribute without effect then."""
+    with pytest.raises(SystemExit) as ended:
+        studies.main(["--show_space", "sac"])
+    assert ended.value.code == 0
+    space = json.loads(capsys.readouterr().out)
+    for name in (None, "alpha_learning_rate"):
+        space.pop(name, None)
+        (tmp_path / "space.json").write_text(json.dumps(space))
+        assert read_space(tmp_path / "space.json") == {k: v for k, v in SPACES["sac"].items() if k != name}
 
 
 def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(

@@ -18,6 +18,7 @@ from tests.support.fake_run import DONE, SAVES, STUBBORN
 from tests.support.shell import ROOT
 from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
 from tfagents_system.launch import directory_guard, run_status, wrap_up
+from tfagents_system.launch.early_answers import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.signals import StopFlag
@@ -192,6 +193,31 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
     told = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[/x]" in told and "note: RuntimeError: no such thing" in told and "run is finished" in told
     assert "the view fails" not in told
+
+
+@pytest.mark.parametrize(
+    ("trainer", "line"),
+    [
+        ({"num_iter": 25}, "run is finished: num_iter=25 is reached"),
+        (
+            {"num_iter": 25, "ended_early": "num_env_steps=400 is reached"},
+            "run is finished: num_env_steps=400 is reached",
+        ),
+        ({"num_iter": 25, "ended_early": "enough"}, "run is finished early: enough"),
+    ],
+)
+def test_the_last_line_says_why_a_run_is_finished(
+    tmp_path: Path, stop: StopFlag, trainer: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_supervisor(tmp_path / "run", stop, {})
+    made.paths.heartbeats.mkdir(parents=True)
+    made.paths.heartbeat("trainer").write_text(json.dumps({"state": "done", **trainer}))
+    told = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).closing_lines(0)
+    assert told[-1] == line
+    made.paths.run_json.write_text(json.dumps({"num_iter": 25}))
+    write_status(made.paths.status_json, {"run": {"name": "run"}, "roles": {"trainer": trainer}})
+    tell_finished("run", made.paths)
+    assert capsys.readouterr().out.startswith(f"{line} ({made.paths.exp_dir}). Nothing is to be done: choose"), "again"
 
 
 def test_the_last_line_is_of_training_where_the_start_has_evaluated_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def write(data: TmrlData, config: Any) -> None:
 def test_install_makes_what_is_missing_and_keeps_the_rest(data: TmrlData, capsys: pytest.CaptureFixture[str]) -> None:
     assert tmrl.main(["--install"]) == EXIT_DONE
     out = capsys.readouterr().out
-    assert str(data.root) in out
+    assert str(data.root) in out and re.search(r", track closed/train/3, lap time \d+\.\d{3} s$", out, re.M)
     assert json.loads(data.config_file.read_text()) == default_config()
     assert len(data.password_file.read_text().strip()) == 32
     assert stat.S_IMODE(data.password_file.stat().st_mode) == 0o600

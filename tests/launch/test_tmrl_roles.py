@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import socket
 import stat
 import subprocess
@@ -92,7 +93,7 @@ def test_the_server_has_neither_trainer_nor_workers(data: TmrlData) -> None:
     others = folder / "machines" / "tmrl"
     assert credentials.check_credentials(others, credentials.CLIENT) == []
     assert {stat.S_IMODE(key.stat().st_mode) for key in folder.rglob("*.key")} == {0o600}
-    assert str(others) in start.lines[0]
+    assert f"scp {others}/* HOST:TmrlData/credentials/" in start.lines[0]
     key = (others / "client.key").read_bytes()
     server_start(data, config)
     assert (others / "client.key").read_bytes() == key, "good ones stay"
@@ -100,8 +101,6 @@ def test_the_server_has_neither_trainer_nor_workers(data: TmrlData) -> None:
 
 def test_the_trainer_and_workers_join_it(data: TmrlData) -> None:
     config = loaded(data, PORT=7001)
-    with pytest.raises(UserError, match="has no credentials for the server at 127.0.0.1:7001: start --server once"):
-        trainer_start(data, config)
     server_start(data, config)
     start = trainer_start(data, config)
     read = RunVariables.from_environ(variables_of(start), vars_file=Path(start.arguments[0]), root=ROOT)
@@ -130,6 +129,44 @@ def test_the_trainer_and_workers_join_it(data: TmrlData) -> None:
     assert settings_of(worker) == settings_of(start), "what is compared when it joins"
     configs = [Path(variables_of(each)["SAC_CONFIG"]).read_bytes() for each in (start, worker)]
     assert configs[0] == configs[1]
+
+
+@pytest.mark.parametrize("start", [trainer_start, functools.partial(worker_start, kind=COLLECT)])
+def test_the_server_of_this_machine_is_waited_for_and_makes_the_credentials(
+    data: TmrlData, start: Callable[[TmrlData, Loaded], tmrl_roles.Start], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+
+    def wait(server: str) -> None:
+        waited.append(server)
+        server_start(data, loaded(data, PORT=7001))
+
+    monkeypatch.setattr(tmrl_roles, "wait_for", wait)
+    begun = start(data, loaded(data, PORT=7001))
+    assert waited == ["127.0.0.1:7001"] and variables_of(begun)["SAC_EXP_NAME"] == "car"
+    start(data, loaded(data, PORT=7001))
+    assert len(waited) == 1, "with credentials here nobody waits before the launcher"
+
+
+def test_credentials_of_another_machine_are_copied_as_files(data: TmrlData, tmp_path: Path) -> None:
+    away = loaded(data, LOCALHOST_TRAINER=False, LOCALHOST_WORKER=False, PUBLIC_IP_SERVER="node7")
+    with pytest.raises(UserError, match="no credentials for the server at node7:55555: start --server once, and copy"):
+        trainer_start(data, away)
+    elsewhere = tmp_path / "elsewhere"
+    credentials.make_credentials(elsewhere, "car")
+    own = elsewhere / "machines" / "tmrl"
+    own.parent.mkdir()
+    credentials.issue(elsewhere, own, "tmrl", 30)
+    nested = data.credentials_folder / "tmrl"
+    shutil.copytree(own, nested)  # By `cp -r .../machines/tmrl ~/TmrlData/credentials`, as at each renewal.
+    for files in ((), own.iterdir()):
+        for file in files:
+            shutil.copy(file, data.credentials_folder)
+        with pytest.raises(UserError, match=f"in {nested}: move its files into {data.credentials_folder}, and remove"):
+            worker_start(data, away, COLLECT)
+    shutil.rmtree(nested)
+    assert worker_start(data, away, COLLECT).server == "node7:55555"
+    assert credentials.check_credentials(data.credentials_folder, credentials.CLIENT) == []
 
 
 def test_what_the_environment_says_of_this_machine_wins(data: TmrlData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +199,7 @@ def test_a_missing_reward_is_told_before_anything_is_made(data: TmrlData) -> Non
     for start in starts:
         with pytest.raises(UserError, match="reward.npz is missing: record the track's reward with --record-reward"):
             start(data, loaded(data))
-    assert not (data.root / "server").exists() and not (data.root / "credentials").exists()
+    assert not (data.root / "server").exists() and not list(data.credentials_folder.iterdir())
 
 
 def test_training_is_reset_where_there_is_something_to_reset(data: TmrlData) -> None:

@@ -341,6 +341,27 @@ def test_networks_that_numpy_can_not_compute_are_told_apart():
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
+def test_actions_in_units_are_drawn_as_the_policy_draws_them(recurrent):
+    agent, count = build(recurrent=recurrent), 20_000
+    scramble(agent)
+    units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
+    policy = agent.collect_policy
+    for variable in policy.variables():
+        variable.assign(0.4 * variable)  # So that no action is at a bound.
+    steps = tf.nest.map_structure(lambda leaf: tf.repeat(leaf[None], count, axis=0), time_step(VECTOR))
+    state = policy.get_initial_state(count)
+    drawn = EnvironmentUnitsPolicy(policy, actions_of(units)).action(steps, state)
+    gaussian = policy.distribution(steps, state).action.input_distribution
+    u = np.arctanh((drawn.action.numpy() - [0.0, 5.0]) / [2.0, 5.0])
+    mean, std = gaussian.mean().numpy()[0], gaussian.stddev().numpy()[0]
+    assert np.ptp(mean) > 0.1 and np.ptp(std) > 0.1, "one taken for the other would be seen"
+    np.testing.assert_allclose(u.mean(axis=0), mean, atol=4.0 * std.max() / np.sqrt(count))
+    np.testing.assert_allclose(u.std(axis=0), std, rtol=0.03)
+    assert abs(np.corrcoef(u.T)[0, 1]) < 4.0 / np.sqrt(count)
+    tf.nest.map_structure(np.testing.assert_array_equal, drawn.state, policy.action(steps, state).state)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
 def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, recurrent):
     traced = []
     scale = EnvironmentUnitsPolicy._action_in_units

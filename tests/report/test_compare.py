@@ -197,13 +197,40 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [(group.name, len(group.runs)) for group in groups] == [("exp", 2), ("SAC", 3)]
     groups = group_runs(read_runs([*folders, *peers[:1]]))
     assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
-    assert [group.name for group in group_runs(read_runs(folders[:1]))] == ["discount=0.9"]
+    assert [group.name for group in group_runs(read_runs(folders[:1]))] == ["exp_task_0 discount=0.9"]
+
+
+def test_single_runs_have_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: list[Figure]
+) -> None:
+    """Also in two folders; a task's number says nothing, so its settings are told, too."""
+    folders = [
+        our_run(tmp_path / name, [1.0, 2.0], params={"discount": 0.9 + 0.01 * k})
+        for k, name in enumerate(("reacher", "slow", "x/arm_task_0", "y/arm_task_0"))
+    ]
+    names = ["reacher", "slow", "x/arm_task_0 discount=0.92", "y/arm_task_0 discount=0.93"]
+    assert [group.name for group in group_runs(read_runs(folders))] == names
+    assert [group.name for group in group_runs(read_runs(folders), ["mine=slow"])] == [names[0], "mine", *names[2:]]
+    assert compare.main([*map(str, folders[:2]), "--output", str(tmp_path / "x.png")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in told[:2]] == [
+        ["run", "env", "steps", "final", "best"],
+        ["reacher", "100", "2", "2"],
+    ]
+    (axes,) = figures[0].axes
+    assert axes.get_title("left") == "single runs"
+    assert [line.get_label() for line in thick_lines(figures[0])] == ["reacher", "slow"]
+    several = group_runs(read_runs([*folders[:1], *(our_run(tmp_path / f"z_task_{k}", [1.0]) for k in range(2))]))
+    compare.draw(several, tmp_path / "x.png")
+    assert figures[1].axes[0].get_title("left") == "interquartile mean with 95 % interval"
+    assert [line.get_label() for line in thick_lines(figures[1])][1] == "z (2 runs)"
 
 
 def test_groups_are_named_by_what_not_all_runs_share(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"train_batch_size": 64, "critic_optimizer": {"name": "sgd", "beta_1": None}}
     owns: list[dict[str, Any]] = [{}, {"tau": 1}, {"tau": True}, {"tau": 1, "critic_optimizer": {"name": "adam"}}]
     folders = [our_run(tmp_path / f"exp_task_{k}", [1.0], params={**shared, **own}) for k, own in enumerate(owns)]
+    folders += [our_run(tmp_path / f"exp_seed_{k}", [1.0], params={**shared, **own}) for k, own in enumerate(owns)]
     names = [group.name for group in group_runs(read_runs(folders))]
     sgd = "critic_optimizer.name=sgd critic_optimizer.beta_1=null"
     assert names == [sgd, f"tau=1 {sgd}", f"tau=true {sgd}", "tau=1 critic_optimizer.name=adam"] or names == [
@@ -212,7 +239,7 @@ def test_groups_are_named_by_what_not_all_runs_share(tmp_path: Path) -> None:
         f"{sgd} tau=true",
         "critic_optimizer.name=adam tau=1",
     ]
-    assert [group.name for group in group_runs(read_runs(folders[1:3]))] == ["tau=1", "tau=true"]
+    assert [group.name for group in group_runs(read_runs([*folders[1:3], *folders[5:7]]))] == ["tau=1", "tau=true"]
 
 
 def test_patterns_decide_first(tmp_path: Path) -> None:

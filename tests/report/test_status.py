@@ -1,6 +1,8 @@
 """What is told of runs from their files alone."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
+from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
 
+HOST = socket.gethostname()
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,6 +83,25 @@ def test_a_worker_that_was_given_up_is_told_whatever_became_of_the_run(state):
     content["roles"]["worker_1"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
     content["roles"]["worker_0"] |= {"given_up": False}
     assert problems(content, NOW) == ["worker_1: given up after 10 restarts: SIGKILL"]
+
+
+@pytest.mark.parametrize("state", ["done", "stopped", "failed"])
+def test_a_worker_that_failed_before_its_first_step_is_told_with_the_reason(state):
+    content = status(state=state, workers=4)
+    failed = {"failed_with": "exit code 1 (error: no licence)", "restarts": 2}
+    content["roles"]["worker_0"] |= {"steps": 7, **failed}
+    content["roles"]["worker_1"] |= {"steps": 0, **failed, "has_worked": True}
+    content["roles"]["worker_2"] |= {"kind": "expert", "steps": 0, **failed}
+    content["roles"]["worker_3"] |= {"kind": "eval", "steps": 0, **failed}
+    told = "worker_2 (expert): collected nothing in 3 starts, last failure: exit code 1 (error: no licence)"
+    assert problems(content, NOW) == [told]
+
+
+def test_an_expert_without_a_step_is_told_of_a_run_that_is_done():
+    content = status(state="done")
+    content["roles"]["worker_1"] |= {"kind": "expert"}
+    assert problems(content, NOW) == ["worker_1 (expert): collected nothing"]
+    assert problems(content | {"run": content["run"] | {"state": "stopped"}}, NOW) == []
 
 
 def test_a_supervisor_that_is_gone_is_the_only_news():
@@ -205,7 +228,8 @@ def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
     assert main([str(run), str(tmp_path / "empty"), str(torn), str(tmp_path / "nowhere")]) == 0
     out, err = capsys.readouterr()
     assert "12/25" in out and out.count("\n") == 2
-    assert [line.split(": ")[0].rpartition("/")[2] for line in err.splitlines()] == ["empty", "torn", "nowhere"]
+    told = [line.removeprefix(f"note: {tmp_path}/").partition(": ")[0] for line in err.splitlines()]
+    assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist"]
 
 
 def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
@@ -217,13 +241,58 @@ def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path,
     beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "other_array")]
     assert main([str(run), *beside]) == 0
     out, err = capsys.readouterr()
-    assert out.count("\n") == 2 and err.count("\n") == 1 and "other_array: no status.json" in err
+    assert (
+        out.count("\n") == 2
+        and err.count("\n") == 1
+        and "other_array has no status.json: give" in err
+        and err.startswith("note: ")
+    )
     assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 3, "nothing else is there to show"
 
 
 def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no status.json" in capsys.readouterr().err
+    (tmp_path / "x.png").touch()
+    assert main([f"{tmp_path}/nosuch", f"{tmp_path}/x.png"]) == 2
+    remedy = "give a run directory, such as logs/reacher"
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {tmp_path}/nosuch does not exist: {remedy}",
+        f"error: {tmp_path}/x.png is a file: {remedy}",
+    ]
+
+
+def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, capsys):
+    """It holds the directory's lock, and the status is still the one of the start before."""
+    content = status(state="done")
+    content["run"] |= {"pid": 1, "host": "node7", "updated_at": 5.0}
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    write_status(paths.status_json, content)
+
+    def shown():
+        assert main([str(paths.exp_dir)]) == 0
+        _, cells, *problems = capsys.readouterr().out.splitlines()
+        assert not problems
+        return tuple(cells.split()[:3])
+
+    assert shown() == ("run", "done", "12/25")
+    with RunLock(paths):
+        assert shown() == ("run", "starting", "12/25")
+        write_status(paths.status_json, {**content, "run": {**content["run"], "pid": os.getpid(), "host": HOST}})
+        with being_checked(paths):  # Another one, which will be refused.
+            assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
+    write_status(paths.status_json, content)
+    assert shown() == ("run", "done", "12/25")
+    before = sorted(path.name for path in paths.exp_dir.iterdir())
+    with being_checked(paths):
+        assert shown() == ("run", "starting", "12/25")
+        assert sorted(path.name for path in paths.exp_dir.iterdir()) == before, "it may be refused"
+    assert shown() == ("run", "done", "12/25")
+    with being_checked(RunPaths(tmp_path / "new")), being_checked(None):
+        assert not (tmp_path / "new").exists()
+    paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
+    assert shown() == ("run", "done", "12/25")
 
 
 def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsys, monkeypatch, at_now):

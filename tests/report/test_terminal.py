@@ -28,6 +28,17 @@ def test_the_line_says_it_all():
     )
 
 
+@pytest.mark.parametrize(
+    ("done", "told"),
+    [(None, "-"), (1_200, "1,200/1,500"), (1_500, "1,500/1,500"), (1_600, "1,600 (1,500 asked for)")],
+)
+def test_more_steps_than_were_asked_for_are_no_share_of_them(done, told):
+    content = status()
+    content["roles"]["trainer"] |= {"num_env_steps": 1_500, "env_steps": done}
+    assert f"  env_steps {told}  updates/s" in progress_line(content)
+    assert f"env steps {'0/1,500' if done is None else told} " in words(rendered(content))
+
+
 def test_the_line_has_success_and_the_trainers_curriculum():
     content = status()
     content["roles"]["trainer"] |= {"eval_success": 0.845, "curriculum": {"wind": 0.3, "mass": 2}}

@@ -1,4 +1,4 @@
-"""Starts launchers with a fork server that has imported everything already.
+"""Starts launchers with a fork server that has imported everything already, and such fork servers or modules alone.
 
 Imports are a third of what a short run costs. They are made once for all runs that a process of tests starts:
 
@@ -15,10 +15,12 @@ import ctypes
 import functools
 import os
 import pickle
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfagents_system.launch import fork_server
-from tfagents_system.launch.fork_client import HANDLE_VARIABLE
+from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import NO_MARK
 from tfagents_system.launch.forked_process import set_subreaper
 from tfagents_system.launch.python_path import ROOT
@@ -45,10 +47,11 @@ class WarmPopen(subprocess.Popen[str]):
     """A launcher in a session of its own, with a fork server; takes `args`, `cwd`, `env` and streams.
 
     Args:
-      exp_dir: The run directory, which marks the processes of the run.
+      exp_dir: The run directory, which marks the processes of the run. None: there is no launcher, `args` are
+        `python -m MODULE ARGUMENT...`, and the module is run where all is imported.
     """
 
-    def __init__(self, args: Sequence[str], *, exp_dir: Path, **options: Any) -> None:
+    def __init__(self, args: Sequence[str], *, exp_dir: Path | None, **options: Any) -> None:
         self._exp_dir = exp_dir
         super().__init__(args, start_new_session=True, **options)
 
@@ -58,13 +61,25 @@ class WarmPopen(subprocess.Popen[str]):
         out = c2pwrite if c2pwrite >= 0 else 1
         streams = [p2cread if p2cread >= 0 else 0, out, errwrite if errwrite >= 0 else 2]
         try:
-            request = list(args), str(cwd), dict(env), str(self._exp_dir), os.sched_getaffinity(0)
+            exp_dir = None if self._exp_dir is None else str(self._exp_dir)
+            request = list(args), str(cwd), dict(env), exp_dir, os.sched_getaffinity(0)
             self.pid = _nursery().start(request, streams)
             self._child_created = True
         finally:
             for descriptor, ours in ((p2cread, p2cwrite), (c2pwrite, c2pread), (errwrite, errread)):
                 if descriptor != -1 and ours != -1:
                     os.close(descriptor)
+
+
+def warm_fork_server(environ: Mapping[str, str]) -> ForkServer:
+    """What `ForkServer.start` gives, ready at once: a child of this process, which it ends with."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), MARK_VARIABLE: NO_MARK}
+        pid = _nursery().start({**environ, **own}, [theirs.fileno()])
+    server = ForkServer(Connection(ours.detach()), pid)
+    server._is_ready = True
+    return server
 
 
 class _Nursery:
@@ -88,7 +103,10 @@ class _Nursery:
         theirs.close()
 
     def start(self, request: Any, streams: Sequence[int]) -> int:
-        """The pid of a launcher, which is a child of this process."""
+        """The pid of a launcher, or of a fork server where only its environment and one descriptor are given.
+
+        It is a child of this process.
+        """
         was_subreaper = _is_subreaper()
         set_subreaper(True)
         try:
@@ -129,7 +147,7 @@ def _serve(asked: socket.socket) -> None:
             try:
                 if (pid := os.fork()) == 0:
                     asked.close()
-                    _become_launcher(streams, *pickle.loads(message))
+                    _become(pickle.loads(message), streams)
                 os.write(writer, str(pid).encode())
             except BaseException:
                 traceback.print_exc()
@@ -141,8 +159,22 @@ def _serve(asked: socket.socket) -> None:
             os.close(descriptor)
 
 
+def _become(request: Any, descriptors: Sequence[int]) -> NoReturn:
+    if isinstance(request, dict):
+        (descriptor,) = descriptors
+        while os.getppid() != int(request[SUPERVISOR_PID_VARIABLE]):  # It ends when its parent does: not the first one.
+            time.sleep(0.001)
+        _become_fork_server(Connection(descriptor), request)
+    _become_launcher(descriptors, *request)
+
+
 def _become_launcher(
-    streams: Sequence[int], args: Sequence[str], cwd: str, environ: Mapping[str, str], exp_dir: str, cpus: set[int]
+    streams: Sequence[int],
+    args: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    exp_dir: str | None,
+    cpus: set[int],
 ) -> NoReturn:
     for target, stream in enumerate(streams):  # First: the launcher's own streams tell what fails.
         os.dup2(stream, target)
@@ -150,6 +182,8 @@ def _become_launcher(
     os.chdir(cwd)
     os.sched_setaffinity(0, cpus)
     os.closerange(_STANDARD_STREAMS, 1024)
+    if exp_dir is None:
+        _become_module(args, environ)
     ours, theirs = socket.socketpair()
     launcher = os.getpid()
     if (pid := os.fork()) == 0:
@@ -161,6 +195,18 @@ def _become_launcher(
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(args[0], list(args), {**environ, HANDLE_VARIABLE: f"{ours.detach()},{pid}"})
+
+
+def _become_module(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    def run() -> int:
+        runpy.run_module(module, run_name="__main__")
+        return 0
+
+    os.environ.clear()
+    os.environ.update(environ)
+    _, _, module, *arguments = args
+    sys.argv = [module, *arguments]
+    fork_server._as_program(run)
 
 
 def _become_fork_server(connection: Connection, environ: Mapping[str, str]) -> NoReturn:

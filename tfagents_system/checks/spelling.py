@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _SIMILARITY = 0.85
+SIMILARITY_OF_KEYS = 0.6  # Where every key must be known, the nearest one is worth naming.
 
 
 def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = _SIMILARITY) -> list[tuple[str, str]]:
@@ -28,6 +29,11 @@ def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = 
         if match and not _extends(name, plain[match[0]]):
             pairs.append((name, plain[match[0]]))
     return pairs
+
+
+def is_meant(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+    """`, best is meant`: the known name that looks like one that is refused; empty without any."""
+    return "".join(f", {right} is meant" for _, right in near_misses([name], known, similarity))
 
 
 def _extends(name: str, known: str) -> bool:

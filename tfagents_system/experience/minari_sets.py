@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode, flat, nested
@@ -21,6 +22,30 @@ def is_one(source: str) -> bool:
     return source.startswith(PREFIX) or (Path(source) / "data" / "metadata.json").is_file()
 
 
+def meant(source: str) -> str | None:
+    """The name of a data set that was probably meant by a text such as `minary:NAME`; None: it is another text."""
+    kind, colon, name = source.partition(":")
+    is_near = bool(colon and near_misses([kind], [PREFIX.rstrip(":")], SIMILARITY_OF_KEYS))
+    return f"{PREFIX}{name}" if is_near else None
+
+
+def check_is_here(source: str) -> None:
+    """Whether `minari:NAME` is on this machine.
+
+    Raises:
+      UserError: It is not, or Minari is not installed.
+    """
+    _minari()
+    from minari.storage import get_dataset_path
+
+    name = source.removeprefix(PREFIX)
+    if not (get_dataset_path(name) / "data").exists():
+        raise UserError(
+            f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
+            "there is, `minari list local` what is here)"
+        )
+
+
 def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
     """The episodes of a data set, one after another.
 
@@ -28,6 +53,8 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
       UserError: It is not there, or Minari is not installed.
     """
     minari = _minari()
+    if source.startswith(PREFIX):
+        check_is_here(source)
     try:
         if source.startswith(PREFIX):
             data_set = minari.load_dataset(source.removeprefix(PREFIX))
@@ -43,7 +70,7 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
             flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
         )
     if cut:
-        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as cut off")
+        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 
 
 def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:

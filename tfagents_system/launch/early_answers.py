@@ -11,6 +11,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FRESH, RESET, TAKE, RunSettings
+from tfagents_system.report.status import finished_in_words
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -76,9 +77,8 @@ def tell_finished(name: str, paths: RunPaths) -> None:
     why = run_directory.why_early(paths)
     num_iter = run_directory.read_run_json(paths)["num_iter"]
     print(
-        f"{name} is finished ({why or f'{num_iter} iterations'}, "
-        f"{paths.exp_dir}): nothing to do. Choose another SAC_EXP_NAME for a new run, or go on with this one with "
-        f"--set {_what_goes_on(why)}"
+        f"{finished_in_words(name, why, num_iter)} ({paths.exp_dir}). Nothing is to be done: choose another "
+        f"SAC_EXP_NAME for a new run, or go on with this one with --set {_what_goes_on(why)}"
     )
 
 

@@ -34,7 +34,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     algorithm = "{algorithm}"
     num_env_steps = 100_000
-    # Every attribute with its default: docs/reference/parameters.md. `sac check` says what these cost.
+    # `sac parameters` has every attribute with its default. `sac check` says what these cost.
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return {call}

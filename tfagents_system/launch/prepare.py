@@ -62,7 +62,7 @@ from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
-from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
 from tfagents_system.settings.load_params import load_env_config
@@ -129,7 +129,7 @@ def prepare_and_hold(
     if settings is None:
         finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
-    with _closed_on_signals(preparation) as was_done:
+    with _closed_on_signals(preparation) as was_done, being_checked(preparation.paths):
         preparation.run(fork_server)
         return _write_run(preparation, quiet_plan, was_done)
 

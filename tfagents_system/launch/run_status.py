@@ -15,23 +15,21 @@ from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.run_history import RunHistory
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import (
+    finished_in_words,
     format_number,
     format_results,
-    given_up_lines,
+    lost_workers,
     read_status,
     time_shares,
     write_status,
 )
+from tfagents_system.report.statuses_of_runs import how_far
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
 
 _VIEW_SECS = 1.0
-_HOW_FAR = (
-    "iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", "best_eval_return",
-)  # fmt: skip
 
 
 class RunStatus:
@@ -56,9 +54,7 @@ class RunStatus:
         self._roles = roles
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         before = read_status(paths.status_json)
-        self._faults, self._before = FaultTally(before), _how_far(before)
-        if read_best(paths) is None:
-            self._before.pop("best_eval_return", None)
+        self._faults, self._before = FaultTally(before), how_far(paths, before)
         self._view = ProgressView()
         self.history = RunHistory(paths)
         self._started_at = time.time()
@@ -109,6 +105,8 @@ class RunStatus:
             name: {**(read_heartbeat(self._paths.heartbeat(name)) or {})}
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
+            | ({"failed_with": role.failed_with} if role.failed_with else {})
+            | ({"has_worked": True} if role.has_worked else {})
             | ({"state": "stopped"} if role.has_stopped else {})
             | ({"kind": self._kinds[name]} if name in self._kinds else {})
             for name, role in self._roles.items()
@@ -136,11 +134,10 @@ class RunStatus:
     def closing_lines(self, code: int) -> list[str]:
         """For the user, of a run that has ended."""
         name, logs, status = self._name, self._paths.logs, self.to_json()
-        lost = [*given_up_lines(status), *fault_lines(status["run"])]
+        lost = [*lost_workers(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
-            why = status["roles"].get(TRAINER, {}).get("ended_early")
-            early = "" if why is None or why.startswith("num_env_steps") else " early"
-            finished = f"{name} is finished{f'{early}: {why}' if why else ''}"
+            trainer = status["roles"].get(TRAINER, {})
+            finished = finished_in_words(name, trainer.get("ended_early"), trainer.get("num_iter"))
             return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
         if code == EXIT_RESUMABLE:
             saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"
@@ -154,14 +151,6 @@ class RunStatus:
             return []
         write = other_command("report", "python -m tfagents_system.report.page.write")
         return [f"a report so far: {write} {self._paths.exp_dir}"]
-
-
-def _how_far(status: dict[str, Any] | None) -> dict[str, Any]:
-    """How far a run had come by its last status."""
-    if status is None:
-        return {}
-    known = status["run"].get("before", {}) | status["roles"].get(TRAINER, {})
-    return {name: known[name] for name in _HOW_FAR if known.get(name) is not None}
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:

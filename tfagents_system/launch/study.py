@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
@@ -219,6 +219,17 @@ def _keep_space(folder: Path, space: Space) -> None:
     write_atomically(path, text.encode())
 
 
+class _ShowSpace(argparse.Action):
+    """Prints a space and ends the program, as --help does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> NoReturn:
+        del namespace, option
+        print(as_json(SPACES[str(values)]))
+        parser.exit()
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=called_as("python -m tfagents_system.launch.study"),
@@ -228,6 +239,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("vars_file", type=Path, metavar="VARS.sh")
     parser.add_argument(
         "--space", required=True, metavar="FILE", help=f"JSON of what is tried, or a name: {', '.join(SPACES)}"
+    )
+    parser.add_argument(
+        "--show_space",
+        action=_ShowSpace,
+        choices=SPACES,
+        metavar="NAME",
+        help="print the space of that name as JSON, to edit and give with --space, and do nothing else",
     )
     parser.add_argument("--trials", type=int, default=40, help="runs altogether (default: 40)")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")

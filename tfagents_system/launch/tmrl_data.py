@@ -30,7 +30,7 @@ from tfagents_system.settings.tmrl_translation import translate
 PARAMS = Path(__file__).resolve().parents[1] / "examples" / "tmrl" / "params.py"
 _LIDAR = {"RUN_NAME": "SAC_4_LIDAR", "ENV": {"RTGYM_INTERFACE": "TM20LIDAR"}}
 _SECRETS = {"PASSWORD": "password", "WANDB_KEY": "wandb_key"}  # Keys, and the files that they are moved into.
-_OWN_RIGHTS = 0o600
+_OWN_RIGHTS, _FOLDER_RIGHTS = 0o600, 0o700
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,11 @@ class TmrlData:
     def reward_file(self) -> Path:
         return self.root / "reward" / "reward.npz"
 
+    @property
+    def credentials_folder(self) -> Path:
+        """That of an empty TLS_CREDENTIALS_DIRECTORY."""
+        return self.root / "credentials"
+
     def install(self) -> list[str]:
         """Makes what is missing, except for the reward; returns a line for each file that was made."""
         made = []
@@ -95,6 +100,7 @@ class TmrlData:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, tmrl_keys.to_json(config).encode())
                 made.append(f"made {path}")
+        self.credentials_folder.mkdir(mode=_FOLDER_RIGHTS, exist_ok=True)  # Files are copied into it from the server's.
         if not self.password_file.exists():
             self._write_secret("PASSWORD", secrets.token_hex(16))
             made.append(f"made {self.password_file}: copy it to the other machines of a run")

@@ -12,6 +12,7 @@ Beside it are NAME.json and NAME.sh, the files of the toolkit's own kind that co
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shlex
@@ -32,6 +33,7 @@ from tfagents_system.transport.remote import credentials, machines
 SERVER, TRAINER, WORKER = "server", "trainer", "worker"
 _LAUNCH = Path(__file__).resolve().parent
 _OTHERS = "tmrl"  # One certificate for all other machines, as in TMRL.
+_CERTIFICATE = f"{credentials.CLIENT}.pem"
 _RENEW_DAYS = 15
 _WAIT_SECS, _SPEAK_SECS, _LOOK_SECS = 600.0, 60.0, 1.0
 # Of this machine: what the environment already says wins.
@@ -75,6 +77,8 @@ def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> St
     """
     _require_reward(data, loaded)
     folder = _credentials_folder(loaded)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # An empty one, as --install makes it, is not there for ensure_credentials.
     credentials.ensure_credentials(folder, _name(loaded))
     lines = []
     if (folder / credentials.AUTHORITY_KEY).is_file():  # Not the user's own certificates.
@@ -87,6 +91,8 @@ def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> St
 
 def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False, edits: str | None = None) -> Start:
     """The trainer, which waits for the server; its metrics may go to Weights & Biases, too.
+
+    A server on this machine that has not made credentials yet is waited for here.
 
     Raises:
       UserError: Credentials or the reward are missing.
@@ -106,8 +112,8 @@ def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
       UserError: Credentials, the reward or an expert's policy are missing.
     """
     _require_reward(data, loaded)
-    server = _server(loaded, "WORKER")
     expert = _expert_policy(data, loaded) if kind == EXPERT else None
+    server = _server(loaded, "WORKER")
     policy = {"SAC_EXPERT_POLICY": str(expert)} if expert else {}
     vars_file = _write_files(data, loaded, WORKER, policy, suffix="" if kind == COLLECT else f"+{kind}")
     options = ["--server", server, "--credentials", str(_credentials_folder(loaded)), "--workers", "1", "--role", kind]
@@ -159,14 +165,27 @@ def _name(loaded: Loaded) -> str:
 
 
 def _server(loaded: Loaded, role: str) -> str:
-    """Where the server is, once this machine has credentials for it."""
+    """Where the server is, once this machine has credentials for it: `--server` on this machine makes them.
+
+    Raises:
+      UserError: There are none, or they are in a folder of their own.
+    """
     server, folder = server_of(loaded.given, role), _credentials_folder(loaded)
-    if not (folder / credentials.AUTHORITY_KEY).exists() and not (folder / f"{credentials.CLIENT}.pem").exists():
+    if not _has_credentials(folder) and loaded.given[f"LOCALHOST_{role}"]:
+        wait_for(server)
+    nested = folder / _OTHERS
+    if not (folder / credentials.AUTHORITY_KEY).exists() and (nested / _CERTIFICATE).exists():
+        raise UserError(f"credentials for the server are in {nested}: move its files into {folder}, and remove it")
+    if not _has_credentials(folder):
         raise UserError(
-            f"{folder} has no credentials for the server at {server}: start --server once, and copy "
-            f"credentials/machines/{_OTHERS} of its TmrlData there, as this folder"
+            f"{folder} has no credentials for the server at {server}: start --server once, and copy the files in "
+            f"credentials/machines/{_OTHERS} of its TmrlData into this folder"
         )
     return server
+
+
+def _has_credentials(folder: Path) -> bool:
+    return (folder / credentials.AUTHORITY_KEY).exists() or (folder / _CERTIFICATE).exists()
 
 
 def _credentials_folder(loaded: Loaded) -> Path:
@@ -181,8 +200,8 @@ def _share_credentials(folder: Path) -> str:
     ):
         machines.add(folder, _OTHERS)
     return (
-        f"for other machines: copy {own} to ~/TmrlData/credentials there, good until "
-        f"{credentials.end_of_side(own, credentials.CLIENT):%Y-%m-%d}"
+        f"for each other machine: scp {shlex.quote(str(own))}/* HOST:TmrlData/credentials/ (good until "
+        f"{credentials.end_of_side(own, credentials.CLIENT):%Y-%m-%d})"
     )
 
 

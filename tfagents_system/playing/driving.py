@@ -24,6 +24,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
 _PICTURE_SCALE = 4
+_LAP_TIME = "lap_time"  # In the info, seconds.
 _MS = 1000.0
 
 
@@ -54,14 +55,24 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
       What was written, in a sentence.
 
     Raises:
-      UserError: The file exists, the lap is not finished, or it is no trajectory (see `reward_files.polyline`).
+      UserError: The file exists or is no .npz, nobody drives, the lap is not finished, or it is no trajectory (see
+        `reward_files.polyline`).
     """
-    if out.exists() and not is_forced:
-        raise UserError(f"{out} exists: give another --out, or --force to overwrite it")
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
+    chosen, findings = policy if policy is not None else params.expert_policy_ctor(), []
+    if out.suffix != ".npz":
+        findings.append(f"{out} must end with .npz: give such a file with --out")
+    elif out.exists() and not is_forced:
+        findings.append(f"{out} exists: give another --out, or --force to overwrite it")
+    if chosen is None:
+        findings.append("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
+    if findings:
+        raise UserError(*findings)
     with make_env(params, seed, render=False) as env, LongWork("lap", unit="steps") as work:
         lap = []
-        for step in _episode(env, _driver(params, policy, env)):
+        if policy is not None:
+            check_fit(policy, env)
+        for step in _episode(env, _driver(chosen, env)):
             lap.append(step)
             work.advance()
     last = lap[-1].info
@@ -72,11 +83,11 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
             "let a better driver record it (--policy), or raise the horizon"
         )
     points = reward_files.polyline(np.array([place for step in lap for place in step.positions], np.float64))
-    about = {name: last[name] for name in ("track", "lap_time") if name in last}
+    about = {name: last[name] for name in ("track", _LAP_TIME) if name in last}
     reward_files.write_points(out, points, about)
     metres = (len(points) - 1) * reward_files.SPACING_METRES
-    more = "".join(f", {name.replace('_', ' ')} {value}" for name, value in about.items())
-    return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{more}"
+    track = f", track {last['track']}" if "track" in last else ""
+    return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{track}{_lap_time(last)}"
 
 
 def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path, every: int) -> Iterator[str]:
@@ -88,18 +99,26 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
       every: Steps between two pictures.
     """
     total, step = 0.0, None
+    chosen = policy if policy is not None else params.expert_policy_ctor()
     with make_env(params, seed, render=True) as env:
+        if policy is not None:
+            check_fit(policy, env)
         frames: dict[str, collections.deque[np.ndarray]] = {}
-        for step in _episode(env, _driver(params, policy, env, or_random=True)):
+        for step in _episode(env, _driver(chosen, env)):
             total += step.reward
             _remember(frames, step.observation, params.frame_stack)
             if step.step % every == 1 or every == 1 or step.is_last:
                 _write_pictures(out / f"step_{step.step:04d}", env.render_frame(), frames)
             yield _line(step)
     assert step is not None
-    seconds = f", lap time {step.info['lap_time']:.3f} s" if step.info.get("is_success") else ""
-    yield f"end: {step.info.get('end') or 'horizon'} after {step.step} steps, return {total:.3f}{seconds}"
+    end = step.info.get("end") or "horizon"
+    yield f"end: {end} after {step.step} steps, return {total:.3f}{_lap_time(step.info)}"
     yield f"pictures: {out}"
+
+
+def _lap_time(info: Mapping[str, Any]) -> str:
+    """`, lap time 30.628 s`, where a lap was finished and timed."""
+    return f", lap time {info[_LAP_TIME]:.3f} s" if info.get("is_success") and _LAP_TIME in info else ""
 
 
 def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
@@ -140,23 +159,21 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     for name, values in times.items():
         mean, deviation = mean_and_deviation(values)
         yield f"{name:12} {mean * _MS:>7.3f} ms {deviation * _MS:>17.3f} ms"
-    yield f"{steps / cpu_secs:,.0f} steps per second of CPU time, {memory / 2**20:.0f} MiB of memory"
+    yield (
+        f"{steps / cpu_secs:,.0f} steps per second of CPU time of this process, whose memory the environment and its "
+        f"{steps:,} steps have raised by {memory / 2**20:.0f} MiB"
+    )
 
 
-def _driver(params: TrainParamsBase, policy: Any, env: Any, *, or_random: bool = False) -> Callable[[Any], Any]:
-    """A function from a time step to an agent's action."""
+def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
+    """A function from a time step to an agent's action: of a policy or an expert; None: random ones."""
     from tfagents_system.envs.actions import random_actions
     from tfagents_system.policies.fixed_policy import FixedPolicy
 
-    chosen = policy if policy is not None else params.expert_policy_ctor()
-    if chosen is None and or_random:
+    if policy is None:
         rng = np.random.default_rng(0)
         return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
-    if chosen is None:
-        raise UserError("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
-    if policy is not None:
-        check_fit(policy, env)
-    fixed = FixedPolicy(chosen, env.actions)
+    fixed = FixedPolicy(policy, env.actions)
     fixed.reset()
     return lambda time_step: fixed.actions({0: time_step}, greedy=True)[0]
 
@@ -196,6 +213,7 @@ def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence
     path.parent.mkdir(parents=True, exist_ok=True)
     imageio.imwrite(f"{path}.png", frame)
     for name, stack in frames.items():
-        side_by_side = np.concatenate([np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in stack], axis=1)
+        between = [np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in list(stack)[:-1]]
+        side_by_side = np.concatenate([*between, stack[-1]], axis=1)
         large = side_by_side.repeat(_PICTURE_SCALE, axis=0).repeat(_PICTURE_SCALE, axis=1)
         imageio.imwrite(f"{path}_{name}.png", large[..., 0] if large.shape[-1] == 1 else large)

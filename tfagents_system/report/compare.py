@@ -15,7 +15,7 @@ import dataclasses
 import fnmatch
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from tfagents_system.report.curves import RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
+from tfagents_system.report.statuses_of_runs import distinct_names
 from tfagents_system.settings.grid import differing, in_words
 
 _PICTURE = "compare.png"
@@ -91,7 +92,7 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
     Args:
       patterns: `NAME=PATTERN` or `PATTERN`, shell-style, for the name of a run directory or its path. The first match
         decides; a run without a match joins those of its experiment and settings, named by the settings that not all
-        runs share.
+        runs share. Where each group is a single run it has the run's name.
     """
     experiments = {run.experiment for run in runs}
     ours = [run for run in runs if run.is_ours]  # Other runs have no settings to compare.
@@ -100,7 +101,26 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
     for run in runs:
         name = _matching(run, patterns) or _name(run, words.get(run.folder, ""), len(experiments) > 1)
         by_name.setdefault(name, []).append(run)
-    return [Group(name, tuple(members)) for name, members in by_name.items()]
+    groups = [Group(name, tuple(members)) for name, members in by_name.items()]
+    if not are_single(groups):
+        return groups
+    own = distinct_names([run.folder.resolve() for run in runs])
+    return [
+        group if _matching(run, patterns) else Group(_of_one(run, own[run.folder.resolve()], words), group.runs)
+        for group in groups
+        for run in group.runs
+    ]
+
+
+def are_single(groups: Sequence[Group]) -> bool:
+    """Whether each group is a single run: there is no mean of several, and no interval."""
+    return all(len(group.runs) == 1 for group in groups)
+
+
+def _of_one(run: Run, name: str, words: Mapping[Path, str]) -> str:
+    """The run's name; of a task, whose number says nothing, with its settings."""
+    is_task = run.folder.resolve().name != run.experiment
+    return " ".join(filter(None, [name, words.get(run.folder, "") if is_task else ""]))
 
 
 def _matching(run: Run, patterns: Sequence[str]) -> str | None:
@@ -198,7 +218,11 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
 def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
     """Prints the table, and below it the runs that are not finished."""
     header = ("group", "runs", "env steps", "final IQM", "95 % interval", "best")
-    print("\n".join(aligned([header, *map(_cells, rows)], header[:1])))
+    cells = [_cells(row) for row in rows]
+    if all(row["runs"] == 1 for row in rows):
+        header = ("run", "env steps", "final", "best")  # type: ignore[assignment]
+        cells = [(name, *numbers, best) for name, _, *numbers, _, best in cells]
+    print("\n".join(aligned([header, *cells], header[:1])))
     for run in runs:
         if run.is_of_training:
             print(f"returns of training episodes, not of evaluations: {run.folder}")
@@ -239,20 +263,22 @@ def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     for number, group in enumerate(groups):
         if group.begun:
             repeats, color = divmod(number, len(_COLORS))
-            _draw_group(axes, group, curve_of(group), _COLORS[color], _MARKERS[repeats % len(_MARKERS)])
+            marker, told = _MARKERS[repeats % len(_MARKERS)], not are_single(groups)
+            _draw_group(axes, group, curve_of(group), _COLORS[color], marker, told)
     axes.set_ylabel({RETURN: "return of an evaluation", SUCCESS: "success rate of an evaluation"}.get(metric, metric))
-    axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
+    title = "single runs" if are_single(groups) else "interquartile mean with 95 % interval"
+    axes.set_title(title, loc="left", fontsize=10)
     tidy_steps(axes)
     _place_legend(figure, axes)
     with replacing(path) as file:
         figure.savefig(file, format="png")
 
 
-def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) -> None:
+def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str, is_told_how_many: bool) -> None:
     for run in group.begun:
         axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35)
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
-    label = f"{group.name} ({', '.join(_facts(group))})"
+    label = f"{group.name} ({', '.join(facts)})" if (facts := _facts(group, is_told_how_many)) else group.name
     is_all = curve.counts == len(group.runs)
     style = {
         "color": color,
@@ -266,11 +292,11 @@ def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str) 
         axes.plot(curve.steps[start:], curve.iqm[start:], linestyle=(0, (3, 1.5)), **style)
 
 
-def _facts(group: Group) -> list[str]:
+def _facts(group: Group, is_told_how_many: bool) -> list[str]:
     """`5 runs`, `1 unfinished`, and a note if a curve is not of evaluations."""
-    facts = [counted(len(group.runs), "run")]
+    facts = [counted(len(group.runs), "run")] if is_told_how_many else []
     if unfinished := sum(run.is_unfinished for run in group.runs):
-        facts.append(f"{unfinished} unfinished")
+        facts.append(f"{unfinished} unfinished" if is_told_how_many else "unfinished")
     if any(run.is_of_training for run in group.runs):
         facts.append("training episodes")
     return facts

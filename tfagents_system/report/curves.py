@@ -17,12 +17,11 @@ from tfagents_system.errors import UserError
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import read_status, state_of
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.best import read_best
+from tfagents_system.run_files.best import edits_taken, read_best
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import of_agent, read_metrics
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.run_starts import edits_taken
 from tfagents_system.settings.overrides import Overrides
 
 DONE, UNKNOWN = "done", "-"

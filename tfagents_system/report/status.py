@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
-from tfagents_system.machine.worker_slots import EVAL
+from tfagents_system.checks.checklist import counted
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, print_findings
+from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.statuses_of_runs import SETTINGS, is_beside_runs, read_all, usual_folder, usual_runs
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
@@ -89,7 +90,7 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     run = status["run"]
     if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
-        return [*message, *given_up_lines(status)]
+        return [*message, *lost_workers(status)]
     if is_dead(status, now):
         age = format_secs(now - run.get("updated_at", 0.0))
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
@@ -105,14 +106,47 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     return sentences
 
 
+def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
+    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
+
+    Args:
+      name: Of the run.
+      why_early: Why it has ended before its last iteration; None where it has not.
+      num_iter: How many iterations were asked for.
+    """
+    if why_early is None:
+        return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
+    early = "" if why_early.startswith("num_env_steps") else " early"
+    return f"{name} is finished{early}: {why_early}"
+
+
 def label(role: str, beat: Mapping[str, Any]) -> str:
     """`worker_1`, `worker_2 (expert)`."""
     return f"{role} ({beat['kind']})" if beat.get("kind") else role
 
 
-def given_up_lines(status: dict[str, Any]) -> list[str]:
-    """The workers that failed too often and were not started again, a sentence each."""
-    return [f"{label(role, beat)}: {_given_up(beat)}" for role, beat in status["roles"].items() if beat.get("given_up")]
+def lost_workers(status: dict[str, Any]) -> list[str]:
+    """The workers that failed too often and were not started again, or that a run had nothing of: a sentence each."""
+    is_done = status["run"].get("state") == "done"
+    return [
+        f"{label(role, beat)}: {words}"
+        for role, beat in status["roles"].items()
+        if (words := _given_up(beat) if beat.get("given_up") else _without_steps(role, beat, is_done))
+    ]
+
+
+def _without_steps(role: str, beat: dict[str, Any], is_done: bool) -> str:
+    """What is told of a worker that should have collected and has not; empty of any other.
+
+    Of one that has not failed it is told only if it was an expert, of a run that is done.
+    """
+    collects = is_worker(role) and beat.get("kind") in (None, EXPERT) and not beat.get("remote")
+    if not collects or beat.get("has_worked") or beat.get("steps"):
+        return ""
+    if beat.get("failed_with"):
+        starts = counted(beat.get("restarts", 0) + 1, "start")
+        return f"collected nothing in {starts}, last failure: {beat['failed_with']}"
+    return "collected nothing" if is_done and beat.get("kind") == EXPERT else ""
 
 
 def _given_up(beat: dict[str, Any]) -> str:
@@ -312,13 +346,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
     runs = args.run or usual_runs(os.environ)
     has_runs = bool(read_all(runs))
-    _print_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))])
+    missing = [*_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))], has_runs)]
     if not has_runs:
-        if not runs:
-            print(
-                f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*", file=sys.stderr
-            )
+        nothing = f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*"
+        print_findings(missing if runs else [nothing])
         return EXIT_BAD_INPUT
+    for finding in missing:
+        print(f"note: {finding}", file=sys.stderr)
     try:
         _show(runs, follow=args.follow, as_json=args.json)
     except KeyboardInterrupt:
@@ -326,14 +360,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_DONE
 
 
-def _print_missing(folders: Sequence[Path]) -> None:
+def _missing(folders: Sequence[Path], has_runs: bool) -> Iterator[str]:
+    """A sentence on each that is no run."""
     for folder in folders:
         if folder.is_file():
-            continue  # What `compare` writes lies beside the runs.
-        if not folder.is_dir():
-            print(f"{folder}: no such directory", file=sys.stderr)
+            if not has_runs:  # What `compare` writes lies beside the runs.
+                yield f"{folder} is a file: give a run directory, such as logs/reacher"
+        elif not folder.is_dir():
+            yield f"{folder} does not exist: give a run directory, such as logs/reacher"
         elif read_status(RunPaths(folder).status_json) is None:
-            print(f"{folder}: no status.json: not a run directory, or not started yet", file=sys.stderr)
+            yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"
 
 
 def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.run_files.beats import read_status
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.run_lock import start_of_run
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import by_name
 
+_BEST = "best_eval_return"
+_HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", _BEST)
 SETTINGS = "settings"  # Of a status: those of the run that differ from its files.
 
 
@@ -29,8 +34,8 @@ def usual_folder(environ: Mapping[str, str]) -> Path:
 
 def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Their statuses, by the names that their folders have now: one may have been moved since."""
-    found = [(folder, read_status(RunPaths(folder).status_json)) for folder in folders]
-    names = _distinct_names([folder.resolve() for folder, status in found if status is not None])
+    found = [(folder, _read(RunPaths(folder))) for folder in folders]
+    names = distinct_names([folder.resolve() for folder, status in found if status is not None])
     return [
         {**status, "run": {**status["run"], "name": names[folder.resolve()]}, SETTINGS: _settings_of(RunPaths(folder))}
         for folder, status in found
@@ -38,7 +43,26 @@ def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     ]
 
 
-def _distinct_names(folders: Collection[Path]) -> dict[Path, str]:
+def _read(paths: RunPaths) -> dict[str, Any] | None:
+    """status.json; where it is of an earlier start than the one that is under way, only how far that one had come."""
+    status = read_status(paths.status_json)
+    if status is None or (begun := start_of_run(paths, status["run"])) is None:
+        return status
+    start = {"state": "starting", "started_at": begun, "updated_at": time.time(), "exp_dir": str(paths.exp_dir)}
+    start["before"] = how_far(paths, status)
+    return {**status, "run": start, "roles": {}}
+
+
+def how_far(paths: RunPaths, status: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How far a run had come by the last status of an earlier start."""
+    if status is None:
+        return {}
+    known = {**status["run"].get("before", {}), **status["roles"].get(TRAINER, {})}
+    is_told = {_BEST: read_best(paths) is not None}
+    return {name: known[name] for name in _HOW_FAR if known.get(name) is not None and is_told.get(name, True)}
+
+
+def distinct_names(folders: Collection[Path]) -> dict[Path, str]:
     """The folders' names; where several have the same, with as many folders above them as tell them apart."""
     names = {folder: folder.name for folder in folders}
     for parts in range(2, max((len(folder.parts) for folder in folders), default=0) + 1):

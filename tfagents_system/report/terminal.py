@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -174,7 +174,7 @@ def progress_line(status: dict[str, Any]) -> str:
     texts = numbers(trainer)
     parts = [
         f"iteration {iteration_of(trainer)}",
-        f"env_steps {texts['env steps']}{_of_all_steps(trainer)}",
+        f"env_steps {_of_all(trainer.get('env_steps'), trainer.get('num_env_steps'))}",
         *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
     ]
     if trainer.get("train_return") is not None:
@@ -187,8 +187,11 @@ def progress_line(status: dict[str, Any]) -> str:
     return "  ".join([f"{head} {parts[0]}", *parts[1:], *_warnings(status)])
 
 
-def _of_all_steps(trainer: Mapping[str, Any]) -> str:
-    return f"/{trainer['num_env_steps']:,}" if trainer.get("num_env_steps") else ""
+def _of_all(done: int | None, total: int | None) -> str:
+    """`1,200/1,500`; `1,600 (1,500 asked for)`: the last iteration has more steps than are left."""
+    if done is None or not total:
+        return format_number(done)
+    return f"{done:,}/{total:,}" if done <= total else f"{done:,} ({total:,} asked for)"
 
 
 def _starting_line(status: dict[str, Any]) -> str:
@@ -248,7 +251,7 @@ def _progress(trainer: dict[str, Any]) -> RenderableType:
         grid.add_row("iteration -", ProgressBar(total=1, completed=0), "")
     else:
         bar = ProgressBar(total=total, completed=done)
-        grid.add_row(f"{unit} {done:,}/{total:,}", bar, f"{min(1, done / total):.0%}")
+        grid.add_row(f"{unit} {_of_all(done, total)}", bar, f"{min(1, done / total):.0%}")
     return grid
 
 

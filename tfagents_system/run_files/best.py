@@ -7,7 +7,11 @@ from typing import Any
 
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.run_starts import edits_taken
+
+
+def edits_taken(paths: RunPaths) -> int:
+    """How often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory."""
+    return len((read_json(paths.run_json) or {}).get("edits", []))
 
 
 def read_best(paths: RunPaths) -> Mapping[str, Any] | None:

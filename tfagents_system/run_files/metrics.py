@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.run_files import metric_columns
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.rows_file import RowsFile, cell, numbers_of, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.run_starts import edits_taken
 
 _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: its step and its time.
 

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -28,6 +28,7 @@ TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its ro
 HANDLE_VARIABLE = "TFAGENTS_RUN_LOCK"  # `<file descriptor>,<token>`, for the program that replaces prepare.
 _LOCK_GRACE_SECS = 5.0
 _MARGIN_SECS = 5.0
+_TRIES, _TRY_AGAIN_SECS = 10, 0.01
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -289,3 +290,49 @@ def owner_of_run(paths: RunPaths) -> str | None:
         return lock.describe_owner() if lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere() else None
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def being_checked(paths: RunPaths | None) -> Iterator[None]:
+    """Shows others, by `start_of_run`, that a start of a run is checked, which takes seconds.
+
+    Nothing is written, since the start may be refused: the status of the start before is locked. Without one, or on a
+    file system that can't, nobody sees it.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            if paths is not None:
+                fd = os.open(paths.status_json, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, fd)
+                _lock_soon(fd)
+        yield
+
+
+def _lock_soon(fd: int) -> None:
+    """Raises:
+    OSError: Others have had it all the time, or it can't be locked.
+    """
+    for _ in range(_TRIES):  # Who looks has it for a moment.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_TRY_AGAIN_SECS)
+    raise BlockingIOError(errno.EWOULDBLOCK, "locked by others")
+
+
+def start_of_run(paths: RunPaths, run: Mapping[str, object]) -> float | None:
+    """Since when a start of a run is under way that has not written its status yet; None if none is.
+
+    Args:
+      run: `run` of status.json, which an earlier start has written.
+    """
+    owner = Holder.read(paths.lock)
+    is_its = (owner.pid, owner.host) == (run.get("pid"), run.get("host"))
+    if owner.pid and owner_of_run(paths) is not None:
+        return None if is_its else owner.started_at
+    with contextlib.suppress(OSError), open(paths.status_json, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return time.time()  # It is checked.
+    return None

@@ -1,4 +1,4 @@
-"""What run.json records of a run's starts: the SLURM jobs that made them, edits, and the settings of the newest one."""
+"""What run.json records of a run's starts: the SLURM jobs that made them, and the settings of the newest one."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ def was_started_by(paths: RunPaths, job: str, asked: str) -> bool:
     run = read_json(paths.run_json) or {}
     jobs = run.get(_JOBS, [job])  # The earliest versions recorded no jobs.
     return bool(run) and (f"{job} {asked}".rstrip() in jobs or job in run.get(_WITHOUT_OPTIONS, jobs))
-
-
-def edits_taken(paths: RunPaths) -> int:
-    """How often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory."""
-    return len((read_json(paths.run_json) or {}).get("edits", []))
 
 
 def settings_after(kept: Overrides) -> dict[str, str]:

@@ -41,7 +41,10 @@ def without_effect_in_search(params: TrainParamsBase, searched: Collection[str])
     for name in sorted(searched):
         fixed = [when for when in (known[name].acts if name in known else ()) if when.attribute not in searched]
         if because := next((why for when in fixed if (why := _why_not(params, when, None))), ""):
-            told.append(f"the space's {name} has no effect {because}, or choose another --space")
+            told.append(
+                f"the space's {name} has no effect {because}, or give a --space without it: sac tune-params "
+                "--show_space NAME prints a shipped one as JSON"
+            )
     return told
 
 

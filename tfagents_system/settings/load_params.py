@@ -191,7 +191,7 @@ def load_params(
       UserError: See `load_params_class`; also where the constructor raises.
     """
     params_class = load_params_class(params_path, origin)
-    if fixed := {name: finding for name in attributes or () if (finding := _fixed_attribute(params_class, name))}:
+    if fixed := {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}:
         raise SettingsError(fixed)
     try:
         params, unknown, wrong = _build(
@@ -321,7 +321,7 @@ class _Kept:
         vars(params).pop(self._name, None)
 
 
-def _fixed_attribute(params_class: type[TrainParamsBase], name: str) -> str | None:
+def fixed_attribute(params_class: type, name: str) -> str | None:
     """Why an attribute can't be overridden; None where it can."""
     value = inspect.getattr_static(params_class, name, None)
     if name == "horizon":

@@ -1,12 +1,20 @@
-"""`python -m tfagents_system.settings.parameters_page` prints docs/reference/parameters.md, from hyperparameters.py."""
+"""`sac parameters`: attributes of TrainParams with their defaults, on a terminal; and docs/reference/parameters.md."""
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import os
 import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.hyperparameters import IMAGES, Hyperparameter, When, described_by
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
@@ -59,5 +67,42 @@ def _condition(when: When) -> str:
     return f"{'with' if when.is_equal else 'unless'} `{when.attribute}{value}`{more}"
 
 
+def in_lines(words: Sequence[str], width: int) -> list[str]:
+    """The same for a terminal: of the attributes that have one of these words in their names, of all without any.
+
+    Raises:
+      UserError: A word is in no name.
+    """
+    docs: Mapping[str, str] = attribute_docs(Hyperparameters)
+    described = described_by(Hyperparameters)
+    if unknown := [word for word in words if not any(word in name for name in described)]:
+        raise UserError(
+            f"no attribute has {' or '.join(unknown)} in its name: {called_as('it')} without a word lists them all"
+        )
+    lines = ["*: --set may change it in a run that has begun"]
+    for name, each in described.items():
+        if not words or any(word in name for word in words):
+            head = f"{name}{'*' * each.may_change} = {_default(each)}"
+            told = f"{each.rule.words}{f' ({each.unit})' if each.unit else ''}. {docs[name]}{_conditions(each)}"
+            for text, indent in ((head, ""), (told, "    ")):
+                lines += textwrap.wrap(text.replace("`", ""), width, initial_indent=indent, subsequent_indent="    ")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.settings.parameters_page"),
+        description="Shows the attributes of TrainParams: default, what a value must be, and what it does.",
+    )
+    parser.add_argument("word", nargs="*", help="of their names, such as learning_rate; all attributes without one")
+    words = parser.parse_args(arguments).word
+    try:
+        print("\n".join(in_lines(words, min(120, shutil.get_terminal_size().columns))), flush=True)
+    except BrokenPipeError:  # Of a pager, or of `head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_DONE
+
+
 if __name__ == "__main__":
-    print(documentation(), end="")
+    exit_with(main)

@@ -18,7 +18,7 @@ from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_ru
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.agent_start import start_of_run
-from tfagents_system.run_files.run_starts import edits_taken
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations

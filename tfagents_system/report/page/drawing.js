@@ -50,12 +50,13 @@ function baseLayout(extra) {
   }, extra);
 }
 
+const NUMBERS = {separatethousands: true, minexponent: 9}; // `2,000`, as in learning_curve.png, instead of `2k`.
 const xAxis = (title, extra) => Object.assign({
   title: {text: title, standoff: 8}, gridcolor: LINE, zeroline: false, linecolor: "#b9c3ce", ticks: "outside",
-  ticklen: 4, tickcolor: "#b9c3ce", automargin: true,
+  ticklen: 4, tickcolor: "#b9c3ce", automargin: true, ...NUMBERS,
 }, extra);
 const yAxis = (title, extra) => Object.assign({
-  title: {text: title, standoff: 6, font: {size: 12}}, gridcolor: LINE, zeroline: false, automargin: true,
+  title: {text: title, standoff: 6, font: {size: 12}}, gridcolor: LINE, zeroline: false, automargin: true, ...NUMBERS,
 }, extra);
 
 function trace(points, extra) {

@@ -73,7 +73,7 @@ function axisButtons() {
 }
 
 function learningSection() {
-  const hint = data.comparison ? "Thick: interquartile mean of each group with its 95 % interval (over environment steps); thin: single runs." : "Points: single training episodes. Drag to zoom, all curves follow; double-click to go back.";
+  const hint = data.comparison && areSingle(data.comparison) ? "Drag to zoom, all curves follow; double-click to go back." : data.comparison ? "Thick: interquartile mean of each group with its 95 % interval (over environment steps); thin: single runs." : "Points: single training episodes. Drag to zoom, all curves follow; double-click to go back.";
   const runs = data.runs.length > 1 ? el("div", {class: "chips"}, data.runs.map((run, k) => {
     const dot = el("span", {class: "swatch"});
     dot.style.background = styleOf(data, k).color;

@@ -39,10 +39,16 @@ function overview(data) {
     el("div", {class: "scroll"}, table(["run", "group", "state", ...columns], rows, [3, 4, 5, 6, 7, 8])), comparisonTable(data.comparison));
 }
 
+const areSingle = (comparison) => comparison.table.every((row) => row.runs === 1);
+
 function comparisonTable(comparison) {
   if (comparison.problems.length) return el("div", {}, comparison.problems.map((text) => el("div", {class: "problem"}, `Not compared: ${text}`)));
   const rows = comparison.table.map((row) => ({cells: [row.group, String(row.runs), String(row.unfinished), number(row.env_steps), number(row.final_iqm),
     row.final_low === null ? "-" : `[${number(row.final_low)}, ${number(row.final_high)}]`, number(row.best)]}));
+  if (areSingle(comparison)) {
+    return el("div", {}, el("h3", {}, "Last evaluations"), table(["run", "env steps", "final", "best"],
+      rows.map(({cells: [name, , , steps, last, , best]}) => ({cells: [name, steps, last, best]})), [1, 2, 3]));
+  }
   return el("div", {}, el("h3", {}, "Last evaluations: interquartile mean with 95 % interval (Agarwal et al. 2021)"),
     table(["group", "runs", "unfinished", "env steps", "final IQM", "95 % interval", "best"], rows, [1, 2, 3, 4, 5, 6]));
 }

@@ -1,0 +1,51 @@
+"""A user's folder with params, and starts of a run with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.support.starts_of_a_project import PARAMS, ROOT, Start, Starter
+from tfagents_system.errors import exit_with
+from tfagents_system.launch import prepare
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "models").mkdir(parents=True)
+    (folder / "params.py").write_text(PARAMS)
+    (folder / "mass_of_robot.py").write_text("MASS = 1\n")
+    (folder / "models/robot.xml").write_text("<robot/>")
+    (folder / "config.json").write_text('{"horizon": 20}')
+    return folder
+
+
+@pytest.fixture
+def environ(project: Path, tmp_path: Path) -> dict[str, str]:
+    counts = ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_COLLECT_WORKER_CPUS")
+    files = {"SAC_PARAMS": str(project / "params.py"), "SAC_CONFIG": str(project / "config.json")}
+    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run"), "SAC_SHARE_CPUS": "1"}
+    return {**os.environ, **dict.fromkeys(counts, "1"), **files, **run, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Starter:
+    """A start up to where the supervisor would begin, as run_script.sh makes it."""
+
+    def run(*options: str, **variables: str) -> Start:
+        monkeypatch.setattr("sys.argv", ["prepare", *options])
+        monkeypatch.delitem(sys.modules, "mass_of_robot", raising=False)
+        monkeypatch.setattr("sys.path", list(sys.path))
+        capsys.readouterr()
+        given = {**environ, **variables, "SAC_FORK_ROLES": "0"}
+        with mock.patch.dict(os.environ, given, clear=True), pytest.raises(SystemExit) as ended:
+            exit_with(prepare.main)
+        told = capsys.readouterr()
+        return Start(int(ended.value.code or 0), told.out + told.err)
+
+    return run

@@ -1,0 +1,383 @@
+"""What a run makes of edits of the user's files, and of its own: of each once, where it is asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
+from tfagents_system.checks.checklist import Check
+from tfagents_system.launch.edit_checks import ARRAY, look_at_array
+from tfagents_system.launch.resources import JOB_MB
+from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
+from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs
+from tfagents_system.run_files.best import edits_taken
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variables import read_variables
+
+
+def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    done = start("--take_edits")
+    assert done.code == 0, done.told
+    assert loaded_mass(paths) == ("2", paths.params_folder / "mass_of_robot.py")
+    assert "num_iter = 4" in paths.params.read_text()
+    before = paths.exp_dir / "before_edits_1"
+    assert (before / "params.py").read_text() == PARAMS and (
+        before / "params/mass_of_robot.py"
+    ).read_text() == "MASS = 1\n"
+    run = run_directory.read_run_json(paths)
+    assert [(edit["train_step"], edit["before"]) for edit in run["edits"]] == [(5, "before_edits_1")]
+    assert run["num_iter"] == 4
+    log = MetricsLog(paths, [])
+    log.write({"train_step": 6})
+    log.close()
+    assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
+    again = start()
+    assert again.code == 0 and "edited since" not in again.told
+
+
+def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change_never(
+    environ: dict[str, str], project: Path
+) -> None:
+    """As a refused `--set` proposes: what was best before was so at another task."""
+    paths = write(environ, folder=project)
+    train(paths)
+
+    steps = itertools.count(6)
+
+    def edits(**params: Any) -> list[str | None]:
+        update(paths, next(steps))
+        write(environ, folder=project, overrides=Overrides(params=params))
+        return [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]]
+
+    assert edits() == edits(num_iter=5) == []
+    paths.config.write_text('{"horizon": 30}')
+    assert edits() == edits() == [None]
+    paths.params.write_text(PARAMS + "    discount = 0.9\n")
+    assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
+    assert edits_taken(paths) == 3
+    run = run_directory.read_run_json(paths)
+    for task in (None, {"params": "0", "config": "0", "settings": run["task"]["settings"]}):  # By earlier versions.
+        paths.run_json.write_text(json.dumps({**run, "task": task} if task else _without(run, "task")))
+        assert edits(discount=0.8) == 3 * [None]
+
+
+def _without(run: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != name}
+
+
+def test_an_edit_of_the_runs_own_files_counts_where_something_is_trained_with_it(
+    environ: dict[str, str], project: Path
+) -> None:
+    """A start that fails, or that finds the run finished, takes no edit."""
+    paths = write(environ, folder=project)
+    train(paths)
+    update(paths, 5)
+
+    def edits(horizon: int, **options: Any) -> list[tuple[int, str | None]]:
+        paths.config.write_text(json.dumps({"horizon": horizon}))
+        write(environ, folder=project, **options)
+        return [(edit["train_step"], edit["before"]) for edit in run_directory.read_run_json(paths)["edits"]]
+
+    assert edits(30) == edits(30) == edits(40) == [(5, None)], "this start's; those before it have trained nothing"
+    assert edits(20) == [], "undone before anything was trained with it"
+    assert edits(30) == [(5, None)]
+    update(paths, 6)
+    assert edits(30) == [(5, None)]
+    assert edits(20) == [(5, None), (6, None)], "going back is another edit"
+    assert edits(30) == [(5, None)], "as what the newest update was done with"
+    assert edits(40, take_edits=True) == [(5, None), (6, "before_edits_1")]
+    assert edits(20) == [(5, None), (6, "before_edits_1")], "what was taken on demand stays counted"
+
+
+def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "params.py").rename(project / "arm.py")
+    write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
+    assert run_inputs.origin_of_run(paths) == paths.params_folder / "params.py", "as it is called in the copy"
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def digests() -> dict[str, str]:
+        return params_folder.digests(project, params_folder.files_of(project))
+
+    found = edited_files.find(paths, project / "arm.py", project / "config.json", digests)
+    assert list(map(str, found.used)) == [f"{project}/mass_of_robot.py (line 1)"] and not found.beside
+    (paths.params_folder / "mass_of_robot.py").write_text("MASS = 3\n")
+    write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
+    assert edits_taken(paths) == 1, "an edit of the run's copy"
+
+
+def test_what_counts_in_the_run_directory_is_what_files_mean(environ: dict[str, str], project: Path) -> None:
+    (project / "plot.py").write_text("import mass_of_robot\n")
+    (project / "notes.txt").write_text("mass_of_robot")
+    one, other = (f"MASS = {mass}\nLOG = 'notes.txt'\n" for mass in (1, 99))
+    (project / "mass_of_robot.py").write_text(one)
+    (project / "settings.cfg").write_text('{"horizon":20}')  # The run's copy is a config.json.
+    environ = {**environ, "SAC_CONFIG": str(project / "settings.cfg")}
+    paths = write(environ, folder=project)
+    train(paths)
+    mass, robot = paths.params_folder / "mass_of_robot.py", paths.params_folder / "models/robot.xml"
+    steps = itertools.count(6)
+
+    def edits() -> int:
+        update(paths, next(steps))
+        write(environ, folder=project)
+        return edits_taken(paths)
+
+    paths.config.write_text('{\n "horizon":   20 }\n')
+    paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = (3)  # Iterations."))
+    mass.write_text(f"# kg\n{one}")
+    for name in ("plot.py", "notes.txt", "params.py", "result.json"):  # Not used, not read, or the run's own.
+        (paths.params_folder / name).write_text(other)
+    assert edits() == 0
+    mass.write_text(other)
+    assert edits() == edits() == 1
+    mass.write_text(one)
+    assert edits() == 2, "going back is another edit"
+    robot.write_text("<robot mass='2'/>")
+    assert edits() == 3
+    robot.unlink()
+    assert edits() == edits() == 4
+
+
+def test_an_agent_that_begins_has_no_edits_before_it(environ: dict[str, str], project: Path) -> None:
+    """With `--reset_training`: it begins with the files as they are, and nothing is best yet."""
+    paths = write(environ, folder=project)
+    train(paths)
+    paths.config.write_text('{"horizon": 30}')
+    write(environ, folder=project, reset=run_directory.new_reset(paths, "agent", catch_up=False))
+    train(paths)
+    assert edits_taken(paths) == 0
+    paths.config.write_text('{"horizon": 40}')
+    write(environ, folder=project, reset=run_directory.new_reset(paths, "networks", catch_up=False))
+    assert edits_taken(paths) == 1, "the same agent goes on"
+
+
+def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    for mass in (2, 2, 3, 3, 3):
+        (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+        write(environ, folder=project, take_edits=True)
+    before = {
+        path.name: (path / "params/mass_of_robot.py").read_text() for path in paths.exp_dir.glob("before_edits_*")
+    }
+    assert before == {"before_edits_1": "MASS = 1\n", "before_edits_2": "MASS = 2\n"}
+    assert [edit["before"] for edit in run_directory.read_run_json(paths)["edits"]] == sorted(before)
+    for _ in range(2):  # From now on the file alone is kept.
+        write(environ, folder=None, take_edits=True)
+    assert len(run_directory.read_run_json(paths)["edits"]) == 3 and not paths.params_folder.exists()
+
+
+def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "config.json").write_text('{"horizon": 30}')
+    for requeued in ({"SLURM_RESTART_COUNT": "1"}, {"TFAGENTS_SUBMITTED_AGAIN": "1"}):
+        done = start(**requeued)
+        assert done.code == 0, done.told
+        assert json.loads(paths.config.read_text()) == {"horizon": 20} and loaded_mass(paths)[0] == "1"
+    submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
+    assert submitted.code == 2 and "config.json (line 1)" in submitted.told
+    assert "another SAC_EXP_NAME begins another run" in submitted.told and "--fresh" not in submitted.told
+
+
+def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
+    environ: dict[str, str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars_file = tmp_path / "vars.sh"
+    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
+    for number in (4, 6, 7):
+        train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def told(array: str, **variables: str) -> list[str]:
+        check = Check("")
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        return check.errors
+
+    (error,) = told("0-6:2,7%2")
+    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
+    assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
+    assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
+    monkeypatch.setattr(run_directory, "is_finished", lambda run: run.exp_dir.name.endswith(("4", "6")))
+    assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
+
+
+def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:
+    train(write(environ, folder=project))
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
+    refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
+    assert refused.code == 2 and "params.py (line 8)" in refused.told
+    assert "nosuch" in refused.told and "SAC_TRAIN_CPUS=none" in refused.told
+
+
+def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project: Path, start: Starter) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (project / "params.py").write_text("import no_such_module\n")
+    failed = start("--fresh")
+    assert failed.code == 2 and "no_such_module" in failed.told
+    assert paths.status_json.exists() and paths.params.read_text() == PARAMS, "it stays where it is"
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    for number in (1, 2):
+        done = start("--fresh", "--set", "discount=0.5")
+        assert done.code == 0, done.told
+        assert not paths.status_json.exists() and "num_iter = 4" in paths.params.read_text()
+        aside = RunPaths(paths.exp_dir.with_name(f"run_before_{number}"))
+        assert f"is in {aside.exp_dir} now" in done.told and aside.status_json.exists()
+        train(paths)
+    assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
+    checked = start("--fresh", "--check")
+    assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
+    assert paths.status_json.exists(), "a check moves nothing"
+
+
+def test_what_was_moved_aside_is_no_task_of_the_sweep(tmp_path: Path) -> None:
+    for number in (1, 2):
+        paths = RunPaths(tmp_path / "try_task_3")
+        paths.exp_dir.mkdir()
+        assert run_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
+    assert not list(tmp_path.glob("try_task_*"))
+
+
+def test_what_a_run_writes_beside_its_params_is_no_edit(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    (paths.params_folder / "models/robot.xml").write_text("<compiled/>")
+    (paths.params_folder / "cache.npz").write_bytes(b"")
+    paths.replay.mkdir()
+    write(environ, folder=project)
+    assert paths.replay.exists(), "nothing of the user's was edited: what was collected stays"
+
+
+def test_edits_are_taken_once(environ: dict[str, str], project: Path) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    for expected in (0, 1, 1):
+        write(environ, folder=project, take_edits=True)
+        assert len(run_directory.read_run_json(paths)["edits"]) == expected
+        (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert [path.name for path in paths.exp_dir.glob("before_edits_*")] == ["before_edits_1"]
+
+
+@pytest.mark.parametrize("killed_at", range(8))
+def test_copies_are_all_new_or_all_old_whenever_a_start_is_killed(
+    killed_at: int, environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    calls = itertools.count()
+
+    def dying(call: Callable[..., object]) -> Callable[..., object]:
+        def run(*args: object, **kwargs: object) -> object:
+            if next(calls) == killed_at:
+                raise KeyboardInterrupt
+            return call(*args, **kwargs)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "replace", "rmdir"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            write(environ, folder=project, take_edits=True)
+    run_inputs.finish_install(paths)
+    run = run_directory.read_run_json(paths)
+    is_new = len(run.get("edits", [])) == 1
+    assert ("num_iter = 4" in paths.params.read_text()) == is_new
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == f"MASS = {2 if is_new else 1}\n"
+    digests = params_folder.digests(paths.params_folder, params_folder.files_of(paths.params_folder))
+    assert run_inputs.kept_digests(paths) == digests
+    write(environ, folder=project, take_edits=True)
+    assert len(run_directory.read_run_json(paths)["edits"]) == 1 and "num_iter = 4" in paths.params.read_text()
+
+
+def test_a_requeued_job_does_once_what_it_asks_for(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # Its first start was killed before it came to that.
+    done = start("--fresh", **job)
+    assert done.code == 0 and "run_before_1" in done.told, done.told
+    train(paths)
+    done = start("--fresh", **job)
+    assert done.code == 0 and "was done by an earlier start" in done.told
+    assert not start(SLURM_JOB_ID="8").code, "another job goes on with the run"
+    again = start("--fresh", SLURM_JOB_ID="9", TFAGENTS_SUBMITTED_AGAIN="7")
+    assert again.code == 0 and "was done by an earlier start" in again.told
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --fresh", "8"]
+    assert paths.status_json.exists() and len(list(paths.exp_dir.parent.glob("run_before_*"))) == 1
+
+
+def test_each_command_of_a_requeued_job_does_once_what_it_asks_for(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    paths = write(environ, folder=project)
+    assert start(SLURM_JOB_ID="7").code == 0
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # It was requeued in the first command.
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert start(**job).code == 0
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 1\n"
+    for expected in ("", "was done by an earlier start"):
+        done = start("--take_edits", **job)
+        assert done.code == 0 and expected in done.told and ("note: the job was" in done.told) == bool(expected)
+        assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+    assert json.loads(paths.run_json.read_text())["jobs"] == ["7", "7 --take_edits"]
+
+
+def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path, start: Starter) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+    for mass in (2, 3):
+        (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+        assert start("--take_edits", **job).code == 0
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+
+
+@pytest.mark.parametrize("jobs", [{}, {"jobs": ["7"]}])
+def test_a_job_that_began_under_an_earlier_version_does_nothing_again(
+    environ: dict[str, str], project: Path, start: Starter, jobs: dict[str, list[str]]
+) -> None:
+    """Those did not record jobs, or not what they asked for."""
+    paths = write(environ, folder=project)
+    train(paths)
+    run = json.loads(paths.run_json.read_text())
+    del run["jobs"], run["jobs_without_options"]
+    paths.run_json.write_text(json.dumps({**run, **jobs}))
+    for count in "12":
+        done = start("--reset_training", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=count)
+        assert done.code == 0 and "was done by an earlier start" in done.told, count
+    assert "resets" not in json.loads(paths.run_json.read_text())
+    assert start("--reset_training", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="1").code == 0
+    assert len(json.loads(paths.run_json.read_text())["resets"]) == 1, "another job's is its own"
+
+
+def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:
+    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    ring = read_variables(environ, vars_file=None, root=ROOT)[0]["replay_dir"]
+    ring.mkdir(parents=True)
+    write(environ, folder=project)
+    assert not ring.exists(), "it was of a run that is elsewhere now"
