@@ -78,15 +78,13 @@ if [[ $area ]]; then
   PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" step "$python" -m pytest "tests/$area" -m 'not slow' "${parallel[@]}" "${require[@]}" "$@"
   exit
 fi
-# Programs that tests start import the toolkit a thousand times, and each would compile it if PYTHONDONTWRITEBYTECODE is set;
-# each process of tests would compile all tests.
-export PYTHONDONTWRITEBYTECODE=
+# Tests and the thousand programs that they start would all compile what they import if PYTHONDONTWRITEBYTECODE is set.
+export PYTHONDONTWRITEBYTECODE='' PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m compileall -q tfagents_system tests benchmarks
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$tools/codespell" .github .ci ./*.md ./*.sh ./*.toml benchmarks config container docs tests tfagents_system
 step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh join_script.sh sweep.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
 # Types take a minute of one CPU: they use what the tests leave idle, and are reported after them.
 types=$(mktemp)
