@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, TERMS, UserError, exit_with
 from tfagents_system.launch import tmrl_roles
 from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
@@ -127,6 +128,7 @@ def _become(start: tmrl_roles.Start) -> NoReturn:
     if start.server:
         tmrl_roles.wait_for(start.server)
     os.environ.setdefault("SAC_PYTHON", sys.executable)
+    os.environ[TERMS] = json.dumps(tmrl_roles.TERMS)
     os.execvp("bash", start.command())
 
 

@@ -75,12 +75,18 @@ def test_the_key_of_wandb_moves_into_a_file_of_its_own(data: TmrlData) -> None:
     assert not any(line.startswith("WANDB_KEY") for line in data.load().translation.lines)
 
 
-def test_a_password_of_config_leaves_the_file_as_it_is(data: TmrlData) -> None:
-    write(data, default_config())
-    before = data.config_file.read_text()
-    data.load(repr({"PASSWORD": PASSWORD}))
-    assert data.password_file.read_text() == f"{PASSWORD}\n"
-    assert data.config_file.read_text() == before
+def test_a_password_of_config_is_for_its_command_alone(data: TmrlData) -> None:
+    data.install()
+    before = data.config_file.read_text(), data.password_file.read_text()
+    loaded = data.load(repr({"PASSWORD": f" {PASSWORD} "}))
+    assert (data.config_file.read_text(), data.password_file.read_text()) == before
+    assert loaded.secrets == {"PASSWORD": PASSWORD} and PASSWORD not in repr(loaded.secrets and loaded.translation)
+    vars_file = data.root / "worker" / "car.v2.sh"
+    own = data.secret_file("PASSWORD", loaded, vars_file)
+    assert own == data.root / "worker" / "car.v2+password" and own.read_text() == f"{PASSWORD}\n"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+    assert data.secret_file("PASSWORD", data.load(), vars_file) == data.password_file, "the next command"
+    assert data.secret_file("WANDB_KEY", loaded, vars_file) is None
 
 
 def test_findings_of_file_and_option_come_together(data: TmrlData) -> None:

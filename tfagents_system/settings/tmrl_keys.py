@@ -265,7 +265,7 @@ def _impossible(path: str, value: Any, where: str) -> list[str]:
     rule = KEYS[path].rule
     if is_kept(rule, value):
         return []
-    return [f"{where}: {path} must be {in_json_words(rule.words)}, found {_as_json(value)}: correct it"]
+    return [f"{where}: {path} must be {in_json_words(rule.words)}, found {as_json(value)}: correct it"]
 
 
 def in_json_words(words: str) -> str:
@@ -275,7 +275,8 @@ def in_json_words(words: str) -> str:
     return words
 
 
-def _as_json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """A value in a message, as in the file."""
     return (
         {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else shown(value)
     )
