@@ -132,6 +132,8 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
         "config.horzon is not in config (horizon is meant)",
         '"horizon" in config must be an integer of at least 1, found 0',
     ]
+    with pytest.raises(UserError, match="^SAC_SEEDD is not a known variable, SAC_SEED is: rename it$"):
+        tfagents_system.train(TrainParams, {"horizon": 5}, variables={"SAC_SEEDD": 1}, folder=tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is begun"
 
 

@@ -98,6 +98,15 @@ def test_a_step_that_terminates_may_count_otherwise(tmp_path: Path) -> None:
     assert "each step counts 0, and those 1 that terminate 1 (prior_rewards)" in notes[0]
 
 
+def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
+    far = episode(0, 4)
+    far.actions[""][1] = [50.0, 0.5]
+    columns.write(tmp_path / "demos.npz", [far])
+    notes: list[str] = []
+    build([tmp_path / "demos.npz"], tmp_path / "made", FORM, notes.append)
+    assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25%) are outside of the action space" in notes[0]
+
+
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)

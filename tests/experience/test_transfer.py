@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tf_agents.specs import array_spec
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.run_files.run_paths import RunPaths
 
 PARAMS = """
 import gymnasium
@@ -134,7 +137,16 @@ def changed(**arrays: Any) -> Any:
         (changed(actions=np.zeros((13, 2))), r"episode 0: action has the shape \[5, 2\], this needs \[5, 1\]"),
         (changed(rewards=None), "has no rewards: it has"),
         (changed(actions=None), "has no actions: it has"),
-        (changed(terminations=np.zeros(12)), "rewards have 13 rows, and terminations has 12"),
+        (
+            changed(terminations=np.zeros(12)),
+            r"different numbers of rows, 12 \(terminations\) and 13 \(observations, .*: give each one row a step",
+        ),
+        (changed(next_observations=np.zeros((13, 2))), r"shape \[13, 3\], and next_observations \[13, 2\]"),
+        (changed(action_was_greedy=np.zeros(13), observations=None), "give the run's directory, or what `python -m"),
+        (
+            changed(terminations=np.zeros(13, bool), truncations=np.zeros(13, bool)),
+            "next_observations of 2 rows, the first of row 4, are not the observations of the next row",
+        ),
         (
             changed(observations=None, next_observations=None, **{"observations/camera": np.zeros((13, 3))}),
             r"episode 0 has no observation \(one array\): it has 'camera'",
@@ -150,6 +162,75 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match=message):
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
+
+
+def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
+    columns.write(tmp_path / "data.npz", [episode(30, 1, True)])
+    with np.load(tmp_path / "data.npz") as file:
+        data = dict(file)
+    seen = data["next_observations"].astype(np.float64) * (1 + 1e-7)
+    np.savez(tmp_path / "rounded.npz", **(data | {"next_observations": seen}))
+    assert "30 steps" in imported(str(tmp_path / "rounded.npz"), tmp_path / "imported", files)[1][0]
+    seen[7, 1] += 0.01
+    np.savez(tmp_path / "other.npz", **(data | {"next_observations": seen}))
+    with pytest.raises(UserError, match="of 1 rows, the first of row 7,"):
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported_2", files)
+
+
+def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> None:
+    """Actions out of bounds, and one episode of 30 steps where the horizon is 20."""
+    long = episode(30, 1, False)
+    long.actions[""][3] = -100.0
+    long.actions[""][5] = 60.0
+    long.actions[""][6] = 2.0001
+    columns.write(tmp_path / "data.npz", [long, episode(5, 1, True)])
+    stored, _, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    assert len(notes) == 2 and all(note.startswith(f"{tmp_path}/data.npz: ") for note in notes)
+    assert "2 of 35 actions (5.7%) are outside of the action space, the furthest action is -100 in [-2, 2]" in notes[0]
+    assert "1 of 2 episodes are longer than the horizon of 20 steps, the longest has 30" in notes[1]
+    assert next(episodes_of(stored)).action[0][[3, 5], 0].tolist() == [-1.0, 1.0]
+
+
+def test_a_last_episode_without_an_end_is_a_whole_one_that_is_truncated(tmp_path: Path, files: dict[str, str]) -> None:
+    columns.write(tmp_path / "data.npz", [episode(5, 1, False)])
+    with np.load(tmp_path / "data.npz") as file:
+        np.savez(tmp_path / "open.npz", **(dict(file) | {"truncations": np.zeros(5, bool)}))
+    _, lines, notes = imported(str(tmp_path / "open.npz"), tmp_path / "imported", files)
+    assert "1 whole, 0 terminated" in lines[0] and "counts as truncated at its last step" in notes[0]
+
+
+def test_an_export_says_why_parts_of_episodes_are_left_out(tmp_path: Path, files: dict[str, str]) -> None:
+    ring = Ring.open(tmp_path / "run" / "replay", LAYOUT, 200, 60)
+    lost = dataclasses.replace(numbered_segment(0, 0, first_step=4, episode=9), starts_episode=False)
+    whole = numbered_segment(0, 1, episode=1)
+    cut = [numbered_segment(0, 2 + number, episode=2 + number, ends_episode=False) for number in range(2)]
+    for segment in (lost, whole, *cut):
+        assert ring.append(segment)
+    observation = {"id": array_spec.ArraySpec((3,), "float32"), "image": array_spec.ArraySpec((2, 2), "uint8")}
+    action = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
+    save_specs(RunPaths(tmp_path / "run").specs, observation, action, None)
+    notes: list[str] = []
+    assert "1 episodes" in transfer.export(str(tmp_path / "run"), str(tmp_path / "out.npz"), notes.append)[0]
+    beginning, end = notes
+    assert beginning.startswith("1 episodes without their beginning") and "newer experience" in beginning
+    assert end.startswith("2 episodes without their end") and "faults" in end
+
+
+def test_minari_sets_that_are_not_here_have_a_remedy(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    for source, message in (
+        (
+            "minari:mujoco/hopper/expert-v0",
+            "not on this machine: get it with `minari download mujoco/hopper/expert-v0`",
+        ),
+        ("minary:mujoco/hopper/expert-v0", "does not exist: minari:mujoco/hopper/expert-v0 is meant"),
+        ("demos:mine", "SOURCE=demos:mine does not exist .looked for"),
+    ):
+        with pytest.raises(UserError, match=message):
+            imported(source, tmp_path / "imported", files)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:

@@ -122,6 +122,27 @@ def test_what_does_not_fit_ends_the_start_with_each_layer(environ: dict[str, str
     assert not (tmp_path / "run").exists() or not RunPaths(tmp_path / "run").run_json.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SAC_AGENT_FROM", "other@bset", "has no checkpoint bset: "),
+        ("SAC_REPLAY_FROM", "other", "SAC_REPLAY_FROM: .* has no replay ring"),
+    ],
+)
+def test_what_is_not_there_is_told_before_a_user_s_code_runs(
+    environ: dict[str, str], tmp_path: Path, other: Any, name: str, value: str, message: str
+) -> None:
+    """TensorFlow, environment and agent take many seconds."""
+    (tmp_path / "params.py").write_text(f"raise AssertionError('imported')\n{PARAMS}")
+    with pytest.raises(UserError, match=message) as raised:
+        prepare.prepare({**environ, name: str(tmp_path / value)}, None)
+    assert len(raised.value.findings) == 1
+    (tmp_path / "params.py").write_text(PARAMS)
+    assert prepare.prepare(environ, None)
+    RunPaths(tmp_path / "run").status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    assert prepare.prepare({**environ, name: str(tmp_path / value)}, None), "a run that has begun needs it no more"
+
+
 def test_the_variables_are_read(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
     def read(**variables: str) -> tuple[dict[str, Any], list[str]]:
         return read_variables({**environ, **variables}, vars_file=tmp_path / "vars.sh", root=tmp_path)

@@ -15,11 +15,12 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.launch import prepare, resources
+from tfagents_system.launch import prepare, prior_checks, resources
 from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Segment
 
@@ -108,10 +109,35 @@ def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp
     write_demos(folder / "data" / "demos.npz", 12, size=5)
     with pytest.raises(UserError, match=r"observation has the shape \[13, 5\], this needs \[13, 3\]"):
         prepare.prepare(environ, None)
-    (folder / "params.py").write_text(PARAMS.replace("data/demos.npz", "nowhere.npz"))
-    with pytest.raises(UserError, match="nowhere.npz does not exist .*relative to the folder of SAC_PARAMS"):
-        prepare.prepare(environ, None)
     assert not RunPaths(tmp_path / "run").run_json.exists()
+
+
+def test_missing_files_are_told_before_the_environment_is_built(environ: dict[str, str], tmp_path: Path) -> None:
+    """TensorFlow, environment and agent take many seconds."""
+    folder, built = tmp_path / "mine", tmp_path / "built"
+    building = PARAMS.replace("        return", f"        open({str(built)!r}, 'w').close()\n        return")
+    assert building != PARAMS
+    missing = '["nowhere.npz", "minary:mujoco/hopper/expert-v0"]'
+    (folder / "params.py").write_text(building.replace('"data/demos.npz"', missing))
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ, None)
+    file, minari = raised.value.findings
+    assert re.search("nowhere.npz does not exist .*relative to the folder of SAC_PARAMS", file)
+    assert minari.endswith("minary:mujoco/hopper/expert-v0 does not exist: minari:mujoco/hopper/expert-v0 is meant")
+    assert not built.exists() and not RunPaths(tmp_path / "run").run_json.exists()
+    check = Check("prior data")
+    start = prior_checks.PriorStart(
+        cast(TrainParamsBase, SimpleNamespace(prior_data="nowhere.npz")),
+        {"params": folder / "params.py"},
+        None,
+        True,
+        None,
+        Overrides(),
+        0,
+        None,
+    )
+    start.check_files(folder, check)
+    assert check.errors[0].count(f"{folder}/nowhere.npz") == 1, "the same folder is named once"
 
 
 def test_potentials_of_files_are_computed(environ: dict[str, str], tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def test_what_is_read_is_what_was_stored(tmp_path: Path) -> None:
     for part in parts:
         assert ring.append(part)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    read = list(StoredRing(tmp_path).segments())
+    stored = StoredRing(tmp_path)
+    read = list(stored.segments())
+    assert (stored.steps, stored.rows) == (5 + (6 - 2) + (7 - 1), 6 + 7 + 8), "each step counts once"
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
     for part, found in zip(parts, read, strict=True):
         for field in dataclasses.fields(Segment):

@@ -86,7 +86,6 @@ def test_a_torn_last_line_is_dropped_and_does_not_spoil_the_next(paths, no_summa
 
 @pytest.mark.parametrize("content", [b"", b"train_st", b"train_step,alpha\n1,\x00\x00\n2,0.5\n"])
 def test_an_empty_or_damaged_file_is_no_end(paths, no_summaries, content):
-    paths.exp_dir.mkdir()
     paths.metrics_csv.write_bytes(content)
     MetricsLog(paths, []).write(row(100))
     assert steps(paths)[-1] == 100

@@ -42,5 +42,7 @@ def in_arguments(finding: str, own: Collection[str] = ()) -> str:
     Args:
       own: Variables that the caller has given by their own names.
     """
+    if "is not a known variable" in finding:  # Who misspelt it means the variable.
+        return finding
     names = {name: argument for name, argument in _ARGUMENTS.items() if name not in own}
     return re.sub(r"(?<![\w-])(?:--|SAC_)\w+(?![\w-])", lambda found: names.get(found[0], found[0]), finding)

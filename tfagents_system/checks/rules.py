@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import shown
 
 
@@ -17,11 +18,13 @@ class Rule(NamedTuple):
       holds: Whether a value satisfies it; a value for which this raises does not.
       details: Of a value with parts that does not satisfy it: what is wrong with which part, one sentence each, given
         the name of what has the value and the value. None or []: the words say it all.
+      keys: Those that it may have where it is a dictionary: of near misses it is told which one is meant.
     """
 
     words: str
     holds: Callable[[Any], bool]
     details: Callable[[str, Any], list[str]] | None = None
+    keys: Sequence[str] = ()
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
@@ -37,7 +40,12 @@ def broken(rule: Rule, where: str, value: Any) -> list[str]:
     if is_kept(rule, value):
         return []
     details = rule.details(where, value) if rule.details is not None else []
-    return details or [f"{where} must be {rule.words}, found {shown(value)}"]
+    return details or [f"{where} must be {rule.words}, found {shown(value)}{_meant_keys(rule, value)}"]
+
+
+def _meant_keys(rule: Rule, value: Any) -> str:
+    found = near_misses(value, rule.keys, SIMILARITY_OF_KEYS) if rule.keys and isinstance(value, Mapping) else ()
+    return "".join(f', "{known}" is meant by {wrong!r}' for wrong, known in found)
 
 
 def is_number(value: Any) -> bool:
@@ -98,7 +106,7 @@ def numbers_such_as(example: Mapping[str, float]) -> Rule:
         is_each = isinstance(value, Mapping) and set(value) == set(example) and all(map(is_number, value.values()))
         return is_each or is_number(value)
 
-    return Rule(f"a number, or numbers such as {{{words}}}", holds)
+    return Rule(f"a number, or numbers such as {{{words}}}", holds, keys=tuple(example))
 
 
 def rows_such_as(words: str) -> Rule:
@@ -117,12 +125,13 @@ def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "enco
     def are_shares(value: Mapping[str, Any]) -> bool:
         return all(part in parts and is_number(share) and 0 <= share < 1 for part, share in value.items())
 
-    return mapping_such_as(f"{words}, with numbers in [0, 1) for {', '.join(parts)}", are_shares)
+    rule = mapping_such_as(f"{words}, with numbers in [0, 1) for {', '.join(parts)}", are_shares)
+    return rule._replace(keys=tuple(parts))
 
 
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details)
+    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.keys)
 
 
 def _is_layers(value: Any) -> bool:

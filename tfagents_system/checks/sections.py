@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.checks.rules import is_kept
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import UserError, shown
 
 _Settings = TypeVar("_Settings")
-_SIMILARITY_OF_KEYS = 0.6  # Every key must be known, so the nearest one is worth naming.
 
 
 def read_section(settings_class: type[_Settings], section: Any, where: str) -> _Settings:
@@ -28,7 +27,7 @@ def read_section(settings_class: type[_Settings], section: Any, where: str) -> _
     if not isinstance(section, Mapping):
         raise UserError(f'"{where}" must be an object, found {shown(section)}: correct it')
     described = _described(settings_class)
-    meant = dict(near_misses(section, described, _SIMILARITY_OF_KEYS))
+    meant = dict(near_misses(section, described, SIMILARITY_OF_KEYS))
     findings = [
         f'"{where}.{key}" is unknown: '
         + (f'"{meant[key]}" is meant' if key in meant else "it has " + ", ".join(described))

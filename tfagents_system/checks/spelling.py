@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _SIMILARITY = 0.85
+SIMILARITY_OF_KEYS = 0.6  # Where every key must be known, the nearest one is worth naming.
 
 
 def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = _SIMILARITY) -> list[tuple[str, str]]:

@@ -18,9 +18,16 @@ import numpy as np
 
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.run_files.recorded_episodes import WAS_GREEDY
 
 SUFFIXES = (".npz", ".parquet")
 _NO_REWARDS = ". As prior data it may do without: say with TrainParams.prior_rewards what each step's reward is"
+_RECORDED = (
+    ". Such a file of keep_best_episodes is for --replay_actions: give the run's directory, or what `python -m "
+    "tfagents_system.experience export RUN --out FILE.npz` writes"
+)
+_ROOTS = ("observations", "actions", "rewards", "terminations", "truncations", "next_observations", "explored")
+_ROWS_AT_ONCE = 1000
 _OTHER_NAMES = {
     "terminals": "terminations",
     "terminated": "terminations",
@@ -59,17 +66,68 @@ def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards |
     count = len(rewards)
     observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
     if not observations or not actions:
-        raise UserError(f"{path} has no {'actions' if observations else 'observations'}: it has {', '.join(columns)}")
+        missing = "actions" if observations else "observations"
+        remedy = _RECORDED if WAS_GREEDY in columns else ""
+        raise UserError(f"{path} has no {missing}: it has {', '.join(columns)}{remedy}")
     following = _leaves(columns, "next_observations")
     if following and following.keys() != observations.keys():
         raise UserError(f"{path}: next_observations have other leaves than observations: {', '.join(following)}")
     ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
     cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
     explored = {"explored": columns["explored"].reshape(-1)} if "explored" in columns else {}
-    every = {**observations, **actions, **following, **explored, "terminations": ended, "truncations": cut}
-    if short := [f"{name} has {len(each)}" for name, each in every.items() if len(each) != count]:
-        raise UserError(f"{path}: rewards have {count} rows, and {', '.join(short)}")
+    read = {name: each for name, each in columns.items() if name.partition("/")[0] in _ROOTS}
+    if {len(each) for each in read.values()} != {count}:
+        raise UserError(f"{path}: columns have different numbers of rows, {_sizes(read)}: give each one row a step")
+    if following:
+        _check_that_rows_follow(path, observations, following, ended | cut)
     yield from _episodes(observations, actions, following, rewards, ended, cut, explored.get("explored"), tell)
+
+
+def _sizes(columns: Mapping[str, np.ndarray]) -> str:
+    """Numbers of rows with the columns that have so many."""
+    names = dict[int, list[str]]()
+    for name, each in columns.items():
+        names.setdefault(len(each), []).append(name)
+    return " and ".join(f"{count:,} ({', '.join(each)})" for count, each in sorted(names.items()))
+
+
+def _check_that_rows_follow(
+    path: Path, observations: Mapping[str, np.ndarray], following: Mapping[str, np.ndarray], are_ends: np.ndarray
+) -> None:
+    """Whether each next observation within an episode is the observation of the next row.
+
+    Args:
+      following: The next observations.
+      are_ends: `[N]` bool: an episode ends with this row.
+
+    Raises:
+      UserError: Where it is another one, rows are of different episodes.
+    """
+    breaks = np.zeros(max(len(are_ends) - 1, 0), bool)
+    for name, leaf in observations.items():
+        if leaf.shape != following[name].shape:
+            raise UserError(
+                f"{path}: observations have the shape {list(leaf.shape)}, and next_observations "
+                f"{list(following[name].shape)}: give both the same"
+            )
+        for begin in range(0, len(breaks), _ROWS_AT_ONCE):
+            rows = slice(begin, begin + _ROWS_AT_ONCE)
+            breaks[rows] |= _differ(following[name][:-1][rows], leaf[1:][rows])
+    if places := np.flatnonzero(breaks & ~are_ends[:-1]).tolist():
+        raise UserError(
+            f"{path}: next_observations of {len(places):,} rows, the first of row {places[0]:,}, are not the "
+            "observations of the next row, and no episode ends there: mark the last step of each episode in "
+            "truncations, or in terminations where no step could follow it"
+        )
+
+
+def _differ(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Which rows of two arrays `[N, ...]` differ by more than rounding, `[N]` bool; not finite numbers never do."""
+    if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
+        same = np.isclose(ours, theirs, rtol=1e-4, atol=1e-6) | ~np.isfinite(ours) | ~np.isfinite(theirs)
+    else:
+        same = ours == theirs
+    return ~np.all(same, axis=tuple(range(1, ours.ndim)))
 
 
 def _made_rewards(are_ends: np.ndarray, rewards: StepRewards, tell: Callable[[str], None]) -> np.ndarray:
@@ -97,7 +155,7 @@ def _episodes(
     bounds = (np.flatnonzero(ended | cut) + 1).tolist()
     if count and (not bounds or bounds[-1] != count):
         bounds.append(count)
-        tell("the last episode neither terminates nor is truncated: it counts as cut off")
+        tell("the last episode neither terminates nor is truncated: it counts as truncated at its last step")
     dropped = repeated = 0
     for begin, end in zip([0, *bounds[:-1]], bounds, strict=True):
         last, is_terminated = end, bool(ended[end - 1])

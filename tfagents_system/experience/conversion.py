@@ -51,9 +51,10 @@ class Conversion:
       actions: Those of each leaf of the environment's.
       gamma: Discount of the returns, where the layout has them.
       potential: Of an observation, its leaves given; for data sets, where the layout has potentials.
+      horizon: Steps of the environment's longest episode; None: unknown.
 
     Attributes:
-      layout, actions: As above.
+      layout, actions, horizon: As above.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Conversion:
         actions: Sequence[LeafActions],
         gamma: float,
         potential: Callable[[Sequence[np.ndarray]], float] | None = None,
+        horizon: int | None = None,
     ) -> None:
         self.layout = layout
+        self.horizon = horizon
         self._potential = potential
         self.actions = actions
         self._gamma = gamma
@@ -136,7 +139,7 @@ def conversion_for(params: TrainParamsBase, file: Path) -> Conversion:
         return params.potential(tree.unflatten_as(observation_spec, leaves))
 
     layout, actions = run_layout(params, observation_spec, action_spec), tree.flatten(specs.load_actions(file))
-    return Conversion(layout, actions, initial_value(params.discount), potential)
+    return Conversion(layout, actions, initial_value(params.discount), potential, params.horizon)
 
 
 def name_of(column: Column) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode, flat, nested
@@ -19,6 +20,13 @@ PREFIX = "minari:"
 def is_one(source: str) -> bool:
     """`minari:NAME`, or a folder of a data set."""
     return source.startswith(PREFIX) or (Path(source) / "data" / "metadata.json").is_file()
+
+
+def meant(source: str) -> str | None:
+    """The name of a data set that was probably meant by a text such as `minary:NAME`; None: it is another text."""
+    kind, colon, name = source.partition(":")
+    is_near = bool(colon and near_misses([kind], [PREFIX.rstrip(":")], SIMILARITY_OF_KEYS))
+    return f"{PREFIX}{name}" if is_near else None
 
 
 def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
@@ -33,6 +41,14 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
             data_set = minari.load_dataset(source.removeprefix(PREFIX))
         else:
             data_set = minari.MinariDataset(Path(source) / "data")
+    except FileNotFoundError:
+        if not source.startswith(PREFIX):
+            raise UserError(f"{source} is no whole Minari data set, a file is missing: copy all of it") from None
+        name = source.removeprefix(PREFIX)
+        raise UserError(
+            f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
+            "there is, `minari list local` what is here)"
+        ) from None
     except Exception as error:  # Whatever its storage raises.
         raise UserError(f"{source} can't be read by Minari: {error}") from None
     cut = 0
@@ -43,7 +59,7 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
             flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
         )
     if cut:
-        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as cut off")
+        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 
 
 def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:

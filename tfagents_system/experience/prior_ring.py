@@ -14,6 +14,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import minari_sets
 from tfagents_system.experience.columns import StepRewards
 from tfagents_system.experience.conversion import Conversion
+from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
@@ -170,10 +171,8 @@ def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
             )
         return _Source(name, lambda: _finite(name, stored.segments()))
     most = form.conversion.layout.max_segment_steps(form.sequence_length)
-    episodes = [
-        form.conversion.to_stored(each, f"{name}: episode {number}")
-        for number, each in enumerate(read_episodes(name, tell, form.rewards))
-    ]
+    read = read_episodes(name, tell, form.rewards)
+    episodes = stored_episodes(read, form.conversion, name, tell, f"{name}: ")
     segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
     return _Source(name, lambda: segments)
 

@@ -14,6 +14,7 @@ from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, minari_sets
 from tfagents_system.experience.conversion import Conversion, NamedEpisode, conversion_for
+from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
 from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
@@ -48,8 +49,8 @@ def import_into(
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
         found = read_episodes(source, tell)
-        read = enumerate(followed(found, f"reading {source}", "episodes"))
-        episodes = [conversion.to_stored(each, f"episode {number}") for number, each in read]
+        read = followed(found, f"reading {source}", "episodes")
+        episodes = stored_episodes(read, conversion, source, tell)
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
         with LongWork(f"writing {out.name}"):
@@ -75,8 +76,10 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     actions = _actions(stored)
     found = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     episodes = [each for each in found if each.starts and each.ends]
-    if parts := len(found) - len(episodes):
-        tell(f"{parts:,} episodes of which a part is not there are left out")
+    if late := sum(not each.starts for each in found):
+        tell(f"{late:,} episodes without their beginning are left out: newer experience has taken its place")
+    if cut := len(found) - len(episodes) - late:
+        tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut episodes, or they go on")
     if stored.damaged_steps:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
     if not episodes:
@@ -121,6 +124,8 @@ def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None =
     """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
+    if (meant := minari_sets.meant(source)) and not Path(source).exists():
+        raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix not in columns.SUFFIXES:
         raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")

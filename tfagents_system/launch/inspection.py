@@ -126,6 +126,10 @@ class Inspector:
                 self._enter("expert_policy_ctor")
             check_experts(params, self._values, self.found.checks)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
+        if params is not None and not self.found.checks[PARAMS].errors:
+            self._prior_start(params).check_files(self._origin().parent, self.found.checks["prior data"])
+            if self.found.checks["prior data"].errors:  # Environment and agent take much longer to look at.
+                return self.found
         if params is not None and params.env_config.get("horizon"):
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks

@@ -34,9 +34,11 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
+from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.resets import Reset
+from tfagents_system.run_files.agent_start import find_start, split
+from tfagents_system.run_files.resets import AGENT, Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -99,7 +101,8 @@ class Preparation:
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
-        if not self.checks["run directory"].errors:
+        self._find_sources()
+        if not any(self.checks[name].errors for name in ("run directory", "agent's start", "replay sources")):
             work.doing = "the files beside the params"
             self._look_at_files()
             pass_digests(Path(self._made.name), self._kept.digests)
@@ -116,6 +119,21 @@ class Preparation:
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
+
+    def _find_sources(self) -> None:
+        """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""
+        has_begun = run_directory.has_begun(self._run_before)
+        agent, begins = self._values.get("agent_from"), not has_begun or self._environ.get(RESET) == AGENT
+        if "server" in self._values or self._paths is None:
+            return
+        if agent is not None and begins and split(str(agent))[0].resolve() != self._paths.exp_dir.resolve():
+            with self.checks["agent's start"].catching():
+                find_start(str(agent))
+        for source in () if has_begun else self._values.get("replay_from", ()):
+            try:
+                ring_folder(source)
+            except UserError as error:
+                self.checks["replay sources"].errors.append(f"SAC_REPLAY_FROM: {error}")
 
     def _look_at_files(self) -> None:
         """Copies those that the run begins with, or compares those of a run that goes on with its copies."""

@@ -61,6 +61,17 @@ class PriorStart:
     seed: int
     agent: AgentStart | None
 
+    def check_files(self, origin: Path, check: Check) -> None:
+        """Whether the files of an agent that begins are there, which takes neither TensorFlow nor an environment.
+
+        Args:
+          origin: As of `make`.
+          check: Gets what was found.
+        """
+        if self.begins and not _ELSEWHERE & self.values.keys():
+            with check.catching():
+                _found(self.params.prior_data, self._folders(origin))
+
     def make(self, specs: bytes, origin: Path, checks: Checklist, enter: Callable[[str], None]) -> Path | None:
         """Makes the ring of an agent that begins, which is returned, or compares that of one that goes on.
 
@@ -79,8 +90,8 @@ class PriorStart:
         if self.folder is None or not has_prior_data(self.params):
             return None
         enter("reading prior_data")
-        folders = origin, self.values["params"].parent
-        return make_prior_data(self.params, specs, Path(self.folder), folders, checks["prior data"], self._before)
+        folders, check = self._folders(origin), checks["prior data"]
+        return make_prior_data(self.params, specs, Path(self.folder), folders, check, self._before)
 
     def check_experts(self, made: Path | None, check: Check) -> None:
         """Whether somebody brings what experts are to bring; of an agent that goes on they may have brought some.
@@ -91,6 +102,10 @@ class PriorStart:
         """
         if self.begins and not _has_rows_of_experts(made or self._before):
             check_prior_experts(self.params, self.values, check)
+
+    def _folders(self, origin: Path) -> tuple[Path, ...]:
+        """Where relative paths are looked for."""
+        return origin, self.values["params"].parent
 
     @property
     def _before(self) -> Path | None:
@@ -223,16 +238,20 @@ def _found(given: Any, folders: Sequence[Path]) -> list[str]:
     Raises:
       UserError: One is not there.
     """
+    from tfagents_system.experience import minari_sets
+
     found, findings = [], []
     for source in _texts(given):
-        candidates = [(folder / Path(source).expanduser()).absolute() for folder in folders]
+        candidates = list(dict.fromkeys((folder / Path(source).expanduser()).absolute() for folder in folders))
         there = [candidate for candidate in candidates if candidate.exists()]
         if source.startswith("minari:") or there:
             found.append(source if source.startswith("minari:") else str(there[0]))
         else:
+            tried, other = " and ".join(map(str, candidates)), minari_sets.meant(source)
+            remedy = "give a run, a file, minari:NAME, or a path that is relative to the folder of SAC_PARAMS"
             findings.append(
-                f"TrainParams.prior_data: {source} does not exist (looked for {', '.join(map(str, candidates))}): give "
-                "a run, a file, minari:NAME, or a path that is relative to the folder of SAC_PARAMS"
+                f"TrainParams.prior_data: {source} does not exist"
+                + (f": {other} is meant" if other else f" (looked for {tried}): {remedy}")
             )
     if findings:
         raise UserError(*findings)

@@ -51,10 +51,10 @@ def check_sources(
             )
             continue
         rows += stored.rows
-        check.facts.append(f"{source}: {stored.rows:,} rows")
+        check.facts.append(f"{source}: {stored.steps:,} steps")
     if rows > (most := capacity_rows(params, layout)):
         check.notes.append(
-            f"SAC_REPLAY_FROM has {rows:,} rows, and the replay buffer holds {most:,}: the last ones are kept. Raise "
+            f"SAC_REPLAY_FROM takes {rows:,} rows, and the replay buffer has {most:,}: the last ones are kept. Raise "
             "n_episodes_in_buffer to keep all"
         )
 

@@ -59,6 +59,11 @@ class StoredRing:
         self.rows = self._end - self._first
         self.damaged_steps = 0
 
+    @property
+    def steps(self) -> int:
+        """Transitions that it holds, each once."""
+        return int(self._columns.count_starts(self._first, self._end))
+
     def segments(self, newest_rows: int | None = None) -> Iterator[Segment]:
         """Whole segments, oldest first, as copies; damaged ones and those overwritten meanwhile are left out.
 
