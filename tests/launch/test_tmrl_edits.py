@@ -114,7 +114,7 @@ def test_the_launchers_messages_have_the_words_of_config_json(
 
     admission = Admission({}, "a password of mine", lambda: ())
     with pytest.raises(RefusedClientError) as raised:
-        admission.check(Hello("collect", {}, protocol=PROTOCOL), Holder("tmrl", ""))
+        admission.check(Hello("collect", {}, protocol=PROTOCOL), Holder("tmrl", 0.0))
     print_findings([str(raised.value), "SAC_EXP_NAME=x, MY_SAC_EXP_NAME and SAC_EXP_NAMES"])
     password, names = capsys.readouterr().err.splitlines()
     assert password.endswith(
