@@ -1,7 +1,6 @@
 """Old names of modules, for users' files and commands: `tfagents_system.curriculum` is in `envs/` now."""
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -34,7 +33,9 @@ MOVED = {
 }
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
+    """No subclass of one in importlib.abc, whose import would be half of what `import tfagents_system` costs."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -47,19 +48,19 @@ class _Loader(importlib.abc.Loader):
     def get_code(self, name: str) -> Any:
         """For `python -m`."""
         spec = importlib.util.find_spec(self._name)
-        assert spec is not None and isinstance(spec.loader, importlib.abc.InspectLoader)
+        assert spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader)
         return spec.loader.get_code(self._name)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     def find_spec(
         self, name: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Finds a module by its old name."""
         if not name.startswith(PACKAGE) or name[len(PACKAGE) :] not in MOVED:
             return None
-        new = PACKAGE + MOVED[name[len(PACKAGE) :]]
-        return importlib.machinery.ModuleSpec(name, _Loader(new), is_package=name == PACKAGE + "channel")
+        loader: Any = _Loader(PACKAGE + MOVED[name[len(PACKAGE) :]])
+        return importlib.machinery.ModuleSpec(name, loader, is_package=name == PACKAGE + "channel")
 
 
 def install() -> None:

@@ -14,8 +14,8 @@ REWARDS = or_none(numbers_such_as({"step": 0, "terminated": 1}))
 @pytest.mark.parametrize(
     ("value", "meant"),
     [
-        ({"steps": 0}, ", \"step\" is meant by 'steps'"),
-        ({"step": 0, "teminated": 1}, ", \"terminated\" is meant by 'teminated'"),
+        ({"steps": 0}, ', "step" is meant by "steps"'),
+        ({"step": 0, "teminated": 1}, ', "terminated" is meant by "teminated"'),
         ({"step": 0}, ""),
         ({"step": 0, "x": 1, 5: 2}, ""),
         ("steps", ""),
@@ -29,4 +29,4 @@ def test_a_misspelt_key_is_told_with_the_one_that_is_meant(value: Any, meant: st
 
 def test_so_it_is_with_parts_of_an_agent() -> None:
     (finding,) = broken(shares_such_as('{"actor": 0.5}'), "x", {"critic": 0.5})
-    assert finding.endswith(""", found {'critic': 0.5}, "critics" is meant by 'critic'""")
+    assert finding.endswith(''', found {'critic': 0.5}, "critics" is meant by "critic"''')

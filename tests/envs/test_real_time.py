@@ -237,6 +237,23 @@ def test_impossible_time_steps_are_refused(settings: Any, rule: str) -> None:
         make(VirtualClock(), **settings)
 
 
+def test_a_device_that_lacks_methods_is_refused_with_all_of_them() -> None:
+    class Device(DummyDevice):
+        get_default_action: Any = None
+        send_control: Any = None
+
+        def send_contrl(self, control: Any) -> None:
+            """Misspelt."""
+
+    with pytest.raises(UserError) as raised:
+        RealTimeEnvironment(Device(VirtualClock()))
+    (finding,) = raised.value.findings
+    assert (
+        finding
+        == "Device has no send_control(), get_default_action(): add them (send_control() is meant by send_contrl?)"
+    )
+
+
 def test_durations_have_rtgyms_meaning() -> None:
     clock = VirtualClock()
     env, _ = make(clock, DummyDevice(clock, send_secs=0.001, capture_secs=0.002), start_obs_capture=0.04)

@@ -215,7 +215,7 @@ def test_wrong_settings_are_told():
         '"trajectory_reward.chek_forward" is unknown: "check_forward" is meant',
         '"trajectory_reward.file" must be the path of a reward.npz or reward.pkl',
         '"trajectory_reward.max_stray" must be a number above 0',
-        '"trajectory_reward.regain" must be True or False',
+        '"trajectory_reward.regain" must be true or false',
         '"trajectory_reward.min_steps" must be an integer of at least 0',
     ):
         assert part in findings, findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import types
 from typing import Any
 
@@ -134,6 +135,37 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
     assert set(plan.workers[0]) in seen and os.sched_getaffinity(0) == here
     assert (plain.agent_bytes, plain.policy_bytes) == (measured.agent_bytes, measured.policy_bytes)
     assert plain.signature == measured.signature
+
+
+def test_a_simulator_that_fails_while_it_is_measured_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on without the failing step, so a check that refused would contradict it."""
+    monkeypatch.setattr(checks_module, "_MEASURING_SECS", 5.0)
+    steps = 0
+
+    class Failing(CounterEnv):
+        def step(self, action: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == 97:
+                raise RuntimeError("lost the link")
+            return super().step(action)
+
+    kind = type(
+        "TrainParams",
+        (FakeParams,),
+        {"env_ctor": lambda self, *args, seed=None, **kwargs: Failing(), "n_eval_episodes": 0},
+    )
+    cores = cores_of(allowed_cpus())
+    plan = plan_cpus(reverb_cpus=1, train_cpus=1, num_collect_workers=1, collect_worker_cpus=1, cores=cores, share=True)
+    monkeypatch.setattr(costs, "time_updates", lambda *args: costs.Cost(0.01, 0.01))
+    checks = Checklist()
+    assert checks_module.check_environment(kind({"horizon": 10}), 0, checks, plan=plan) is not None
+    assert checks.errors == []
+    (note,) = [note for note in checks["duration"].notes if "simulator" in note]
+    assert re.match(
+        r"the simulator failed in step \d+ of an episode while steps .* \(RuntimeError: lost the link", note
+    )
+    assert checks["duration"].facts[0].startswith("about ")
 
 
 def test_iterations_of_steps_cost_what_their_steps_and_updates_cost() -> None:

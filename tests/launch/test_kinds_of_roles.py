@@ -48,7 +48,9 @@ def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does
     fails, lives = "echo life; echo no licence; sleep 0.02; exit 1", run_dir / "lives"
     roles = {"worker_1": f"echo life >> {lives}; {fails}", "trainer": f"{waits_for_lines(lives, 5)} exit 0"}
     assert make_supervisor(run_dir, stop, roles, experts=1).run() == 0
-    assert "in the same way" not in capfd.readouterr().out
+    told = capfd.readouterr().out
+    assert "in the same way" not in told
+    assert re.search(r"worker_1 \(expert\): collected nothing in \d+ starts, last failure: .* 1 \(no licence\)", told)
     roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES), "trainer": "sleep 10; exit 0"}
     assert make_supervisor(run_dir, stop, roles, experts=1).run() == 1
     assert "error: worker_0 has ended 3 times in the same way" in capfd.readouterr().out

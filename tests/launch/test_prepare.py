@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
+from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.specs import load_specs
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.early_answers import is_done_already
@@ -32,6 +35,7 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
@@ -142,6 +146,35 @@ def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: st
         prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
     assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Else each of its workers fails at its first step, and the run goes on without any of them."""
+    assert prepare.prepare(environ, None)
+    run = RunPaths(tmp_path / "run")
+    params = load_params(run.params, {"horizon": 20})
+    agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
+    own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
+    for each in (own, other):
+        each.exp_dir.mkdir()
+    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
+    two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
+    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_EXPERT_POLICY": str(own.policies / "greedy_policy"), EDITS: FRESH}
+    assert prepare.prepare(environ, None)
+    path = other.policies / "greedy_policy"
+    with pytest.raises(UserError) as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(path)}, None)
+    start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
+    assert list(raised.value.findings) == [
+        f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
+        f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
+    ]
+    with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
+    assert len(raised.value.findings) == 1
 
 
 def test_experts_count_among_the_workers_of_a_start(

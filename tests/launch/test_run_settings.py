@@ -140,6 +140,27 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 
 
+def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
+    paths = begin(environ, 'exploration_epsilon={"points": [[0, 1.0]], "interpolation": "step"}', "n_step=2")
+    resolved = {"points": [[0, 1.0]], "interpolation": "step", "by": "env_steps"}
+    paths.resolved.write_text(json.dumps({"params": {"exploration_epsilon": resolved, "n_step": 2}, "config": {}}))
+    part = settle(environ, "exploration_epsilon.by=iterations")
+    assert part.findings == ()
+    assert part.overrides.params == {
+        "exploration_epsilon": {"points": [[0, 1.0]], "interpolation": "step", "by": "iterations"}, "n_step": 2,
+    }  # fmt: skip
+    values, _ = read_variables(part.environ, vars_file=None, root=Path("/nowhere"))
+    told = run_directory.changes(paths, part.overrides, RunVariables(**values))
+    assert told == "exploration_epsilon.by=iterations (was 'env_steps')"
+    whole = settle(environ, "exploration_epsilon=0.1").overrides
+    assert "=0.1 (was {'by': 'env_steps', " in run_directory.changes(paths, whole, RunVariables(**values))
+    other = settle(environ, 'exploration_epsilon={"points": [[0, 0.5]]}')
+    assert other.findings == () and other.overrides.params["exploration_epsilon"]["points"] == [[0, 0.5]]
+    assert settle(environ, "exploration_epsilon=0.1").overrides.params == {"exploration_epsilon": 0.1, "n_step": 2}
+    (finding,) = settle(environ, "exploration_epsilon.by=iterations", "critic_optimizer.name=sgd").findings
+    assert finding.startswith("critic_optimizer.name=sgd is not what this run began with")
+
+
 def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: dict[str, str]) -> None:
     paths = begin(environ, "n_step=512")
     paths.resolved.write_text(json.dumps({"params": {"n_step": 512, "mine": 1}, "config": {"horizon": 5}}))

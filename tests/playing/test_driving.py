@@ -33,6 +33,27 @@ def configured(folder, config):
     return ["--params", PARAMS, "--config", str(path)], folder / "reward.npz"
 
 
+NOBODY = """
+from tfagents_system.examples.racing.params import TrainParams as Racing
+
+class TrainParams(Racing):
+    def expert_policy_ctor(self):
+        return None
+"""
+DEVICE = """
+from tests.support.devices_for_tests import DummyDevice
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Device(DummyDevice):
+    get_default_action = None
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, **kwargs):
+        return RealTimeEnvironment(Device())
+"""
+
+
 def test_a_lap_is_recorded_and_then_pays_its_length(files, capsys, tmp_path):
     flags, reward = files()
     assert racing.main(["record_reward", *flags]) == 0
@@ -55,7 +76,7 @@ def test_a_lap_is_recorded_and_then_pays_its_length(files, capsys, tmp_path):
     assert total == pytest.approx(len(points) / 100 + 100.0, abs=0.05)
     pictures = {path.name: imageio.imread(path) for path in (tmp_path / "check").iterdir()}
     assert pictures["step_0001.png"].shape == (512, 1024, 3)
-    assert pictures["step_0201_camera.png"].shape == (256, 260)
+    assert pictures["step_0201_camera.png"].shape == (256, 256), "nothing is beside a single frame"
     assert f"step_{len(steps):04d}.png" in pictures
 
 
@@ -66,8 +87,8 @@ def test_stacked_frames_are_drawn_side_by_side(files, tmp_path, capsys):
     flags[1] = str(ROOT / "tfagents_system/examples/racing_camera/params.py")
     assert racing.main(["check_environment", *flags, "--out", str(tmp_path / "check")]) == 0
     picture = imageio.imread(tmp_path / "check" / "step_0003_camera.png")
-    assert picture.shape == (256, 4 * 260)
-    frames = picture.reshape(256, 4, 260)
+    assert picture.shape == (256, 4 * 256 + 3 * 4), "four pixels between two frames"
+    frames = np.pad(picture, ((0, 0), (0, 4))).reshape(256, 4, 260)
     assert (frames[:, 2] != frames[:, 3]).any()
     assert "end: horizon after 3 steps" in capsys.readouterr().out
 
@@ -80,6 +101,28 @@ def test_a_lap_that_is_not_finished_records_nothing(files):
     assert not reward.exists()
     with pytest.raises(UserError, match="--policy=.*does not exist"):
         racing.main(["record_reward", *flags, "--policy", str(reward)])
+
+
+def test_all_that_keeps_a_lap_from_being_recorded_is_told(files, tmp_path):
+    flags, reward = files(racing={"observations": ["lidar"]})
+    (tmp_path / "nobody.py").write_text(NOBODY)
+    flags[1] = str(tmp_path / "nobody.py")
+    reward.write_bytes(b"")
+    with pytest.raises(UserError) as raised:
+        racing.main(["record_reward", *flags])
+    exists, driver = raised.value.findings
+    assert "reward.npz exists: give another --out, or --force" in exists and driver.startswith("nobody drives: ")
+    with pytest.raises(UserError) as raised:
+        racing.main(["record_reward", *flags, "--out", str(tmp_path / "reward.pkl")])
+    assert raised.value.findings[0].endswith("reward.pkl must end with .npz: give such a file with --out")
+
+
+def test_a_device_without_a_method_is_refused(files, tmp_path, capsys):
+    flags, _ = files()
+    (tmp_path / "device.py").write_text(DEVICE)
+    flags[1] = str(tmp_path / "device.py")
+    with pytest.raises(UserError, match=r"Device has no get_default_action\(\): add it"):
+        racing.main(["benchmark", *flags])
 
 
 def test_a_missing_reward_file_is_an_error(files, tmp_path):
@@ -100,4 +143,4 @@ def test_benchmark_prints_times_and_rates(files, capsys, tmp_path, monkeypatch):
     assert " of 120 steps (" in err
     head, reset, step, rate = out.splitlines()
     assert "mean abs. deviation" in head and reset.startswith("reset") and 0.0 < float(step.split()[1]) < 50.0
-    assert rate.split()[1:4] == ["steps", "per", "second"]
+    assert rate.split()[1:4] == ["steps", "per", "second"] and "its 120 steps" in rate

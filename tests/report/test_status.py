@@ -85,6 +85,25 @@ def test_a_worker_that_was_given_up_is_told_whatever_became_of_the_run(state):
     assert problems(content, NOW) == ["worker_1: given up after 10 restarts: SIGKILL"]
 
 
+@pytest.mark.parametrize("state", ["done", "stopped", "failed"])
+def test_a_worker_that_failed_before_its_first_step_is_told_with_the_reason(state):
+    content = status(state=state, workers=4)
+    failed = {"failed_with": "exit code 1 (error: no licence)", "restarts": 2}
+    content["roles"]["worker_0"] |= {"steps": 7, **failed}
+    content["roles"]["worker_1"] |= {"steps": 0, **failed, "has_worked": True}
+    content["roles"]["worker_2"] |= {"kind": "expert", "steps": 0, **failed}
+    content["roles"]["worker_3"] |= {"kind": "eval", "steps": 0, **failed}
+    told = "worker_2 (expert): collected nothing in 3 starts, last failure: exit code 1 (error: no licence)"
+    assert problems(content, NOW) == [told]
+
+
+def test_an_expert_without_a_step_is_told_of_a_run_that_is_done():
+    content = status(state="done")
+    content["roles"]["worker_1"] |= {"kind": "expert"}
+    assert problems(content, NOW) == ["worker_1 (expert): collected nothing"]
+    assert problems(content | {"run": content["run"] | {"state": "stopped"}}, NOW) == []
+
+
 def test_a_supervisor_that_is_gone_is_the_only_news():
     content = status(age=31)
     assert state_of(content, NOW) == "dead"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, TRAINED, status
 from tfagents_system.report import status as status_module
-from tfagents_system.report.status import given_up_lines, plain_table, problems, time_shares
+from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
 from tfagents_system.report.terminal import ProgressView, progress_line, render, render_runs
 from tfagents_system.run_files.beats import MOST_BYTES, clean_text, parse_beat, read_heartbeat, read_status
 from tfagents_system.run_files.heartbeat import write_json
@@ -45,7 +45,8 @@ HOSTILE = {
     "no object": b"[1]",
     "no state": b'{"time":1}',
     "half": b'{"state":"upd',
-    "the supervisor's": b'{"state":"updating","alive":"no","restarts":"many","given_up":{},"given_up_because":9}',
+    "the supervisor's": b'{"state":"updating","alive":"no","restarts":"many","given_up":{},"given_up_because":9,'
+    b'"failed_with":{},"has_worked":3}',
 }
 
 
@@ -59,7 +60,7 @@ def shown(content):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         status_module._show_json([content], NOW)
     json.loads(out.getvalue())
-    lines = [progress_line(content), plain_table([content], NOW), *problems(content, NOW), *given_up_lines(content)]
+    lines = [progress_line(content), plain_table([content], NOW), *problems(content, NOW), *lost_workers(content)]
     lines += [f"{owner} {share}" for owner, shares in time_shares(content).items() for share in shares.items()]
     return "\n".join([console.file.getvalue(), *lines])
 

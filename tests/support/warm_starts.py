@@ -1,4 +1,4 @@
-"""Starts launchers with a fork server that has imported everything already, and such fork servers alone.
+"""Starts launchers with a fork server that has imported everything already, and such fork servers or modules alone.
 
 Imports are a third of what a short run costs. They are made once for all runs that a process of tests starts:
 
@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import pickle
+import runpy
 import signal
 import socket
 import subprocess
@@ -46,10 +47,11 @@ class WarmPopen(subprocess.Popen[str]):
     """A launcher in a session of its own, with a fork server; takes `args`, `cwd`, `env` and streams.
 
     Args:
-      exp_dir: The run directory, which marks the processes of the run.
+      exp_dir: The run directory, which marks the processes of the run. None: there is no launcher, `args` are
+        `python -m MODULE ARGUMENT...`, and the module is run where all is imported.
     """
 
-    def __init__(self, args: Sequence[str], *, exp_dir: Path, **options: Any) -> None:
+    def __init__(self, args: Sequence[str], *, exp_dir: Path | None, **options: Any) -> None:
         self._exp_dir = exp_dir
         super().__init__(args, start_new_session=True, **options)
 
@@ -59,7 +61,8 @@ class WarmPopen(subprocess.Popen[str]):
         out = c2pwrite if c2pwrite >= 0 else 1
         streams = [p2cread if p2cread >= 0 else 0, out, errwrite if errwrite >= 0 else 2]
         try:
-            request = list(args), str(cwd), dict(env), str(self._exp_dir), os.sched_getaffinity(0)
+            exp_dir = None if self._exp_dir is None else str(self._exp_dir)
+            request = list(args), str(cwd), dict(env), exp_dir, os.sched_getaffinity(0)
             self.pid = _nursery().start(request, streams)
             self._child_created = True
         finally:
@@ -166,7 +169,12 @@ def _become(request: Any, descriptors: Sequence[int]) -> NoReturn:
 
 
 def _become_launcher(
-    streams: Sequence[int], args: Sequence[str], cwd: str, environ: Mapping[str, str], exp_dir: str, cpus: set[int]
+    streams: Sequence[int],
+    args: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    exp_dir: str | None,
+    cpus: set[int],
 ) -> NoReturn:
     for target, stream in enumerate(streams):  # First: the launcher's own streams tell what fails.
         os.dup2(stream, target)
@@ -174,6 +182,8 @@ def _become_launcher(
     os.chdir(cwd)
     os.sched_setaffinity(0, cpus)
     os.closerange(_STANDARD_STREAMS, 1024)
+    if exp_dir is None:
+        _become_module(args, environ)
     ours, theirs = socket.socketpair()
     launcher = os.getpid()
     if (pid := os.fork()) == 0:
@@ -185,6 +195,18 @@ def _become_launcher(
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(args[0], list(args), {**environ, HANDLE_VARIABLE: f"{ours.detach()},{pid}"})
+
+
+def _become_module(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    def run() -> int:
+        runpy.run_module(module, run_name="__main__")
+        return 0
+
+    os.environ.clear()
+    os.environ.update(environ)
+    _, _, module, *arguments = args
+    sys.argv = [module, *arguments]
+    fork_server._as_program(run)
 
 
 def _become_fork_server(connection: Connection, environ: Mapping[str, str]) -> NoReturn:

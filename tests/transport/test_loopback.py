@@ -1,6 +1,7 @@
 """The replay server is reached from this machine only, in fact."""
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from tests.support.namespaces import needs_namespaces, two_hosts
 from tests.support.ports import free_port
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join_checks
 from tfagents_system.machine import peers
@@ -37,9 +39,10 @@ for family, host in ((socket.AF_INET, sys.argv[1]), (socket.AF_INET6, sys.argv[2
 @contextlib.contextmanager
 def server(how, port, prefix=()):
     command = [*prefix, sys.executable, "-m", "tests.support.server_for_tests", str(port), how]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    # In a run it is forked from what has imported Reverb. What enters a namespace is a program.
+    start = subprocess.Popen if prefix else functools.partial(WarmPopen, exp_dir=None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with start(command, cwd=ROOT, env=os.environ, **pipes) as process:
         try:
             yield json.loads(process.stdout.readline())
             process.stdin.write("\n")

@@ -18,13 +18,14 @@ class Rule(NamedTuple):
       holds: Whether a value satisfies it; a value for which this raises does not.
       details: Of a value with parts that does not satisfy it: what is wrong with which part, one sentence each, given
         the name of what has the value and the value. None or []: the words say it all.
-      keys: Those that it may have where it is a dictionary: of near misses it is told which one is meant.
+      meant: Of a value that does not satisfy it, pairs (wrong name, known name) of names in it that were probably meant
+        to be other ones.
     """
 
     words: str
     holds: Callable[[Any], bool]
     details: Callable[[str, Any], list[str]] | None = None
-    keys: Sequence[str] = ()
+    meant: Callable[[Any], Sequence[tuple[str, str]]] | None = None
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
@@ -40,12 +41,23 @@ def broken(rule: Rule, where: str, value: Any) -> list[str]:
     if is_kept(rule, value):
         return []
     details = rule.details(where, value) if rule.details is not None else []
-    return details or [f"{where} must be {rule.words}, found {shown(value)}{_meant_keys(rule, value)}"]
+    return details or [f"{where} must be {rule.words}, found {shown(value)}{meant_in_words(rule, value)}"]
 
 
-def _meant_keys(rule: Rule, value: Any) -> str:
-    found = near_misses(value, rule.keys, SIMILARITY_OF_KEYS) if rule.keys and isinstance(value, Mapping) else ()
-    return "".join(f', "{known}" is meant by {wrong!r}' for wrong, known in found)
+def meant_in_words(rule: Rule, value: Any) -> str:
+    """`, "actor" is meant by "actors"` of each near miss of a name in a value that breaks the rule."""
+    found = rule.meant(value) if rule.meant is not None else ()
+    return "".join(f', "{known}" is meant by "{wrong}"' for wrong, known in found)
+
+
+def meant_among(known: Sequence[str]) -> Callable[[Any], Sequence[tuple[str, str]]]:
+    """`Rule.meant` for the keys of a dictionary, or the entries of a list, that are some of `known`."""
+
+    def meant(value: Any) -> Sequence[tuple[str, str]]:
+        has_names = isinstance(value, (Mapping, list, tuple))
+        return near_misses(value, known, SIMILARITY_OF_KEYS) if has_names else ()
+
+    return meant
 
 
 def is_number(value: Any) -> bool:
@@ -106,7 +118,7 @@ def numbers_such_as(example: Mapping[str, float]) -> Rule:
         is_each = isinstance(value, Mapping) and set(value) == set(example) and all(map(is_number, value.values()))
         return is_each or is_number(value)
 
-    return Rule(f"a number, or numbers such as {{{words}}}", holds, keys=tuple(example))
+    return Rule(f"a number, or numbers such as {{{words}}}", holds, meant=meant_among(tuple(example)))
 
 
 def rows_such_as(words: str) -> Rule:
@@ -126,12 +138,12 @@ def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "enco
         return all(part in parts and is_number(share) and 0 <= share < 1 for part, share in value.items())
 
     rule = mapping_such_as(f"{words}, with numbers in [0, 1) for {', '.join(parts)}", are_shares)
-    return rule._replace(keys=tuple(parts))
+    return rule._replace(meant=meant_among(parts))
 
 
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.keys)
+    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.meant)
 
 
 def _is_layers(value: Any) -> bool:

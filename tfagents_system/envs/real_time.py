@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
+from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.clocks import Call, Clock, MonotonicClock
 from tfagents_system.envs.info_keys import EVALUATION
 from tfagents_system.envs.step_times import (
@@ -34,6 +35,14 @@ from tfagents_system.envs.step_times import (
 from tfagents_system.errors import UserError
 
 _LOG = logging.getLogger(__name__)
+_REQUIRED = (
+    "send_control",
+    "get_obs_rew_terminated_info",
+    "reset",
+    "get_observation_space",
+    "get_action_space",
+    "get_default_action",
+)
 _TELL_SECS = 10.0  # Between two warnings of late steps.
 
 
@@ -93,7 +102,7 @@ class RealTimeEnvironment(gymnasium.Env):
       time_step_start: When the running time step has begun, by the clock.
 
     Raises:
-      UserError: A time step is impossible.
+      UserError: A time step is impossible, or the device lacks a method.
     """
 
     real_time = True
@@ -109,6 +118,7 @@ class RealTimeEnvironment(gymnasium.Env):
         ep_max_length: int | None = None,
     ) -> None:
         capture = time_step_duration if start_obs_capture is None else start_obs_capture
+        _check_methods(interface)
         _check_times(time_step_duration, capture, time_step_timeout_factor)
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
@@ -282,6 +292,17 @@ class RealTimeEnvironment(gymnasium.Env):
     def _as_space(self, observation: Any) -> Any:
         """RTgym's interfaces return a list for a Tuple space."""
         return tuple(observation) if isinstance(observation, list) else observation
+
+
+def _check_methods(interface: Any) -> None:
+    """A device's class is the user's own: what is missing there is told before anything is driven."""
+    if missing := [name for name in _REQUIRED if not callable(getattr(interface, name, None))]:
+        meant = dict(near_misses(dir(interface), missing))
+        raise UserError(
+            f"{type(interface).__name__} has no {', '.join(f'{name}()' for name in missing)}: add "
+            + ("it" if len(missing) == 1 else "them")
+            + "".join(f" ({known}() is meant by {wrong}?)" for wrong, known in meant.items())
+        )
 
 
 def _check_times(duration: float, capture: float, factor: float) -> None:

@@ -327,9 +327,10 @@ class _Check:
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):
                 if self._device is None:
-                    step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
+                    before = costs.Cost(self._step_secs, self._step_secs)
+                    step, length, faults = costs.try_steps(params, agent, env, _MEASURING_SECS, self._seed, before)
                 else:  # It has a pace of its own, and is not driven by a policy without training.
-                    step, length = costs.Cost(self._step_secs, 0.0), None
+                    step, length, faults = costs.Cost(self._step_secs, 0.0), None, []
             self._enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
                 update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
@@ -339,7 +340,7 @@ class _Check:
             )
             facts, notes = costs.in_words(duration, measured, params, cpus)
             self._checks[DURATION].facts += facts
-            self._checks[DURATION].notes += notes
+            self._checks[DURATION].notes += faults + notes
 
     def _try_rendering(self, env: TrainingEnvironment | None) -> None:
         self._enter(RENDERING)

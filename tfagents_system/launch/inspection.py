@@ -31,7 +31,7 @@ from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
-from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts
+from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
 from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -122,9 +122,7 @@ class Inspector:
         before_bytes = psutil.Process().memory_info().rss
         params = self.load_inputs()
         if params is not None:
-            if self._values.get("expert_workers"):
-                self._enter("expert_policy_ctor")
-            check_experts(params, self._values, self.found.checks)
+            check_experts(params, self._values, self.found.checks, self._enter)
             check_evaluators(params, self._values, self.found.checks[PARAMS])
         if params is not None and not self.found.checks[PARAMS].errors:
             self._prior_start(params).check_files(self._origin().parent, self.found.checks["prior data"])
@@ -150,6 +148,7 @@ class Inspector:
                 self.found.specs = _specs_file(trial.specs)
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
+                check_saved_expert(self._values, *trial.specs[:2], self.found.checks, self._enter)
                 self._check_experience(params, trial.layout)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_agent_start(trial.agent, params.actor_observations)

@@ -67,6 +67,8 @@ class RoleProcess:
       failures: Failures in a row; a role that was alive for ten minutes, or was killed at its work by somebody else,
         starts from 0.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
+      failed_with: How the last failure ended it, with its last words; empty before the first one.
+      has_worked: Whether a worker's process that has ended had taken a step.
       failures_alike: Failures in a row with the same exit code and last words, with nothing new done in between.
       mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
     """
@@ -86,6 +88,8 @@ class RoleProcess:
         self.exit_code: int | None = None
         self.given_up = False
         self.given_up_because = ""
+        self.failed_with = ""
+        self.has_worked = False
         self.failures_alike = 0
         self.mark = ""
         self._failed_like: tuple[int | None, str] | None = None

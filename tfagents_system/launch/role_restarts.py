@@ -34,6 +34,7 @@ class RoleRestarts:
         """A role has ended with this code, by itself or while all are being stopped."""
         if role.name == REPLAY:
             self._replay_died_at = time.monotonic()
+        role.has_worked |= is_worker(role.name) and self._has_done_new(role)
         if role.name == TRAINER and code == EXIT_DONE:
             self._supervisor.finish(EXIT_DONE)
         elif self._supervisor.is_ending:
@@ -74,6 +75,7 @@ class RoleRestarts:
             words = " (the kernel has killed a process for lack of memory)"
         else:
             role.note_failure(after_work=self._has_done_new(role))
+        role.failed_with = f"{describe_exit(code)}{words}"
         delay_secs = role.restart_later()
         if delay_secs is not None and self._fails_for_ever(role):
             count = f"{role.failures_alike} times in the same way"
@@ -89,7 +91,7 @@ class RoleRestarts:
         elif role.name in (REPLAY, TRAINER):
             self._supervisor.fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
         else:
-            role.given_up_because = f"{describe_exit(code)}{words}"
+            role.given_up_because = role.failed_with
             if role.name in DISPENSABLE:
                 without = "other machines" if role.name == GATEWAY else "sending its metrics"
                 self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the run goes on without {without}"))

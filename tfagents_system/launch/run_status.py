@@ -18,7 +18,7 @@ from tfagents_system.report.status import (
     finished_in_words,
     format_number,
     format_results,
-    given_up_lines,
+    lost_workers,
     read_status,
     time_shares,
     write_status,
@@ -105,6 +105,8 @@ class RunStatus:
             name: {**(read_heartbeat(self._paths.heartbeat(name)) or {})}
             | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
             | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
+            | ({"failed_with": role.failed_with} if role.failed_with else {})
+            | ({"has_worked": True} if role.has_worked else {})
             | ({"state": "stopped"} if role.has_stopped else {})
             | ({"kind": self._kinds[name]} if name in self._kinds else {})
             for name, role in self._roles.items()
@@ -132,7 +134,7 @@ class RunStatus:
     def closing_lines(self, code: int) -> list[str]:
         """For the user, of a run that has ended."""
         name, logs, status = self._name, self._paths.logs, self.to_json()
-        lost = [*given_up_lines(status), *fault_lines(status["run"])]
+        lost = [*lost_workers(status), *fault_lines(status["run"])]
         if code == EXIT_DONE:
             trainer = status["roles"].get(TRAINER, {})
             finished = finished_in_words(name, trainer.get("ended_early"), trainer.get("num_iter"))

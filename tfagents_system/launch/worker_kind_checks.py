@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.errors import shown
-from tfagents_system.machine.worker_slots import EVAL
+from tfagents_system.errors import UserError, shown
+from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.train_params_base import TrainParamsBase
 
+EXPERTS = "experts"
+_SAVED = "SAC_EXPERT_POLICY"
 
-def check_experts(params: TrainParamsBase, values: Mapping[str, Any], checks: Checklist) -> None:
+
+def check_experts(
+    params: TrainParamsBase, values: Mapping[str, Any], checks: Checklist, enter: Callable[[str], None]
+) -> None:
     """Whether the experts that the run is to start have a policy: each without one would end the run.
 
     Args:
       params: Of the run; its hook runs.
       values: The variables that could be read, by field.
       checks: Get what was found, under `experts`.
+      enter: Told when the hook begins.
     """
     if not values.get("expert_workers"):
         return
-    check, saved = checks["experts"], values.get("expert_policy")
+    enter("expert_policy_ctor")
+    check, saved = checks[EXPERTS], values.get("expert_policy")
     check.facts.append(f"{values['expert_workers']} with {saved or 'TrainParams.expert_policy_ctor'}")
     if saved is not None:
         return
@@ -38,6 +45,35 @@ def check_experts(params: TrainParamsBase, values: Mapping[str, Any], checks: Ch
             f"TrainParams.expert_policy_ctor returned {shown(policy)}: set SAC_EXPERT_POLICY to a SavedModel, a "
             "policy checkpoint or an exported file, or have the hook return a function"
         )
+
+
+def check_saved_expert(
+    values: Mapping[str, Any], observation_spec: Any, action_spec: Any, checks: Checklist, enter: Callable[[str], None]
+) -> None:
+    """Whether the policy of SAC_EXPERT_POLICY can act in the environment, if an expert is to start.
+
+    Args:
+      values: The variables that could be read, by field.
+      observation_spec, action_spec: Nests of the environment's observations and of its actions, in its own units.
+      checks: Get what was found, under `experts`.
+      enter: Told when the policy is loaded, which takes seconds.
+    """
+    path = values.get("expert_policy")
+    if path is None or not (values.get("expert_workers") or values.get("worker_role") == EXPERT):
+        return
+    # Imported here: TensorFlow takes seconds, and the checks of the params should not wait for it.
+    from tfagents_system.policies.policy_files import load_policy
+    from tfagents_system.policies.policy_fit import fit_findings
+
+    enter(f"loading {_SAVED}={path}")
+    try:
+        findings = fit_findings(load_policy(path, _SAVED), observation_spec, action_spec)
+    except UserError as error:
+        checks[EXPERTS].errors += error.findings
+        return
+    checks[EXPERTS].errors += [
+        f"{_SAVED}={path}: {finding}. Name a policy that was trained in this environment" for finding in findings
+    ]
 
 
 def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:

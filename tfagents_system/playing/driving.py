@@ -55,14 +55,24 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
       What was written, in a sentence.
 
     Raises:
-      UserError: The file exists, the lap is not finished, or it is no trajectory (see `reward_files.polyline`).
+      UserError: The file exists or is no .npz, nobody drives, the lap is not finished, or it is no trajectory (see
+        `reward_files.polyline`).
     """
-    if out.exists() and not is_forced:
-        raise UserError(f"{out} exists: give another --out, or --force to overwrite it")
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
+    chosen, findings = policy if policy is not None else params.expert_policy_ctor(), []
+    if out.suffix != ".npz":
+        findings.append(f"{out} must end with .npz: give such a file with --out")
+    elif out.exists() and not is_forced:
+        findings.append(f"{out} exists: give another --out, or --force to overwrite it")
+    if chosen is None:
+        findings.append("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
+    if findings:
+        raise UserError(*findings)
     with make_env(params, seed, render=False) as env, LongWork("lap", unit="steps") as work:
         lap = []
-        for step in _episode(env, _driver(params, policy, env)):
+        if policy is not None:
+            check_fit(policy, env)
+        for step in _episode(env, _driver(chosen, env)):
             lap.append(step)
             work.advance()
     last = lap[-1].info
@@ -89,9 +99,12 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
       every: Steps between two pictures.
     """
     total, step = 0.0, None
+    chosen = policy if policy is not None else params.expert_policy_ctor()
     with make_env(params, seed, render=True) as env:
+        if policy is not None:
+            check_fit(policy, env)
         frames: dict[str, collections.deque[np.ndarray]] = {}
-        for step in _episode(env, _driver(params, policy, env, or_random=True)):
+        for step in _episode(env, _driver(chosen, env)):
             total += step.reward
             _remember(frames, step.observation, params.frame_stack)
             if step.step % every == 1 or every == 1 or step.is_last:
@@ -146,23 +159,21 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     for name, values in times.items():
         mean, deviation = mean_and_deviation(values)
         yield f"{name:12} {mean * _MS:>7.3f} ms {deviation * _MS:>17.3f} ms"
-    yield f"{steps / cpu_secs:,.0f} steps per second of CPU time, {memory / 2**20:.0f} MiB of memory"
+    yield (
+        f"{steps / cpu_secs:,.0f} steps per second of CPU time of this process, whose memory the environment and its "
+        f"{steps:,} steps have raised by {memory / 2**20:.0f} MiB"
+    )
 
 
-def _driver(params: TrainParamsBase, policy: Any, env: Any, *, or_random: bool = False) -> Callable[[Any], Any]:
-    """A function from a time step to an agent's action."""
+def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
+    """A function from a time step to an agent's action: of a policy or an expert; None: random ones."""
     from tfagents_system.envs.actions import random_actions
     from tfagents_system.policies.fixed_policy import FixedPolicy
 
-    chosen = policy if policy is not None else params.expert_policy_ctor()
-    if chosen is None and or_random:
+    if policy is None:
         rng = np.random.default_rng(0)
         return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
-    if chosen is None:
-        raise UserError("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
-    if policy is not None:
-        check_fit(policy, env)
-    fixed = FixedPolicy(chosen, env.actions)
+    fixed = FixedPolicy(policy, env.actions)
     fixed.reset()
     return lambda time_step: fixed.actions({0: time_step}, greedy=True)[0]
 
@@ -202,6 +213,7 @@ def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence
     path.parent.mkdir(parents=True, exist_ok=True)
     imageio.imwrite(f"{path}.png", frame)
     for name, stack in frames.items():
-        side_by_side = np.concatenate([np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in stack], axis=1)
+        between = [np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in list(stack)[:-1]]
+        side_by_side = np.concatenate([*between, stack[-1]], axis=1)
         large = side_by_side.repeat(_PICTURE_SCALE, axis=0).repeat(_PICTURE_SCALE, axis=1)
         imageio.imwrite(f"{path}_{name}.png", large[..., 0] if large.shape[-1] == 1 else large)

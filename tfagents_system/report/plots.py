@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _PANELS = (
 _PANELS_IN_A_ROW = 3
 _LOG_SCALE_FROM = 50.0  # Ratio of the largest to the smallest value.
 _FEW_POINTS = 4  # Needed after the first point before that may be outside its panel.
+_FAR_TIMES = 10.0  # Of an agent before a reset: it may be as interesting as the newest one.
 _MAX_MARKERS = 60
 
 
@@ -40,7 +42,8 @@ def draw_learning_curve(paths: RunPaths) -> Path:
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
     collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
-    losses with those of held-out episodes. A first loss far from all later ones is given as text.
+    losses with those of held-out episodes. A first loss far from all later ones is given as text, as are losses of an
+    agent before a reset that are far from those of the newest one. Curves have a gap, and a dashed line, at a reset.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -48,7 +51,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
     """
     from matplotlib.figure import Figure
 
-    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: row.get("env_steps") or 0.0)
+    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: (_agent(row), row.get("env_steps") or 0.0))
     if not rows:
         raise ValueError(f"{paths.metrics_csv} has no rows: there is nothing to draw yet")
     panels = _panels(rows)
@@ -64,6 +67,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
         _draw_panel(axes, rows, name, title)
     for axes in figure.axes:
         axes.set_xlim(-0.02 * last_step, 1.02 * last_step)
+        _mark_resets(axes, rows, in_words=axes is returns)
         _tidy(axes, small=axes is not returns)
     with replacing(paths.learning_curve) as file:
         figure.savefig(file, format="png")
@@ -86,11 +90,13 @@ def _places(count: int) -> list[tuple[int, slice]]:
 
 
 def _draw_returns(axes: Any, rows: Rows) -> None:
-    steps, returns = _series(rows, "train_return")
+    steps, returns = _curve(rows, "train_return")
     axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **_marker(steps), label="collected episodes, exploring")
     evaluated = [row for row in rows if row.get("eval_return") is not None]
-    steps, means = _series(evaluated, "eval_return")
-    stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
+    steps, means = _curve(evaluated, "eval_return")
+    _, stds = _curve(
+        [{**row, "eval_return_std": row.get("eval_return_std") or 0.0} for row in evaluated], "eval_return_std"
+    )
     low = [mean - std for mean, std in zip(means, stds, strict=True)]
     high = [mean + std for mean, std in zip(means, stds, strict=True)]
     axes.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
@@ -107,8 +113,8 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
 
 
 def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
-    steps, values = _series(rows, name)
-    held_out_steps, held_out = _series(rows, f"validation/{name}")
+    steps, values = _curve(rows, name)
+    held_out_steps, held_out = _curve(rows, f"validation/{name}")
     if name.startswith("curriculum/"):
         axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(steps))
     else:
@@ -116,31 +122,55 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
     if held_out:
         axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out_steps), label="held out")
         axes.legend(loc="best", frameon=False, fontsize=7)
-    later = [*values[1:], *held_out[1:]]
-    if name.endswith("_loss") and len(later) >= _FEW_POINTS and _stretches([*values[:1], *held_out[:1]], later):
-        _leave_out_first(axes, values[0], later)
-    else:
-        later = [*values, *held_out]
+    shown = _fit_to_usual_losses(axes, rows, name) if name.endswith("_loss") else _values(rows, name)
     axes.set_title(title, loc="left", fontsize=9)
     if name == "eval_success":
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    elif _is_for_log_scale(later):
+    elif _is_for_log_scale(shown):
         axes.set_yscale("log")
     else:
         axes.yaxis.set_major_formatter(_thousands)
+
+
+def _fit_to_usual_losses(axes: Any, rows: Rows, name: str) -> list[float]:
+    """Fits a panel to the losses that are not far from all others, and tells the others as text.
+
+    Far may be those of agents before the newest, and the first ones, of untrained networks: with them the others would
+    have less than half of the panel.
+
+    Returns:
+      What the panel is fitted to: all values where none is far.
+    """
+    agents = _by_agent(rows)
+    firsts = [[values[0] for values in _trained_and_held_out(agent, name) if values] for agent in agents]
+    laters = [[value for values in _trained_and_held_out(agent, name) for value in values[1:]] for agent in agents]
+    far = []
+    before = [value for values in (*firsts[:-1], *laters[:-1]) for value in values]
+    if before and len(laters[-1]) >= _FEW_POINTS and _stretches(before, laters[-1], _FAR_TIMES):
+        low, high = _ends(before)
+        far.append(f"before: {low:.3g} to {high:.3g}")
+        firsts, laters = firsts[-1:], laters[-1:]
+    first, later = sum(firsts, []), sum(laters, [])
+    if first and len(later) >= _FEW_POINTS and _stretches(first, later):
+        far.append(f"first: {', '.join(f'{values[0]:.3g}' for values in firsts if values)}")
+        first = []
+    if far:
+        _fit(axes, [*first, *later])
+        axes.set_title(", ".join(far), loc="right", fontsize=7, color="gray")
+    return [*first, *later]
 
 
 def _is_for_log_scale(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM
 
 
-def _stretches(first: Sequence[float], later: Sequence[float]) -> bool:
-    """Whether the first points, of untrained networks, would take more than half of a panel from all the others."""
-    is_log = _is_for_log_scale(later) and min(first) > 0
-    scaled = [math.log(value) if is_log else value for value in [*first, *later]]
-    ends, all_ends = _ends(scaled[len(first) :]), _ends(scaled)
-    return all_ends[1] - all_ends[0] > 2 * (ends[1] - ends[0])
+def _stretches(others: Sequence[float], usual: Sequence[float], times: float = 2.0) -> bool:
+    """Whether a panel with these others, too, would have more than so many times the range of the usual ones."""
+    is_log = _is_for_log_scale(usual) and min(others) > 0
+    scaled = [math.log(value) if is_log else value for value in [*others, *usual]]
+    ends, all_ends = _ends(scaled[len(others) :]), _ends(scaled)
+    return all_ends[1] - all_ends[0] > times * (ends[1] - ends[0])
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float]:
@@ -148,15 +178,24 @@ def _ends(values: Iterable[float]) -> tuple[float, float]:
     return min(known), max(known)
 
 
-def _leave_out_first(axes: Any, first: float, later: Sequence[float]) -> None:
-    """Fits the panel to the later points; the first one is given as text."""
-    low, high = _ends(later)
-    if _is_for_log_scale(later):
+def _fit(axes: Any, values: Sequence[float]) -> None:
+    """Fits a panel to these values."""
+    low, high = _ends(values)
+    if _is_for_log_scale(values):
         axes.set_ylim(low / 1.2, high * 1.2)
     else:
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         axes.set_ylim(low - margin, high + margin)
-    axes.set_title(f"first: {first:.3g}", loc="right", fontsize=7, color="gray")
+
+
+def _mark_resets(axes: Any, rows: Rows, *, in_words: bool) -> None:
+    """A dashed line where each agent but the first begins."""
+    for number, agent in enumerate(_by_agent(rows)[1:], 1):
+        step = agent[0].get("env_steps") or 0.0
+        axes.axvline(step, color="gray", linestyle="--", linewidth=0.9, label="_reset")
+        if in_words:
+            place = {"xy": (step, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (3, -9)}
+            axes.annotate(f"reset {number}", **place, textcoords="offset points", fontsize=8, color="gray")
 
 
 def tidy_steps(axes: Any) -> None:
@@ -186,6 +225,37 @@ def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
     """(environment steps, values) of the rows that have a value."""
     pairs = [(row.get("env_steps") or 0.0, value) for row in rows if (value := row.get(name)) is not None]
     return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def _values(rows: Rows, name: str) -> list[float]:
+    """Of a column, with those of held-out episodes behind them."""
+    return [value for values in _trained_and_held_out(rows, name) for value in values]
+
+
+def _trained_and_held_out(rows: Rows, name: str) -> tuple[list[float], list[float]]:
+    return _series(rows, name)[1], _series(rows, f"validation/{name}")[1]
+
+
+def _agent(row: Mapping[str, float | None]) -> int:
+    """How many agents the run had before that of a row (`--reset_training`)."""
+    return int(row.get("reset") or 0)
+
+
+def _by_agent(rows: Rows) -> list[Rows]:
+    """Rows of each agent, the oldest first."""
+    return [list(agent) for _, agent in itertools.groupby(rows, _agent)]
+
+
+def _curve(rows: Rows, name: str) -> tuple[list[float], list[float]]:
+    """As `_series`, with NaN between the values of two agents: Matplotlib leaves a gap there."""
+    steps: list[float] = []
+    values: list[float] = []
+    for agent in _by_agent(rows):
+        own_steps, own = _series(agent, name)
+        gap = [math.nan] * bool(values and own)
+        steps += [*own_steps[: len(gap)], *own_steps]
+        values += [*gap, *own]
+    return steps, values
 
 
 def _thousands(value: float, _: Any = None) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
+from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, print_findings
-from tfagents_system.machine.worker_slots import EVAL
+from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.statuses_of_runs import SETTINGS, is_beside_runs, read_all, usual_folder, usual_runs
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
@@ -89,7 +90,7 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     run = status["run"]
     if not is_live(run):
         message = [str(run["message"])] if run.get("state") == "failed" and run.get("message") else []
-        return [*message, *given_up_lines(status)]
+        return [*message, *lost_workers(status)]
     if is_dead(status, now):
         age = format_secs(now - run.get("updated_at", 0.0))
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
@@ -124,9 +125,28 @@ def label(role: str, beat: Mapping[str, Any]) -> str:
     return f"{role} ({beat['kind']})" if beat.get("kind") else role
 
 
-def given_up_lines(status: dict[str, Any]) -> list[str]:
-    """The workers that failed too often and were not started again, a sentence each."""
-    return [f"{label(role, beat)}: {_given_up(beat)}" for role, beat in status["roles"].items() if beat.get("given_up")]
+def lost_workers(status: dict[str, Any]) -> list[str]:
+    """The workers that failed too often and were not started again, or that a run had nothing of: a sentence each."""
+    is_done = status["run"].get("state") == "done"
+    return [
+        f"{label(role, beat)}: {words}"
+        for role, beat in status["roles"].items()
+        if (words := _given_up(beat) if beat.get("given_up") else _without_steps(role, beat, is_done))
+    ]
+
+
+def _without_steps(role: str, beat: dict[str, Any], is_done: bool) -> str:
+    """What is told of a worker that should have collected and has not; empty of any other.
+
+    Of one that has not failed it is told only if it was an expert, of a run that is done.
+    """
+    collects = is_worker(role) and beat.get("kind") in (None, EXPERT) and not beat.get("remote")
+    if not collects or beat.get("has_worked") or beat.get("steps"):
+        return ""
+    if beat.get("failed_with"):
+        starts = counted(beat.get("restarts", 0) + 1, "start")
+        return f"collected nothing in {starts}, last failure: {beat['failed_with']}"
+    return "collected nothing" if is_done and beat.get("kind") == EXPERT else ""
 
 
 def _given_up(beat: dict[str, Any]) -> str:

@@ -73,6 +73,8 @@ class Beat(TypedDict, total=False):
     restarts: _Int
     given_up: bool
     given_up_because: str | None
+    failed_with: str | None
+    has_worked: bool
 
 
 class RunStatus(TypedDict, total=False):

@@ -24,7 +24,7 @@ from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
-from tfagents_system.settings.grid import in_words
+from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
@@ -115,7 +115,7 @@ def overrides_of_run(
     changed = {
         name: value
         for name, value in given.settings().items()
-        if name not in (*given.variables, *MAY_CHANGE, *misspelt) and (name not in known or known[name] != value)
+        if not (name in (*given.variables, *misspelt) or _may_change(name) or (name in known and known[name] == value))
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
@@ -126,23 +126,28 @@ def overrides_of_run(
             f"change num_iter and others, which {parameters} marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
-    began = began.replaced_by(unknown)
-    return dataclasses.replace(began, params=began.params | params, variables=began.variables | given.variables)
+    goes_on = began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
+    return dataclasses.replace(goes_on, defaults=began.defaults)
+
+
+def _may_change(name: str) -> bool:
+    """Of a setting's name: `exploration_epsilon.by` is a part of an attribute that may change."""
+    return name.split(".")[0] in MAY_CHANGE
 
 
 def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> str:
     """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
     if not has_begun(paths):
         return ""
-    before = Overrides.read(paths.overrides).params
-    resolved = (read_json(paths.resolved) or {}).get("params", {})
+    resolved = Overrides((read_json(paths.resolved) or {}).get("params", {}))
+    before = resolved.replaced_by(Overrides.read(paths.overrides))
     settings = read_run_json(paths).get("settings", {})
     workers = {name: getattr(variables, name) for name in SETTINGS}
     return " ".join(
         [
-            f"{in_words({name: value})} (was {shown(before.get(name, resolved.get(name)))})"
-            for name, value in overrides.params.items()
-            if name in MAY_CHANGE and before.get(name, resolved.get(name)) != value
+            f"{in_words({name: value})} (was {shown(before.of_attribute(name))})"
+            for name, value in by_name(overrides.params, {}, {}).items()
+            if _may_change(name) and before.of_attribute(name) != value
         ]
         + [
             f"{variable_name(name)}={as_text(workers[name])} (was {as_text(value)})"

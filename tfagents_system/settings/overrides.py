@@ -133,6 +133,13 @@ class Overrides:
         """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
         return by_name(self.params, self.config, self.variables)
 
+    def of_attribute(self, name: str) -> Any:
+        """The value of an attribute of TrainParams, or of a key of one (`exploration_epsilon.by`); None without it."""
+        value: Any = self.params
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
     def removed(self) -> list[str]:
         """Names of the keys that null removes."""
         return [name for name, value in self.settings().items() if value is None and name not in self.params]

@@ -261,9 +261,16 @@ def test_wrong_settings_are_told_all_at_once():
         '"racing.colour" is unknown: it has observations, kinds',
         '"racing.observations" must be a list of some of lidar, motion',
         '"racing.width" must be a number in [5, 16], found 2',
-        '"racing.track" must be a track\'s name such as closed/train/3, or None',
+        '"racing.track" must be a track\'s name, KIND/SPLIT/NUMBER such as closed/train/3, where KIND is closed or',
+        'SPLIT train or held_out, or null, found "monza": correct it',
     ):
         assert part in findings, findings
+    with pytest.raises(UserError) as raised:
+        RacingSettings.of({"observations": ["lidr"], "track": "clsed/train/1", "width": None})
+    observations, track, width = raised.value.findings
+    assert observations.endswith(', found ["lidr"], "lidar" is meant by "lidr"')
+    assert track.endswith(', or null, found "clsed/train/1", "closed/train/1" is meant by "clsed/train/1"')
+    assert width == '"racing.width" must be a number in [5, 16], found null: correct it'
     with pytest.raises(UserError, match='"racing" must be an object'):
         RacingSettings.of([])
 

@@ -7,23 +7,47 @@ import re
 from typing import Annotated, Any, Literal
 
 from tfagents_system.checks.hyperparameters import Count, CountOrZero, Positive
-from tfagents_system.checks.rules import Rule, number_in, number_where
+from tfagents_system.checks.rules import Rule, meant_among, number_in, number_where
 from tfagents_system.checks.sections import read_section
-from tfagents_system.envs.racing.track import CLOSED, POINT_TO_POINT
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
+from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, POINT_TO_POINT, TRAIN
 
 LIDAR, MOTION, KINEMATICS, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "kinematics", "progress", "camera")
-_TRACK_NAME = re.compile(rf"({CLOSED}|{POINT_TO_POINT})/(train|held_out)/(\d{{1,9}})")
+_TRACK_NAME = re.compile(rf"({CLOSED}|{POINT_TO_POINT})/({TRAIN}|{HELD_OUT})/(\d{{1,9}})")
+_KINDS_AND_SPLITS = (CLOSED, POINT_TO_POINT, TRAIN, HELD_OUT)
 
 
 def _are_observations(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and 0 < len(value) == len(set(value)) and set(value) <= set(OBSERVATIONS)
 
 
-Observations = Annotated[tuple[str, ...], Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations)]
+Observations = Annotated[
+    tuple[str, ...],
+    Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations, meant=meant_among(OBSERVATIONS)),
+]
 
 
 def _is_track_name(value: Any) -> bool:
     return isinstance(value, str) and _TRACK_NAME.fullmatch(value) is not None
+
+
+def _track_meant(value: Any) -> list[tuple[str, str]]:
+    """A track's name with its kind and split put right."""
+    parts = value.split("/") if isinstance(value, str) else []
+    known = dict(near_misses(parts[:2], _KINDS_AND_SPLITS, SIMILARITY_OF_KEYS))
+    name = "/".join([*(known.get(part, part) for part in parts[:2]), *parts[2:]])
+    return [(value, name)] if _is_track_name(name) else []
+
+
+TrackName = Annotated[
+    str | None,
+    Rule(
+        f"a track's name, KIND/SPLIT/NUMBER such as closed/train/3, where KIND is {CLOSED} or {POINT_TO_POINT}, and "
+        f"SPLIT {TRAIN} or {HELD_OUT}",
+        _is_track_name,
+        meant=_track_meant,
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +58,7 @@ class RacingSettings:
     kinds: Literal["closed", "point_to_point", "both"] = "closed"
     train_tracks: Count = 20
     held_out_tracks: Count = 5
-    track: Annotated[str | None, Rule("a track's name such as closed/train/3", _is_track_name)] = None
+    track: TrackName = None
     """The only track, in training and evaluations; None: those of `kinds`."""
     width: Annotated[float, number_in(5.0, 16.0), "metres"] = 8.0
     centres: Count = 20
