@@ -211,7 +211,13 @@ def parse_override(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        if text.strip().endswith(".json"):
+            raise UserError(
+                f"--config={shown(text)} must be a dictionary, not a file: give one such as {example}"
+            ) from None
         words = " ".join(str(getattr(error, "msg", error)).split())[:80]
+        if isinstance(error, ValueError):
+            words = "it has more than texts, numbers, lists and dictionaries"
         hint = ", Python writes True, False and None" if re.search(r"\b(true|false|null)\b", text) else ""
         raise UserError(
             f"--config={shown(text)} must be a Python literal ({words}{hint}): give one such as {example}"
