@@ -195,6 +195,10 @@ BAD: dict[str, Bad] = {
         "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
     ),
     "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], or a schedule, found 1.5"),
+    "a schedule for a count of steps": params(
+        "TrainParams.n_step = {'points': [[0, 1], [5, 3]]}", "n_step must be an integer of at least 1, found {'points'"
+    ),
+    "text for a share": params("TrainParams.hindsight_share = 'x'", "hindsight_share must be a number above 0"),
     "text for a rate": params(
         "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, found '3e-4'"
     ),

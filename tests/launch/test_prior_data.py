@@ -112,16 +112,21 @@ def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp
     assert not RunPaths(tmp_path / "run").run_json.exists()
 
 
-def test_missing_files_are_told_before_the_environment_is_built(environ: dict[str, str], tmp_path: Path) -> None:
+def test_missing_files_are_told_before_the_environment_is_built(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TensorFlow, environment and agent take many seconds."""
     folder, built = tmp_path / "mine", tmp_path / "built"
     building = PARAMS.replace("        return", f"        open({str(built)!r}, 'w').close()\n        return")
     assert building != PARAMS
-    missing = '["nowhere.npz", "minary:mujoco/hopper/expert-v0"]'
+    missing = '["nowhere.npz", "minary:mujoco/hopper/expert-v0", "minari:mujoco/hopper/expert-v0"]'
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
     (folder / "params.py").write_text(building.replace('"data/demos.npz"', missing))
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
-    file, minari = raised.value.findings
+    file, minari, absent = raised.value.findings
+    assert "minari:mujoco/hopper/expert-v0 is not on this machine: get it with `minari download mujoco" in absent
     assert re.search("nowhere.npz does not exist .*relative to the folder of SAC_PARAMS", file)
     assert minari.endswith("minary:mujoco/hopper/expert-v0 does not exist: minari:mujoco/hopper/expert-v0 is meant")
     assert not built.exists() and not RunPaths(tmp_path / "run").run_json.exists()

@@ -258,6 +258,19 @@ def test_what_the_variable_names_is_found_and_told(tmp_path):
         find_start(f"{run}@checkpoint_0000000700")
 
 
+def test_best_and_latest_are_offered_where_they_are_and_guessed_where_they_are_misspelt(tmp_path):
+    paths = RunPaths(tmp_path)
+    paths.policy_checkpoints.mkdir(parents=True)
+    with pytest.raises(UserError, match="has no checkpoint bset: it has none yet"):
+        find_start(f"{tmp_path}@bset")
+    (paths.policy_checkpoints / "policy_checkpoint_0000000005").mkdir()
+    with pytest.raises(UserError, match="no checkpoint lates, latest is meant: there are latest, policy_checkpoint_0"):
+        find_start(f"{tmp_path}@lates")
+    paths.best_json.write_text('{"checkpoint": "policy_checkpoint_0000000005"}')
+    with pytest.raises(UserError, match="no checkpoint bset, best is meant: there are best, latest, policy_checkp"):
+        find_start(f"{tmp_path}@bset")
+
+
 def test_the_run_keeps_a_copy(tmp_path):
     run = saved(trained(), tmp_path)
     start = find_start(run, ("actor",))

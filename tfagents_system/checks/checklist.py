@@ -91,6 +91,11 @@ def _lines(check: Check) -> list[str]:
     return [f"{state:<6}{check.name:<{_NAME_WIDTH}}{text}" for state, text in told]
 
 
+def have(number: int) -> str:
+    """`has` of one, `have` of others."""
+    return "has" if number == 1 else "have"
+
+
 def counted(number: int, what: str) -> str:
     """`1 error`, `2,000 errors`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

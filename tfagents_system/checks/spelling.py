@@ -31,6 +31,11 @@ def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = 
     return pairs
 
 
+def is_meant(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+    """`, best is meant`: the known name that looks like one that is refused; empty without any."""
+    return "".join(f", {right} is meant" for _, right in near_misses([name], known, similarity))
+
+
 def _extends(name: str, known: str) -> bool:
     """Whether `name` is `known` plus further words, such as actor_learning_rate_decay: plainly a different thing."""
     words, known_words = set(name.split("_")) - {""}, set(known.split("_"))

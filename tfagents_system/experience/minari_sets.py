@@ -29,6 +29,23 @@ def meant(source: str) -> str | None:
     return f"{PREFIX}{name}" if is_near else None
 
 
+def check_is_here(source: str) -> None:
+    """Whether `minari:NAME` is on this machine.
+
+    Raises:
+      UserError: It is not, or Minari is not installed.
+    """
+    _minari()
+    from minari.storage import get_dataset_path
+
+    name = source.removeprefix(PREFIX)
+    if not (get_dataset_path(name) / "data").exists():
+        raise UserError(
+            f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
+            "there is, `minari list local` what is here)"
+        )
+
+
 def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
     """The episodes of a data set, one after another.
 
@@ -36,19 +53,13 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
       UserError: It is not there, or Minari is not installed.
     """
     minari = _minari()
+    if source.startswith(PREFIX):
+        check_is_here(source)
     try:
         if source.startswith(PREFIX):
             data_set = minari.load_dataset(source.removeprefix(PREFIX))
         else:
             data_set = minari.MinariDataset(Path(source) / "data")
-    except FileNotFoundError:
-        if not source.startswith(PREFIX):
-            raise UserError(f"{source} is no whole Minari data set, a file is missing: copy all of it") from None
-        name = source.removeprefix(PREFIX)
-        raise UserError(
-            f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
-            "there is, `minari list local` what is here)"
-        ) from None
     except Exception as error:  # Whatever its storage raises.
         raise UserError(f"{source} can't be read by Minari: {error}") from None
     cut = 0

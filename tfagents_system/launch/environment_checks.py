@@ -35,12 +35,8 @@ from tfagents_system.launch.random_steps import take_steps, trial_action, trial_
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
+    SPEC_CHECKS,
     actions_in_words,
-    check_action_count,
-    check_action_kind,
-    check_actor_observations,
-    check_frame_stack,
-    check_horizon_time,
     check_images,
     check_same_specs,
     check_sequences,
@@ -64,7 +60,6 @@ AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
-
 
 Enter = Callable[[str], None]
 
@@ -205,10 +200,13 @@ class _Check:
             check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
             check.facts.append(f"actions {actions_in_words(env.actions)}")
-            check.errors += check_action_count(self._params, env)
-            check.errors += check_action_kind(self._params, env)
-            check.errors += check_frame_stack(self._params, env) + check_horizon_time(self._params, env)
-            check.errors += check_goal_spaces(self._params, env) + check_actor_observations(self._params, env)
+            for find in (*SPEC_CHECKS, check_goal_spaces):
+                try:
+                    check.errors += find(self._params, env)
+                except Exception:
+                    if not self._checks.errors:
+                        raise
+                    return None  # It follows from values of the params that are told to be wrong.
             if not self._checks.errors:  # Of the params either.
                 check_images(self._params, env, check)
                 check.notes += without_effect_here(self._params, env)

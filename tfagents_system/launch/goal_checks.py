@@ -34,10 +34,14 @@ def check_goal_spaces(params: TrainParamsBase, env: TrainingEnvironment) -> list
         ]
     missing = [key for key in _KEYS if key not in spec] if isinstance(spec, Mapping) else list(_KEYS)
     if missing:
+        found = f"these are no dictionary, but {in_words(spec)}"
+        if isinstance(spec, Mapping):
+            found = (
+                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing, there are {', '.join(spec)}"
+            )
         return [
-            f"{asked} needs observations with the keys {', '.join(_KEYS)}, as "
-            f"Gymnasium-Robotics has them; {', '.join(missing)} is missing, they are {in_words(spec)}: build such a "
-            f"dictionary in env_ctor, or {remedy}"
+            f"{asked} needs observations that are a dictionary with the keys {', '.join(_KEYS)}, as "
+            f"Gymnasium-Robotics has them; {found}: build such a dictionary in env_ctor, or {remedy}"
         ]
     achieved, desired = spec[ACHIEVED], spec[DESIRED]
     kinds = [

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import tree
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.checklist import Check, have
 from tfagents_system.envs.actions import random_actions
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -64,10 +64,10 @@ def check_lanes(
         for name, why in _OF_SINGLE.items()
         if (value := getattr(params, name))
     ]
-    if params.env_steps_per_iter is None and params.n_train_episodes_per_iter < count:
+    if params.env_steps_per_iter is None and (idle := count - params.n_train_episodes_per_iter) > 0:
         check.notes.append(
             f"a worker collects n_train_episodes_per_iter={params.n_train_episodes_per_iter} episodes in an iteration, "
-            f"so {count - params.n_train_episodes_per_iter} of its {count} lanes have nothing to do: set "
+            f"so {idle} of its {count} lanes {have(idle)} nothing to do: set "
             f"env_steps_per_iter instead, or n_train_episodes_per_iter to a multiple of {count}"
         )
     check.notes += short_shares(params, count)

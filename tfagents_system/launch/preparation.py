@@ -44,6 +44,8 @@ from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
 
+_SOURCES = ("agent_from", "replay_from")  # Variables with what a run begins with.
+
 
 class Preparation:
     """The checks of a start: first those of variables and machine, then those that run a user's own code.
@@ -101,8 +103,8 @@ class Preparation:
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
-        self._find_sources()
-        if not any(self.checks[name].errors for name in ("run directory", "agent's start", "replay sources")):
+        has_sources = self._has_sources()
+        if has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
             pass_digests(Path(self._made.name), self._kept.digests)
@@ -120,12 +122,15 @@ class Preparation:
             self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
 
-    def _find_sources(self) -> None:
+    def _has_sources(self) -> bool:
         """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""
+        given = {name for name in _SOURCES if self._environ.get(f"SAC_{name.upper()}")}
+        if self.checks["variables"].errors and given - self._values.keys():
+            return False  # The variables' errors say what is missing.
         has_begun = run_directory.has_begun(self._run_before)
         agent, begins = self._values.get("agent_from"), not has_begun or self._environ.get(RESET) == AGENT
         if "server" in self._values or self._paths is None:
-            return
+            return True
         if agent is not None and begins and split(str(agent))[0].resolve() != self._paths.exp_dir.resolve():
             with self.checks["agent's start"].catching():
                 find_start(str(agent))
@@ -134,6 +139,7 @@ class Preparation:
                 ring_folder(source)
             except UserError as error:
                 self.checks["replay sources"].errors.append(f"SAC_REPLAY_FROM: {error}")
+        return not (self.checks["agent's start"].errors or self.checks["replay sources"].errors)
 
     def _look_at_files(self) -> None:
         """Copies those that the run begins with, or compares those of a run that goes on with its copies."""

@@ -244,8 +244,14 @@ def _found(given: Any, folders: Sequence[Path]) -> list[str]:
     for source in _texts(given):
         candidates = list(dict.fromkeys((folder / Path(source).expanduser()).absolute() for folder in folders))
         there = [candidate for candidate in candidates if candidate.exists()]
-        if source.startswith("minari:") or there:
-            found.append(source if source.startswith("minari:") else str(there[0]))
+        if source.startswith(minari_sets.PREFIX):
+            try:
+                minari_sets.check_is_here(source)
+                found.append(source)
+            except UserError as error:
+                findings.append(f"TrainParams.prior_data: {error}")
+        elif there:
+            found.append(str(there[0]))
         else:
             tried, other = " and ".join(map(str, candidates)), minari_sets.meant(source)
             remedy = "give a run, a file, minari:NAME, or a path that is relative to the folder of SAC_PARAMS"

@@ -58,6 +58,7 @@ while (($#)); do
     --reset_training)
       tfagents_options+=("$1")
       if [[ ${2:-} == networks ]]; then tfagents_options[-1]+="=$2" && shift; fi
+      if [[ $1 != networks && ${2:-} == [Nn][Ee][Tt]* && ! -e $2 ]]; then fail "--reset_training $2: networks is meant"; fi
       ;;
     --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.

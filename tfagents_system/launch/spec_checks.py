@@ -117,6 +117,10 @@ def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> lis
     ]
 
 
+# Each takes the params and the environment, and returns what the user must change.
+SPEC_CHECKS = (check_action_count, check_action_kind, check_frame_stack, check_horizon_time, check_actor_observations)
+
+
 def _leaf_findings(frame_stack: Mapping[str, int], leaves: Mapping[str, Any]) -> list[str]:
     """What is wrong with a frame_stack that names parts of the observation."""
     return _unknown_parts("frame_stack stacks", frame_stack, leaves) + [

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.best import read_best
@@ -98,7 +99,8 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
         name = best
     name = name.rstrip("/")
     if name not in found:
-        raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}: {there_are}")
+        meant = is_meant(name, ("best", "latest"))
+        raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}{meant}: {there_are}, latest and best")
     return paths.policy_checkpoints / name
 
 

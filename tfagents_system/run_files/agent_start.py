@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.best import read_best
@@ -150,8 +151,10 @@ def _of_checkpoint(paths: RunPaths, name: str) -> tuple[Kind, Path]:
         return "checkpoint", _checked(checkpoints[name])
     if name in policies:
         return "policy", policies[name]
-    found = ", ".join([*checkpoints, *policies]) or "none"
-    raise UserError(f"{paths.exp_dir} has no checkpoint {name}: there are {found}")
+    best = ["best"] if read_best(paths) else []
+    found = [*best, *(["latest"] if policies else []), *checkpoints, *policies]
+    there_are = f"there are {', '.join(found)}" if found else "it has none yet"
+    raise UserError(f"{paths.exp_dir} has no checkpoint {name}{is_meant(name, found)}: {there_are}")
 
 
 def _checked(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.part_names import AGENT_PARTS
+from tfagents_system.checks.spelling import is_meant
 from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
@@ -158,7 +159,8 @@ def _one_of(text: str, names: Sequence[str]) -> str:
 def _parts(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in AGENT_PARTS]:
-        raise ValueError(f"of {', '.join(AGENT_PARTS)}, separated by commas, found {', '.join(unknown)}")
+        found = ", ".join(f"{name}{is_meant(name, AGENT_PARTS)}" for name in unknown)
+        raise ValueError(f"of {', '.join(AGENT_PARTS)}, separated by commas, found {found}")
     return tuple(part for part in AGENT_PARTS if part in names)
 
 

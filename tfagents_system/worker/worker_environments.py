@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import logging
 
+from tfagents_system.checks.checklist import have
 from tfagents_system.envs import loading
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum
@@ -289,10 +290,11 @@ def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count
     if idle > 0 and params.env_steps_per_iter is None:
         logging.warning(
             "%s, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
-            "%d of its environments have nothing to do",
+            "%d of its environments %s nothing to do",
             f"SAC_ENVS_PER_WORKER={count}" if lanes == count else f"{lanes} lanes",
             params.n_train_episodes_per_iter,
             idle,
+            have(idle),
         )
 
 

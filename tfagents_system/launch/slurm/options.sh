@@ -32,7 +32,11 @@ read_options() {
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
       --reset_training)
         tfagents_settings+=("$1")
-        if [[ ${2:-} == networks ]]; then tfagents_settings[-1]+="=$2" && shift; fi
+        if [[ ${2:-} == networks ]]; then
+          tfagents_settings[-1]+="=$2" && shift
+        elif [[ ${2:-} == [Nn][Ee][Tt]* && ! -e $2 ]]; then
+          fail "--reset_training $2: networks is meant"
+        fi
         ;;
       --set=* | --keep | --take_edits | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
       --fresh)
