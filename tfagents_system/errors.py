@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
+
+TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -65,10 +70,19 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
+def in_callers_terms(text: str) -> str:
+    """A message with the words of a front such as `tfagents_system.tmrl`: RUN_NAME instead of SAC_EXP_NAME."""
+    terms: dict[str, str] = json.loads(os.environ.get(TERMS) or "{}")
+    if not terms:
+        return text
+    longest_first = "|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])(?:{longest_first})(?!\w)", lambda found: terms[found[0]], text)
+
+
 def print_findings(findings: Sequence[str]) -> None:
     """Writes every finding to standard error, one line each."""
     for finding in findings:
-        print(f"error: {finding}", file=sys.stderr)
+        print(f"error: {in_callers_terms(finding)}", file=sys.stderr)
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.checks.spelling import near_misses
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, TERMS, UserError, exit_with
 from tfagents_system.launch import tmrl_roles
-from tfagents_system.launch.run_settings import add_edit_options
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.settings.tmrl_keys import default_config, read_keys
@@ -28,6 +30,8 @@ from tfagents_system.settings.tmrl_translation import translate
 _BENCHMARK_STEPS = 1000  # TMRL's.
 _PICTURE_EVERY = 20
 _TEST_EPISODES = 10
+_COMMAND_OF_LINE = {"CUDA_TRAINING": "trainer", "TLS": "server"}  # All others are told by every command.
+_SIMILARITY = 0.6  # An unknown option is refused anyway, so the nearest one is worth naming.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _install(data)
     loaded = data.load(flags.config)
     for line in loaded.translation.lines:
-        print(f"note: {line}", flush=True)
+        if _COMMAND_OF_LINE.get(line.split()[0], flags.command) == flags.command:
+            print(f"note: {line}", flush=True)
     from tfagents_system.envs.faults import EnvironmentFault
 
     try:
@@ -127,6 +132,7 @@ def _become(start: tmrl_roles.Start) -> NoReturn:
     if start.server:
         tmrl_roles.wait_for(start.server)
     os.environ.setdefault("SAC_PYTHON", sys.executable)
+    os.environ[TERMS] = json.dumps(tmrl_roles.TERMS)
     os.execvp("bash", start.command())
 
 
@@ -137,6 +143,19 @@ _COMMANDS: dict[str, Callable[[TmrlData, Loaded], int]] = {
     "record_reward": _record_reward,
     "check_environment": _check_environment,
     "benchmark": _benchmark,
+}
+
+
+_HELP = {
+    "install": "make what is missing in ~/TmrlData, and say where that is",
+    "server": "the replay server, which trainer and workers join, from this machine or others",
+    "trainer": "the trainer, with a run directory of its own",
+    "worker": "a worker that collects with the newest policy",
+    "expert": "a worker that collects with a policy of this machine and ignores updates",
+    "test": "play the policy that was trained here, or the server's newest; nothing is stored",
+    "record-reward": "let the built-in driver drive a lap, which the reward follows",
+    "check-environment": "drive an episode: print rewards, write pictures of what the policy sees",
+    "benchmark": "print the durations of the parts of a step",
 }
 
 
@@ -157,28 +176,32 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog=called_as("python -m tfagents_system.tmrl"), description=__doc__.split("\n")[0], allow_abbrev=False
     )
     commands = parser.add_mutually_exclusive_group(required=True)
-    for name, words in {
-        "install": "make what is missing in ~/TmrlData, and say where that is",
-        "server": "the replay server, which trainer and workers join, from this machine or others",
-        "trainer": "the trainer, with a run directory of its own",
-        "worker": "a worker that collects with the newest policy",
-        "expert": "a worker that collects with a policy of this machine and ignores updates",
-        "test": "play the policy that was trained here, or the server's newest; nothing is stored",
-        "record-reward": "let the built-in driver drive a lap, which the reward follows",
-        "check-environment": "drive an episode: print rewards, write pictures of what the policy sees",
-        "benchmark": "print the durations of the parts of a step",
-    }.items():
+    for name, words in _HELP.items():
         command = name.replace("-", "_")
         commands.add_argument(f"--{name}", action="store_const", const=command, dest="command", help=words)
     parser.add_argument("--config", metavar="{...}", help="Python dictionary: other values of config.json")
     parser.add_argument("--wandb", action="store_true", help="with --trainer: its metrics go to Weights & Biases, too")
     add_edit_options(parser)
+    _refuse_unknown(parser, sys.argv[1:] if arguments is None else arguments)
     flags = parser.parse_args(arguments)
     if flags.edits and flags.command not in ("server", "trainer"):
         parser.error("--keep, --take_edits and --fresh are options of --server and --trainer: leave them out")
     if flags.wandb and flags.command != "trainer":
         parser.error("--wandb is an option of --trainer: leave it out")
     return flags
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Names misspelt options with what is meant; argparse says first that a command is missing."""
+    known = [*(f"--{name}" for name in _HELP), "--config", "--wandb", "--help", *EDIT_OPTIONS.values()]
+    given = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    meant = dict(near_misses(given, known, _SIMILARITY))
+    unknown = [word for word in dict.fromkeys(given) if word not in known]
+    if unknown:
+        words = (
+            f"{word} is no option: {f'{meant[word]} is meant' if word in meant else 'remove it'}" for word in unknown
+        )
+        parser.error("; ".join(words))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from tfagents_system import tmrl
 from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.reward_files import read_points
 from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.launch import tmrl_data
 from tfagents_system.launch.tmrl_data import PARAMS, TmrlData
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.params_check import check_params
@@ -75,12 +76,18 @@ def test_the_key_of_wandb_moves_into_a_file_of_its_own(data: TmrlData) -> None:
     assert not any(line.startswith("WANDB_KEY") for line in data.load().translation.lines)
 
 
-def test_a_password_of_config_leaves_the_file_as_it_is(data: TmrlData) -> None:
-    write(data, default_config())
-    before = data.config_file.read_text()
-    data.load(repr({"PASSWORD": PASSWORD}))
-    assert data.password_file.read_text() == f"{PASSWORD}\n"
-    assert data.config_file.read_text() == before
+def test_a_password_of_config_is_for_its_command_alone(data: TmrlData) -> None:
+    data.install()
+    before = data.config_file.read_text(), data.password_file.read_text()
+    loaded = data.load(repr({"PASSWORD": f" {PASSWORD} "}))
+    assert (data.config_file.read_text(), data.password_file.read_text()) == before
+    assert loaded.secrets == {"PASSWORD": PASSWORD} and PASSWORD not in repr(loaded.secrets and loaded.translation)
+    vars_file = data.root / "worker" / "car.v2.sh"
+    own = data.secret_file("PASSWORD", loaded, vars_file)
+    assert own == data.root / "worker" / "car.v2+password" and own.read_text() == f"{PASSWORD}\n"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+    assert data.secret_file("PASSWORD", data.load(), vars_file) == data.password_file, "the next command"
+    assert data.secret_file("WANDB_KEY", loaded, vars_file) is None
 
 
 def test_findings_of_file_and_option_come_together(data: TmrlData) -> None:
@@ -172,6 +179,43 @@ def test_check_environment_prints_rewards_and_writes_pictures(
     out = capsys.readouterr().out
     assert "step    25  reward" in out and "end: horizon after 25 steps" in out
     assert (data.root / "check_environment" / "step_0021_camera.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--instal"], "--instal is no option: --install is meant"),
+        (["--check_environment", "--config={}"], "--check_environment is no option: --check-environment is meant"),
+        (["--server", "--frsh", "--zzz=3"], "--frsh is no option: --fresh is meant; --zzz is no option: remove it"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_what_is_meant(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        tmrl.main(arguments)
+    assert raised.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {words}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [("server", ["TLS"]), ("trainer", ["CUDA_TRAINING"]), ("worker", []), ("benchmark", [])],
+)
+def test_a_line_about_a_key_comes_where_it_matters(
+    data: TmrlData, command: str, keys: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> NoReturn:
+        raise SystemExit(0)
+
+    data.install()
+    monkeypatch.setattr(tmrl_data, "usable_gpus", lambda environ: [])
+    for name in ("server_start", "trainer_start"):
+        monkeypatch.setattr(tmrl.tmrl_roles, name, end)
+    monkeypatch.setitem(tmrl._COMMANDS, command, end)
+    with pytest.raises(SystemExit):
+        tmrl.main([f"--{command}"])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == keys
 
 
 @pytest.mark.parametrize("arguments", [[], ["--install", "--benchmark"], ["--conf={}"]])

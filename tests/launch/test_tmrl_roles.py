@@ -108,11 +108,15 @@ def test_the_trainer_and_workers_join_it(data: TmrlData) -> None:
     assert read.gateway_port is None and settings_of(start) == config.translation.attributes
 
     assert read.wandb is None
-    data.load(repr({"WANDB_KEY": "0123abcd"}))
-    start = trainer_start(data, loaded(data, PORT=7001, WANDB_ENTITY="me"), with_wandb=True)
-    read = RunVariables.from_environ(variables_of(start), vars_file=Path(start.arguments[0]), root=ROOT)
-    assert (read.wandb, read.wandb_project, read.wandb_entity) == ("online", "tmrl", "me")
-    assert read.wandb_key_file == data.wandb_key_file
+    for given, file in (
+        ({"WANDB_KEY": "0123abcd"}, data.root / "trainer" / "car+wandb_key"),
+        ({}, data.wandb_key_file),
+    ):
+        data.wandb_key_file.write_text("of this machine")
+        start = trainer_start(data, loaded(data, PORT=7001, WANDB_ENTITY="me", **given), with_wandb=True)
+        read = RunVariables.from_environ(variables_of(start), vars_file=Path(start.arguments[0]), root=ROOT)
+        assert (read.wandb, read.wandb_project, read.wandb_entity) == ("online", "tmrl", "me")
+        assert read.wandb_key_file == file and file.read_text().strip() == given.get("WANDB_KEY", "of this machine")
 
     away = loaded(data, PORT=7001, LOCALHOST_WORKER=False, PUBLIC_IP_SERVER="node7")
     worker = worker_start(data, away, COLLECT)
@@ -167,6 +171,18 @@ def test_credentials_of_another_machine_are_copied_as_files(data: TmrlData, tmp_
     shutil.rmtree(nested)
     assert worker_start(data, away, COLLECT).server == "node7:55555"
     assert credentials.check_credentials(data.credentials_folder, credentials.CLIENT) == []
+
+
+def test_a_password_of_config_reaches_its_command_alone(data: TmrlData) -> None:
+    before = data.password_file.read_text()
+    server_start(data, loaded(data))
+    given = loaded(data, PASSWORD="a password of mine")
+    for start, part in ((server_start(data, given), "server"), (worker_start(data, given, COLLECT), "worker")):
+        own = data.root / part / "car+password"
+        assert variables_of(start)["SAC_PASSWORD_FILE"] == str(own) and own.read_text() == "a password of mine\n"
+    assert start.arguments[start.arguments.index("--password_file") + 1] == str(own)
+    assert data.password_file.read_text() == before
+    assert variables_of(server_start(data, loaded(data)))["SAC_PASSWORD_FILE"] == str(data.password_file)
 
 
 def test_what_the_environment_says_of_this_machine_wins(data: TmrlData, monkeypatch: pytest.MonkeyPatch) -> None:

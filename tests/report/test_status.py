@@ -225,11 +225,14 @@ def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
     (tmp_path / "empty").mkdir()
     torn = put(tmp_path / "torn", status())
     RunPaths(torn).status_json.write_text('{"run": {"na')
-    assert main([str(run), str(tmp_path / "empty"), str(torn), str(tmp_path / "nowhere")]) == 0
+    RunPaths(tmp_path / "worker").joined.mkdir(parents=True)
+    given = [tmp_path / name for name in ("empty", "torn", "nowhere", "worker")]
+    assert main([str(run), *map(str, given)]) == 0
     out, err = capsys.readouterr()
     assert "12/25" in out and out.count("\n") == 2
     told = [line.removeprefix(f"note: {tmp_path}/").partition(": ")[0] for line in err.splitlines()]
-    assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist"]
+    joined = "worker has only logs of workers that joined a run elsewhere"
+    assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist", joined]
 
 
 def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):

@@ -416,7 +416,11 @@ def test_config_is_merged_at_any_depth() -> None:
     ("text", "words"),
     [
         ('{"CUDA_TRAINING": true}', "Python writes True, False and None"),
-        ("{'A': __import__('os').system('true')}", "must be a Python literal"),
+        (
+            "{'A': __import__('os').system('true')}",
+            r"must be a Python literal \(it has more than texts, numbers, lists",
+        ),
+        ("config.json", "config.json' must be a dictionary, not a file"),
         ("[1, 2]", "must be a dictionary"),
         ("{", "must be a Python literal"),
         ("", "must be a Python literal"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import in_callers_terms
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FRESH, RESET, TAKE, RunSettings
@@ -76,10 +77,11 @@ def tell_finished(name: str, paths: RunPaths) -> None:
     """Says that a run is finished, and how it goes on."""
     why = run_directory.why_early(paths)
     num_iter = run_directory.read_run_json(paths)["num_iter"]
-    print(
+    words = (
         f"{finished_in_words(name, why, num_iter)} ({paths.exp_dir}). Nothing is to be done: choose another "
         f"SAC_EXP_NAME for a new run, or go on with this one with --set {_what_goes_on(why)}"
     )
+    print(in_callers_terms(words))
 
 
 def _what_goes_on(why_early: str | None) -> str:

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfagents_system.errors import UserError
@@ -41,11 +42,13 @@ class Loaded:
       given: The values of all keys by path.
       translation: What they become here.
       has_game: TMRL's own interface drives the game.
+      secrets: PASSWORD and WANDB_KEY of `--config`, which count for its command alone.
     """
 
     given: Given
     translation: Translation
     has_game: bool
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ class TmrlData:
                 made.append(f"made {path}")
         self.credentials_folder.mkdir(mode=_FOLDER_RIGHTS, exist_ok=True)  # Files are copied into it from the server's.
         if not self.password_file.exists():
-            self._write_secret("PASSWORD", secrets.token_hex(16))
+            _write_secret(self.password_file, secrets.token_hex(16))
             made.append(f"made {self.password_file}: copy it to the other machines of a run")
         return made
 
@@ -136,10 +139,24 @@ class TmrlData:
             raise UserError(*findings)
         has_game = is_installed("tmrl")
         translation = translate(given, has_game=has_game, has_gpu=bool(usable_gpus(os.environ)))
-        for name in _SECRETS:
-            if line := self._move_secret(name, str(given[name]), is_in_file=name not in over):
-                translation.lines.append(line)
-        return Loaded(given, translation, has_game)
+        given_secrets = {name: secret for name in _SECRETS if (secret := _secret_in(given, name))}
+        own = {name: secret for name, secret in given_secrets.items() if name in over}
+        for name in given_secrets.keys() - own.keys():
+            translation.lines.append(self._move_secret(name, given_secrets[name]))
+        return Loaded(given, translation, has_game, own)
+
+    def secret_file(self, name: str, loaded: Loaded, beside: Path) -> Path | None:
+        """The file with PASSWORD or WANDB_KEY; None where there is none.
+
+        Args:
+          beside: The vars file of a command; one of `--config` is written beside it.
+        """
+        if name in loaded.secrets:
+            path = beside.with_name(f"{beside.stem}+{_SECRETS[name]}")
+            _write_secret(path, loaded.secrets[name])
+            return path
+        path = self._secret_file(name)
+        return path if path.exists() else None
 
     def _text(self) -> str:
         try:
@@ -151,15 +168,10 @@ class TmrlData:
         except UnicodeDecodeError:
             raise UserError(f"{self.config_file} is not UTF-8 text: save it as UTF-8") from None
 
-    def _move_secret(self, name: str, secret: str, is_in_file: bool) -> str | None:
-        """Writes it into its file, and puts the default in its place in config.json if it is there; says so."""
-        secret, default = secret.strip(), str(tmrl_keys.KEYS[name].default)
-        if secret in ("", default):
-            return None
-        path = self._secret_file(name)
-        self._write_secret(name, secret)
-        if not is_in_file:
-            return f"{name} of --config is in {path} now: leave it out of the next commands"
+    def _move_secret(self, name: str, secret: str) -> str:
+        """Writes it into its file, and puts the default in its place in config.json; says so."""
+        path, default = self._secret_file(name), _default(name)
+        _write_secret(path, secret)
         text = self._text()
         in_json = re.compile(rf'("{name}"\s*:\s*)"(?:[^"\\]|\\.)*"')
         emptied = in_json.sub(lambda found: found[1] + json.dumps(default), text)
@@ -168,7 +180,17 @@ class TmrlData:
         write_atomically(self.config_file, emptied.encode(), mode=self.config_file.stat().st_mode & 0o777)
         return f"{name} was moved from {self.config_file} to {path}, which only you can read"
 
-    def _write_secret(self, name: str, secret: str) -> None:
-        path = self._secret_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{secret}\n".encode(), mode=_OWN_RIGHTS)
+
+def _default(name: str) -> str:
+    return str(tmrl_keys.KEYS[name].default)
+
+
+def _secret_in(given: Given, name: str) -> str:
+    """Empty where nothing is given but the default."""
+    secret = str(given[name]).strip()
+    return "" if secret == _default(name) else secret
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, f"{secret}\n".encode(), mode=_OWN_RIGHTS)

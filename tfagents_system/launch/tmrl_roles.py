@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
+from tfagents_system.launch import tmrl_edits
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, TAKE
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
@@ -45,6 +46,23 @@ _DEFAULTS = {
     "SAC_SHARE_CPUS": "1",
     "SAC_VIDEO": "0",
 }
+TERMS = {
+    "SAC_EXP_NAME": "RUN_NAME",
+    "--set num_iter=N": "a larger MAX_EPOCHS or ROUNDS_PER_EPOCH",
+    "set SAC_PASSWORD_FILE to a file with it": (
+        "copy config/password of the server's TmrlData to config/password of this one"
+    ),
+    "SAC_CREDENTIALS_DIR": "TLS_CREDENTIALS_DIRECTORY",
+    credentials.MAKE_OTHERS: (
+        f"start --server anew, and copy the files in credentials/machines/{_OTHERS} of its TmrlData"
+    ),
+    "SAC_GATEWAY_PORT": "PORT",
+    "SAC_REVERB_PORT": "LOCAL_PORT_SERVER",
+    "SAC_MAX_WORKERS": "NB_WORKERS",
+    "SAC_WANDB_PROJECT": "WANDB_PROJECT",
+    "SAC_WANDB_ENTITY": "WANDB_ENTITY",
+}
+"""What a launcher says, in the words of config.json, see `errors.in_callers_terms`."""
 _OF_SERVER = ("SAC_MAX_WORKERS", "SAC_GATEWAY_PORT", "SAC_REVERB_PORT")
 
 
@@ -76,6 +94,7 @@ def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> St
       UserError: Credentials can't be made, or the reward is missing.
     """
     _require_reward(data, loaded)
+    options = _again(data, loaded, SERVER, edits)
     folder = _credentials_folder(loaded)
     with contextlib.suppress(OSError):
         folder.rmdir()  # An empty one, as --install makes it, is not there for ensure_credentials.
@@ -86,7 +105,7 @@ def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> St
     variables = {name: loaded.translation.variables[name] for name in _OF_SERVER}
     variables |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0"}
     vars_file = _write_files(data, loaded, SERVER, variables)
-    return Start("run_script.sh", (vars_file, *_settings(loaded), *_again(data, loaded, SERVER, edits)), tuple(lines))
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *options), tuple(lines))
 
 
 def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False, edits: str | None = None) -> Start:
@@ -98,11 +117,12 @@ def trainer_start(data: TmrlData, loaded: Loaded, with_wandb: bool = False, edit
       UserError: Credentials or the reward are missing.
     """
     _require_reward(data, loaded)
+    options = _again(data, loaded, TRAINER, edits)
     server = _server(loaded, "TRAINER")
     gpus = {name: text for name, text in loaded.translation.variables.items() if name == "SAC_TRAIN_GPUS"}
     wandb = _wandb(data, loaded) if with_wandb else {}
     vars_file = _write_files(data, loaded, TRAINER, {"SAC_TRAINER_SERVER": server, **gpus, **wandb})
-    return Start("run_script.sh", (vars_file, *_settings(loaded), *_again(data, loaded, TRAINER, edits)))
+    return Start("run_script.sh", (vars_file, *_settings(loaded), *options))
 
 
 def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
@@ -117,15 +137,16 @@ def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
     policy = {"SAC_EXPERT_POLICY": str(expert)} if expert else {}
     vars_file = _write_files(data, loaded, WORKER, policy, suffix="" if kind == COLLECT else f"+{kind}")
     options = ["--server", server, "--credentials", str(_credentials_folder(loaded)), "--workers", "1", "--role", kind]
-    if data.password_file.exists():
-        options += ["--password_file", str(data.password_file)]
+    if password := data.secret_file("PASSWORD", loaded, Path(vars_file)):
+        options += ["--password_file", str(password)]
     return Start("join_script.sh", (vars_file, *options, *_settings(loaded)), server=server)
 
 
 def _wandb(data: TmrlData, loaded: Loaded) -> dict[str, str]:
     variables = loaded.translation.variables
     found = {name: text for name, text in variables.items() if name.startswith("SAC_WANDB_")}
-    key = {"SAC_WANDB_KEY_FILE": str(data.wandb_key_file)} if data.wandb_key_file.exists() else {}
+    file = data.secret_file("WANDB_KEY", loaded, _vars_file(data, loaded, TRAINER))
+    key = {"SAC_WANDB_KEY_FILE": str(file)} if file else {}
     return {"SAC_WANDB": "online", **found, **key}
 
 
@@ -235,9 +256,10 @@ def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str,
     Args:
       suffix: Of their names. It is for starts beside each other in one part, and none that a RUN_NAME can have.
     """
-    folder, name = data.root / part, _name(loaded)
+    vars_file, name = _vars_file(data, loaded, part, suffix), _name(loaded)
+    folder, config = vars_file.parent, vars_file.with_suffix(".json")
     folder.mkdir(parents=True, exist_ok=True)
-    config = folder / f"{name}{suffix}.json"
+    password = data.secret_file("PASSWORD", loaded, vars_file)
     write_atomically(config, json.dumps(loaded.translation.env_config, indent=2).encode() + b"\n")
     own = {
         "SAC_EXP_NAME": name,
@@ -245,7 +267,7 @@ def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str,
         "SAC_PARAMS": str(PARAMS),
         "SAC_CONFIG": str(config),
         "SAC_CREDENTIALS_DIR": str(_credentials_folder(loaded)),
-        **({"SAC_PASSWORD_FILE": str(data.password_file)} if data.password_file.exists() else {}),
+        **({"SAC_PASSWORD_FILE": str(password)} if password else {}),
         **variables,
     }
     lines = [
@@ -254,9 +276,12 @@ def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str,
         *(f"{variable}={shlex.quote(text)}" for variable, text in own.items()),
         *(f': "${{{variable}:={text}}}"' for variable, text in _DEFAULTS.items()),
     ]
-    vars_file = folder / f"{name}{suffix}.sh"
     write_atomically(vars_file, "\n".join([*lines, ""]).encode())
     return str(vars_file)
+
+
+def _vars_file(data: TmrlData, loaded: Loaded, part: str, suffix: str = "") -> Path:
+    return data.root / part / f"{_name(loaded)}{suffix}.sh"
 
 
 def _settings(loaded: Loaded) -> list[str]:
@@ -268,8 +293,16 @@ def _again(data: TmrlData, loaded: Loaded, part: str, edits: str | None) -> list
 
     Args:
       edits: See run_settings.py. A reset takes what config.json says now, unless it is told otherwise.
+
+    Raises:
+      UserError: A run that has begun does not take what was changed.
     """
     paths = RunPaths(data.root / part / _name(loaded))
-    is_reset = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths) and edits != FRESH
+    goes_on = run_directory.has_begun(paths) and edits != FRESH
+    is_reset = loaded.given["RESET_TRAINING"] and goes_on
     edits = TAKE if is_reset and edits is None else edits
+    if goes_on and not is_reset:
+        tmrl_edits.refuse_changes(paths, loaded, may_edit=edits is not None)
+    if not goes_on or edits == TAKE:
+        tmrl_edits.remember(paths, loaded)
     return ["--reset_training"] * is_reset + ([EDIT_OPTIONS[edits]] if edits else [])

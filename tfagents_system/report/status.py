@@ -21,10 +21,17 @@ from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, print_findings
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.statuses_of_runs import SETTINGS, is_beside_runs, read_all, usual_folder, usual_runs
-from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status
+from tfagents_system.report.statuses_of_runs import (
+    SETTINGS,
+    is_beside_runs,
+    missing_runs,
+    read_all,
+    usual_folder,
+    usual_runs,
+)
+from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status  # noqa: F401 (others take it)
 from tfagents_system.run_files.heartbeat import write_json
-from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.grid import differing, in_words
 
 STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
@@ -346,7 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
     runs = args.run or usual_runs(os.environ)
     has_runs = bool(read_all(runs))
-    missing = [*_missing([folder for folder in runs if not (has_runs and is_beside_runs(folder))], has_runs)]
+    missing = [*missing_runs([folder for folder in runs if not (has_runs and is_beside_runs(folder))], has_runs)]
     if not has_runs:
         nothing = f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*"
         print_findings(missing if runs else [nothing])
@@ -358,18 +365,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return EXIT_DONE
-
-
-def _missing(folders: Sequence[Path], has_runs: bool) -> Iterator[str]:
-    """A sentence on each that is no run."""
-    for folder in folders:
-        if folder.is_file():
-            if not has_runs:  # What `compare` writes lies beside the runs.
-                yield f"{folder} is a file: give a run directory, such as logs/reacher"
-        elif not folder.is_dir():
-            yield f"{folder} does not exist: give a run directory, such as logs/reacher"
-        elif read_status(RunPaths(folder).status_json) is None:
-            yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"
 
 
 def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,21 @@ def is_beside_runs(folder: Path) -> bool:
     """Whether it is the folder of an array's submissions or of a study, which `logs/*` brings with their runs."""
     marks = {"_array": "snapshot", "_study": "space.json"}
     return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in marks.items())
+
+
+def missing_runs(folders: Sequence[Path], has_runs: bool) -> Iterator[str]:
+    """A sentence on each that is no run.
+
+    Args:
+      has_runs: There are others beside them that are.
+    """
+    for folder in folders:
+        if folder.is_file():
+            if not has_runs:  # What `compare` writes lies beside the runs.
+                yield f"{folder} is a file: give a run directory, such as logs/reacher"
+        elif not folder.is_dir():
+            yield f"{folder} does not exist: give a run directory, such as logs/reacher"
+        elif RunPaths(folder).joined.is_dir() and not RunPaths(folder).status_json.exists():
+            yield f"{folder} has only logs of workers that joined a run elsewhere: give the run directory of their run"
+        elif read_status(RunPaths(folder).status_json) is None:
+            yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"

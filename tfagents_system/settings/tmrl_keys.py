@@ -211,7 +211,13 @@ def parse_override(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        if text.strip().endswith(".json"):
+            raise UserError(
+                f"--config={shown(text)} must be a dictionary, not a file: give one such as {example}"
+            ) from None
         words = " ".join(str(getattr(error, "msg", error)).split())[:80]
+        if isinstance(error, ValueError):
+            words = "it has more than texts, numbers, lists and dictionaries"
         hint = ", Python writes True, False and None" if re.search(r"\b(true|false|null)\b", text) else ""
         raise UserError(
             f"--config={shown(text)} must be a Python literal ({words}{hint}): give one such as {example}"
@@ -265,7 +271,7 @@ def _impossible(path: str, value: Any, where: str) -> list[str]:
     rule = KEYS[path].rule
     if is_kept(rule, value):
         return []
-    return [f"{where}: {path} must be {in_json_words(rule.words)}, found {_as_json(value)}: correct it"]
+    return [f"{where}: {path} must be {in_json_words(rule.words)}, found {as_json(value)}: correct it"]
 
 
 def in_json_words(words: str) -> str:
@@ -275,7 +281,8 @@ def in_json_words(words: str) -> str:
     return words
 
 
-def _as_json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """A value in a message, as in the file."""
     return (
         {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else shown(value)
     )

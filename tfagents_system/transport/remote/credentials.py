@@ -36,7 +36,7 @@ _MAX_PASSWORD_CHARS = 1000
 _OURS = "tfagents_system"  # The organization in certificates that were made here.
 _SERVER_NAME = "gateway.tfagents-system.invalid"  # In those certificates: they are valid at any address.
 _VALID_DAYS = 730
-_MAKE_OTHERS = (
+MAKE_OTHERS = (
     "make others on the run's machine (python -m tfagents_system.transport.remote.machines RUN add NAME), and copy them"
 )
 _CLOCK_DAYS = 1  # Clocks of other machines may be behind.
@@ -139,7 +139,7 @@ def check_credentials(folder: Path, side: str) -> list[str]:
     files = {name: folder / name for name in ("ca.pem", f"{side}.pem", f"{side}.key")}
     missing = [name for name, path in files.items() if not path.is_file()]
     if missing:
-        remedy = f"{_MAKE_OTHERS} there" if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
+        remedy = f"{MAKE_OTHERS} there" if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
         return [f"{folder} lacks {', '.join(missing)}: {remedy}"]
     keys = [files[f"{side}.key"], *([folder / AUTHORITY_KEY] if side == SERVER else [])]
     findings = _check_rights(folder, *keys)
@@ -308,7 +308,7 @@ def _others_may(rights: os.stat_result, forbidden: int) -> str:
 def _check_dates(path: Path, certificate: x509.Certificate, for_machine: bool = False) -> list[str]:
     first, last, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, _now()
     if now > last and for_machine:
-        return [f"{path} expired on {last:%Y-%m-%d %H:%M} UTC: {_MAKE_OTHERS} here"]
+        return [f"{path} expired on {last:%Y-%m-%d %H:%M} UTC: {MAKE_OTHERS} here"]
     if now > last:
         return [
             f"{path} expired on {last:%Y-%m-%d}: move the folder away, so that the run's next start makes new ones, "
