@@ -127,8 +127,8 @@ def test_what_does_not_fit_ends_the_start_with_each_layer(environ: dict[str, str
     [
         ("SAC_AGENT_FROM", "other@bset", "has no checkpoint bset: "),
         ("SAC_REPLAY_FROM", "other", "SAC_REPLAY_FROM: .* has no replay ring"),
-        ("SAC_AGENT_FROM", "othre", "SAC_AGENT_FROM=.*othre must be an existing file or folder"),
-        ("SAC_REPLAY_FROM", "othre", "SAC_REPLAY_FROM=.*othre"),
+        ("SAC_AGENT_FROM", "nosuch", "SAC_AGENT_FROM=.*nosuch must be an existing file or folder"),
+        ("SAC_REPLAY_FROM", "nosuch", "SAC_REPLAY_FROM=.*nosuch"),
     ],
 )
 def test_what_is_not_there_is_told_before_a_user_s_code_runs(
