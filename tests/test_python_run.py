@@ -110,7 +110,7 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
         "replay": {"a": 1},
         "mine": 4,
         "computed": 1,
-        "critic_optimizer": {"nam": "sgd"},
+        "critic_optimizer": {"nme": "sgd"},
         "env_ctor": 1,
         "SAC_SEEDD": 3,
         "config.horzon": 4,

@@ -15,7 +15,7 @@ REWARDS = or_none(numbers_such_as({"step": 0, "terminated": 1}))
     ("value", "meant"),
     [
         ({"steps": 0}, ', "step" is meant by "steps"'),
-        ({"step": 0, "teminated": 1}, ', "terminated" is meant by "teminated"'),
+        ({"step": 0, "termnated": 1}, ', "terminated" is meant by "termnated"'),
         ({"step": 0}, ""),
         ({"step": 0, "x": 1, 5: 2}, ""),
         ("steps", ""),

@@ -264,8 +264,8 @@ def test_best_and_latest_are_offered_where_they_are_and_guessed_where_they_are_m
     with pytest.raises(UserError, match="has no checkpoint bset: it has none yet"):
         find_start(f"{tmp_path}@bset")
     (paths.policy_checkpoints / "policy_checkpoint_0000000005").mkdir()
-    with pytest.raises(UserError, match="no checkpoint lates, latest is meant: there are latest, policy_checkpoint_0"):
-        find_start(f"{tmp_path}@lates")
+    with pytest.raises(UserError, match="no checkpoint latst, latest is meant: there are latest, policy_checkpoint_0"):
+        find_start(f"{tmp_path}@latst")
     paths.best_json.write_text('{"checkpoint": "policy_checkpoint_0000000005"}')
     with pytest.raises(UserError, match="no checkpoint bset, best is meant: there are best, latest, policy_checkp"):
         find_start(f"{tmp_path}@bset")
