@@ -22,6 +22,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.python_run import Run, RunFailedError
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.given_attributes import argument_findings
 from tfagents_system.train_params_base import TrainParamsBase
 
 CELL = """
@@ -132,6 +133,8 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
         "config.horzon is not in config (horizon is meant)",
         '"horizon" in config must be an integer of at least 1, found 0',
     ]
+    parts = {"frame_stack.camera": 3, "prior_rewards.step": -1, "exploration_epsilon.by": "iterations"}
+    assert argument_findings(parts) == [], "the params file, or the run that goes on, has the rest of them"
     with pytest.raises(UserError, match="^SAC_SEEDD is not a known variable, SAC_SEED is: rename it$"):
         tfagents_system.train(TrainParams, {"horizon": 5}, variables={"SAC_SEEDD": 1}, folder=tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is begun"

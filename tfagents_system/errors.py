@@ -76,7 +76,7 @@ def in_callers_terms(text: str) -> str:
     if not terms:
         return text
     longest_first = "|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True))
-    return re.sub(rf"(?<![\w-])(?:{longest_first})(?!\w)", lambda found: terms[found[0]], text)
+    return re.sub(rf"(?<![\w/@-])(?:{longest_first})(?![\w/])", lambda found: terms[found[0]], text)
 
 
 def print_findings(findings: Sequence[str]) -> None:

@@ -106,6 +106,21 @@ def test_minari_reads_what_was_exported_and_back(
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
 
 
+def test_flags_may_be_rows_and_observations_have_fewer_digits_than_next_ones(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    with np.load(tmp_path / "data.npz") as file:
+        data = {name: file[name] for name in file}
+    flags = {name: data[name].reshape(1, -1) for name in ("terminations", "truncations")}
+    coarse = (data["observations"] + 1 / 3).astype(np.float16)
+    changed = {"observations": coarse, "next_observations": data["next_observations"] + np.float32(1 / 3)}
+    np.savez(tmp_path / "changed.npz", **data | flags | changed)
+    stored, _, notes = imported(str(tmp_path / "changed.npz"), tmp_path / "imported", files)
+    assert [len(each.reward) for each in episodes_of(stored)] == [len(each.rewards) for each in EPISODES]
+    assert notes == []
+
+
 def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told(
     tmp_path: Path, files: dict[str, str]
 ) -> None:

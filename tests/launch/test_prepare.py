@@ -17,7 +17,7 @@ from tf_agents.specs.tensor_spec import BoundedTensorSpec
 from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.agents.training_agent import make_agent
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
@@ -27,6 +27,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
+from tfagents_system.launch.worker_kind_checks import EXPERTS, check_saved_expert
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -175,6 +176,14 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
         prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
     assert len(raised.value.findings) == 1
+
+    checks, wider = Checklist(), BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action")
+    check_saved_expert(
+        {"expert_policy": path, "expert_workers": 1}, {"lidar": VECTOR}, wider, checks, lambda doing: None
+    )
+    assert checks[EXPERTS].errors == []
+    (note,) = checks[EXPERTS].notes
+    assert re.search(r"takes them from .*-4.* to .*4.*: they are clipped$", note), note
 
 
 def test_experts_count_among_the_workers_of_a_start(

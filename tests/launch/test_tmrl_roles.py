@@ -152,7 +152,10 @@ def test_the_server_of_this_machine_is_waited_for_and_makes_the_credentials(
     assert len(waited) == 1, "with credentials here nobody waits before the launcher"
 
 
-def test_credentials_of_another_machine_are_copied_as_files(data: TmrlData, tmp_path: Path) -> None:
+def test_credentials_of_another_machine_are_copied_as_files(
+    data: TmrlData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tmrl_roles, "wait_for", lambda server: pytest.fail("no server of this machine is waited for"))
     away = loaded(data, LOCALHOST_TRAINER=False, LOCALHOST_WORKER=False, PUBLIC_IP_SERVER="node7")
     with pytest.raises(UserError, match="no credentials for the server at node7:55555: start --server once, and copy"):
         trainer_start(data, away)
@@ -168,6 +171,8 @@ def test_credentials_of_another_machine_are_copied_as_files(data: TmrlData, tmp_
             shutil.copy(file, data.credentials_folder)
         with pytest.raises(UserError, match=f"in {nested}: move its files into {data.credentials_folder}, and remove"):
             worker_start(data, away, COLLECT)
+        with pytest.raises(UserError, match=f"in {nested}: move its files"):
+            worker_start(data, loaded(data), COLLECT)
     shutil.rmtree(nested)
     assert worker_start(data, away, COLLECT).server == "node7:55555"
     assert credentials.check_credentials(data.credentials_folder, credentials.CLIENT) == []

@@ -19,6 +19,7 @@ from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
+from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -105,6 +106,21 @@ def test_an_edit_of_the_runs_own_files_counts_where_something_is_trained_with_it
     assert edits(30) == [(5, None)], "as what the newest update was done with"
     assert edits(40, take_edits=True) == [(5, None), (6, "before_edits_1")]
     assert edits(20) == [(5, None), (6, "before_edits_1")], "what was taken on demand stays counted"
+
+
+def test_an_edit_that_was_evaluated_counts_though_nothing_was_trained_with_it(
+    environ: dict[str, str], project: Path
+) -> None:
+    """Otherwise the next edit had its number, and what is best of the one would be best of the other."""
+    paths = write(environ, folder=project)
+    train(paths)
+    update(paths, 5)
+    for number, horizon in enumerate((30, 40, 20), 1):
+        paths.config.write_text(json.dumps({"horizon": horizon}))
+        write(environ, folder=project)
+        assert edits_taken(paths) == number
+        paths.best_json.parent.mkdir(exist_ok=True)
+        write_json(paths.best_json, {"edits": number})
 
 
 def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:

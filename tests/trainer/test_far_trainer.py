@@ -107,8 +107,8 @@ def test_a_ring_goes_back_to_the_header_that_stayed(tmp_path: Path) -> None:
     again.snapshots.close(20.0)
 
 
-def test_two_are_kept_and_names_of_something_else_are_refused(tmp_path: Path) -> None:
-    run = RunFolders(tmp_path)
+def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refused(tmp_path: Path) -> None:
+    run = RunFolders(tmp_path / "run")
     run.ring.extend([numbered_segment(number=0, steps=10, iteration=0)])
     for number in (10, 20, 30):
         assert run.snapshots.take(f"checkpoint_{number:010d}", number)
@@ -117,6 +117,12 @@ def test_two_are_kept_and_names_of_something_else_are_refused(tmp_path: Path) ->
     assert names == ["checkpoint_0000000020", "checkpoint_0000000030"]
     with pytest.raises(ValueError, match="'elsewhere' is no name of a checkpoint"):
         run.snapshots.take("elsewhere", 4)
+    home = run.places.checkpoints.parent
+    moved = home.rename(home.with_name("moved"))
+    assert not run.snapshots.take("checkpoint_0000000040", 40), "the server goes on"
+    assert not home.exists(), "and it may be put back"
+    moved.rename(home)
+    assert run.snapshots.take("checkpoint_0000000040", 40)
     run.snapshots.close(20.0)
 
 

@@ -29,7 +29,6 @@ _ARGUMENTS = {
     "SAC_CONFIG": "config",
     "SAC_PARAMS": "params",
     "SAC_EXP_NAME": "name",
-    "SAC_EXP_DIR": "exp_dir",
     "SAC_NUM_COLLECT_WORKERS": "workers",
     "SAC_SEED": "seed",
     "--set": "attributes",
@@ -45,4 +44,4 @@ def in_arguments(finding: str, own: Collection[str] = ()) -> str:
     if "is not a known variable" in finding:  # Who misspelt it means the variable.
         return finding
     names = {name: argument for name, argument in _ARGUMENTS.items() if name not in own}
-    return re.sub(r"(?<![\w-])(?:--|SAC_)\w+(?![\w-])", lambda found: names.get(found[0], found[0]), finding)
+    return re.sub(r"(?<![\w/@-])(?:--|SAC_)\w+(?![\w/-])", lambda found: names.get(found[0], found[0]), finding)

@@ -75,7 +75,8 @@ def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards |
     ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
     cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
     explored = {"explored": columns["explored"].reshape(-1)} if "explored" in columns else {}
-    read = {name: each for name, each in columns.items() if name.partition("/")[0] in _ROOTS}
+    flags = {"terminations": ended, "truncations": cut, **explored}
+    read = {name: flags.get(name, each) for name, each in columns.items() if name.partition("/")[0] in _ROOTS}
     if {len(each) for each in read.values()} != {count}:
         raise UserError(f"{path}: columns have different numbers of rows, {_sizes(read)}: give each one row a step")
     if following:
@@ -117,14 +118,16 @@ def _check_that_rows_follow(
         raise UserError(
             f"{path}: next_observations of {len(places):,} rows, the first of row {places[0]:,}, are not the "
             "observations of the next row, and no episode ends there: mark the last step of each episode in "
-            "truncations, or in terminations where no step could follow it"
+            "truncations, or in terminations where no step could follow it; or leave next_observations out, if "
+            "they were measured anew"
         )
 
 
 def _differ(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Which rows of two arrays `[N, ...]` differ by more than rounding, `[N]` bool; not finite numbers never do."""
     if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
-        same = np.isclose(ours, theirs, rtol=1e-4, atol=1e-6) | ~np.isfinite(ours) | ~np.isfinite(theirs)
+        rtol = max(1e-4, 2 * float(max(np.finfo(ours.dtype).eps, np.finfo(theirs.dtype).eps)))
+        same = np.isclose(ours, theirs, rtol=rtol, atol=1e-6) | ~np.isfinite(ours) | ~np.isfinite(theirs)
     else:
         same = ours == theirs
     return ~np.all(same, axis=tuple(range(1, ours.ndim)))

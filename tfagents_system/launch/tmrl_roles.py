@@ -192,11 +192,12 @@ def _server(loaded: Loaded, role: str) -> str:
       UserError: There are none, or they are in a folder of their own.
     """
     server, folder = server_of(loaded.given, role), _credentials_folder(loaded)
-    if not _has_credentials(folder) and loaded.given[f"LOCALHOST_{role}"]:
-        wait_for(server)
     nested = folder / _OTHERS
     if not (folder / credentials.AUTHORITY_KEY).exists() and (nested / _CERTIFICATE).exists():
         raise UserError(f"credentials for the server are in {nested}: move its files into {folder}, and remove it")
+    if not _has_credentials(folder) and loaded.given[f"LOCALHOST_{role}"]:
+        print(f"{folder} has no credentials yet: as LOCALHOST_{role} is true, --server makes them here", flush=True)
+        wait_for(server)
     if not _has_credentials(folder):
         raise UserError(
             f"{folder} has no credentials for the server at {server}: start --server once, and copy the files in "

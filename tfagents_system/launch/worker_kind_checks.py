@@ -63,17 +63,21 @@ def check_saved_expert(
         return
     # Imported here: TensorFlow takes seconds, and the checks of the params should not wait for it.
     from tfagents_system.policies.policy_files import load_policy
-    from tfagents_system.policies.policy_fit import fit_findings
+    from tfagents_system.policies.policy_fit import bounds_findings, shape_findings
 
     enter(f"loading {_SAVED}={path}")
     try:
-        findings = fit_findings(load_policy(path, _SAVED), observation_spec, action_spec)
+        policy = load_policy(path, _SAVED)
     except UserError as error:
         checks[EXPERTS].errors += error.findings
         return
+    findings = shape_findings(policy, observation_spec, action_spec)
     checks[EXPERTS].errors += [
         f"{_SAVED}={path}: {finding}. Name a policy that was trained in this environment" for finding in findings
     ]
+    if not findings:
+        bounds = bounds_findings(policy, action_spec)
+        checks[EXPERTS].notes += [f"{_SAVED}={path}: {finding}: they are clipped" for finding in bounds]
 
 
 def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:

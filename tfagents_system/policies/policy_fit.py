@@ -12,7 +12,13 @@ from tfagents_system.envs.specs import short_text
 
 
 def fit_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
-    """What keeps a policy from acting in an environment, a sentence without remedy each; empty if it fits.
+    """As `shape_findings`, and actions must have the same bounds."""
+    findings = shape_findings(policy, observation_spec, action_spec)
+    return findings or bounds_findings(policy, action_spec)
+
+
+def shape_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
+    """What keeps a policy from acting in an environment, a sentence without remedy each; empty if it can.
 
     Args:
       policy: Loaded from disk.
@@ -29,8 +35,13 @@ def fit_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[s
     shapes = [[tuple(spec.shape) for spec in specs] for specs in (acts, takes)]
     if shapes[0] != shapes[1]:
         findings.append(f"the policy gives actions of shapes {shapes[0]}, but this environment takes {shapes[1]}")
-        return findings
-    for own, wanted in zip(acts, takes, strict=True):
+    return findings
+
+
+def bounds_findings(policy: Any, action_spec: Any) -> list[str]:
+    """Where the bounds of its actions are not the environment's, which may still take them, clipped."""
+    findings = []
+    for own, wanted in zip(tree.flatten(policy.action_spec), tree.flatten(action_spec), strict=True):
         if hasattr(own, "minimum") and not np.allclose(_bounds(own), _bounds(wanted)):
             findings.append(
                 f"the policy gives actions {_bounds_in_words(own)}, but this environment takes them "

@@ -94,8 +94,11 @@ class SnapshotWriter:
             run_checkpoints.train_step_of(name)
             self._numbers[name] = number
             shutil.rmtree(partial, ignore_errors=True)
-            self._checkpoints.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
-            partial.mkdir()
+            try:
+                self._checkpoints.mkdir(exist_ok=True)
+                partial.mkdir()
+            except FileNotFoundError:  # A run directory that was moved away may be put back; it is asked again.
+                return False
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
         self._under_way[name] = self._ring.total_rows

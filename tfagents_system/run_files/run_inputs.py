@@ -115,8 +115,8 @@ def edits_after(
 ) -> list[dict[str, Any]]:
     """What run.json has of edits from a start on: each may have changed the task, and `best` begins anew.
 
-    A start that does no update takes no edit of the run directory: the next one looks for edits since the start before
-    it, so an edit that was undone meanwhile is none.
+    A start that neither updates nor evaluates takes no edit of the run directory: the next one looks for edits since
+    the start before it, so an edit that was undone meanwhile is none.
 
     Args:
       before: The content of run.json.
@@ -128,7 +128,8 @@ def edits_after(
     edits = list(before.get("edits", []))
     then = before.get("task", {})  # May lack files that another version of this toolkit did not look at.
     train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
-    if goes_on and edits and edits[-1]["train_step"] == train_step and _TASK_BEFORE in edits[-1]:
+    was_evaluated = bool(edits) and (read_json(paths.best_json) or {}).get("edits") == len(edits)
+    if goes_on and edits and not was_evaluated and edits[-1]["train_step"] == train_step and _TASK_BEFORE in edits[-1]:
         then = edits.pop()[_TASK_BEFORE]
     edit = {"time": now, "train_step": train_step}
     if takes:

@@ -20,7 +20,7 @@ ATTRIBUTES = "attributes"
 
 
 def argument_findings(attributes: Mapping[str, Any], config: Any = None, params: Any = None) -> list[str]:
-    """One sentence each; what needs the user's file, such as names of the class's own attributes, the start looks at.
+    """One sentence each; names of a file's own attributes, and parts of its dictionaries, are looked at by the start.
 
     Args:
       attributes: As `--set` takes them, by name.
@@ -58,6 +58,8 @@ def _findings_of(name: str, value: Any, params: type) -> Iterator[str]:
     if finding := fixed_attribute(params, name):
         yield finding
     elif name in described:
+        if isinstance(value, Mapping):  # It changes parts of what the class, or the run that goes on, has.
+            return
         where = f"{name} in {ATTRIBUTES}"
         try:
             value = merge.overridden(name, getattr(params, name, None), value)
