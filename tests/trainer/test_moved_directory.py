@@ -12,7 +12,9 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.numpy_actors import ACTION, VECTOR, build
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.machine.watchdog import Watchdog
+from tfagents_system.run_files import metrics
 from tfagents_system.run_files.heartbeat import Heartbeat
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.rows_file import RowsFile
 from tfagents_system.run_files.run_checkpoints import newest_complete
 from tfagents_system.run_files.run_paths import RunPaths
@@ -65,6 +67,27 @@ def test_checkpoints(paths, monkeypatch):
     paths.exp_dir.with_name("elsewhere").rename(paths.exp_dir)
     checkpoints.save(5.0, {}, wait=True)
     assert newest_complete(folder) is not None
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_summaries(paths, monkeypatch, is_prepared):
+    """With the first row that has a side, such as the first evaluation, TensorFlow makes the folder of its events."""
+    log = MetricsLog(paths, [])
+    log.write({"train_step": 1, "critic_loss": 0.5})
+    moved = paths.exp_dir.with_name("elsewhere")
+    if is_prepared:
+        moved_while_it_is_written(monkeypatch, metrics, paths.exp_dir)
+    else:
+        paths.exp_dir.rename(moved)
+    log.write({"train_step": 2, "eval_return": 1.0})
+    assert not paths.exp_dir.exists()
+    assert bool(list(moved.glob("eval/events*"))) == is_prepared
+    moved.rename(paths.exp_dir)
+    monkeypatch.undo()
+    log.write({"train_step": 3, "eval_return": 2.0})
+    log.close()
+    assert list(paths.eval_summaries.glob("events*")) and list(paths.train_summaries.glob("events*"))
+    assert [row["train_step"] for row in read_metrics(paths.metrics_csv)] == [1, 2, 3]
 
 
 def test_what_a_role_that_is_started_again_begins_with(paths):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.machine.files import held
 from tfagents_system.run_files import metric_columns
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.resets import agents_before
@@ -35,6 +37,7 @@ class MetricsLog:
     def __init__(self, paths: RunPaths, curriculum_names: Sequence[str]) -> None:
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
+        self._held = contextlib.ExitStack()  # The folders that they write into.
         self._edits = edits_taken(paths)
         self._agents_before = agents_before(paths)
         names = (f"curriculum/{name}" for name in curriculum_names)
@@ -80,6 +83,7 @@ class MetricsLog:
         """Flushes the summaries."""
         for writer in self._writers.values():
             writer.close()
+        self._held.close()
 
     def _continue_clock(self, rows: Sequence[Mapping[str, Any]]) -> None:
         trained_secs = max((row.get("wall_time_s") or 0.0 for row in rows), default=0.0)
@@ -95,7 +99,7 @@ class MetricsLog:
                         tf.summary.scalar(name, value, step=int(row["train_step"]))
             for writer in self._writers.values():
                 writer.flush()
-        except tf.errors.OpError as error:
+        except (OSError, tf.errors.OpError) as error:
             self._file.complain(error)
 
     def _writer(self, name: str) -> Any:
@@ -103,7 +107,12 @@ class MetricsLog:
 
         side = "eval" if name.startswith(("eval_", "eval/")) else "train"
         if side not in self._writers:
-            self._writers[side] = tf.summary.create_file_writer(str(self._folders[side]))
+            folder = self._folders[side]
+            folder.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+            with contextlib.ExitStack() as unless_made:
+                path = unless_made.enter_context(held(folder))
+                self._writers[side] = tf.summary.create_file_writer(str(path))
+                self._held.enter_context(unless_made.pop_all())
         return self._writers[side]
 
 
