@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tmrl_folders import installed_in
 from tfagents_system import tmrl
 from tfagents_system.errors import TERMS, UserError, in_callers_terms, print_findings
 from tfagents_system.launch import tmrl_edits, tmrl_roles
@@ -28,12 +29,7 @@ Begin = Callable[..., RunPaths]
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TmrlData:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    data = TmrlData.of_user()
-    data.install()
-    data.reward_file.parent.mkdir()
-    data.reward_file.write_bytes(b"recorded")
-    return data
+    return installed_in(tmp_path, monkeypatch)
 
 
 def start(data: TmrlData, edits: str | None = None, **changes: Any) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.learner import Learner
 from tests.support.ports import free_port
+from tests.support.tmrl_folders import installed_in
 from tfagents_system import tmrl
 from tfagents_system.errors import UserError
 from tfagents_system.launch import tmrl_roles
@@ -38,12 +39,7 @@ SIMULATED = {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"interface
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TmrlData:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    data = TmrlData.of_user()
-    data.install()
-    data.reward_file.parent.mkdir()
-    data.reward_file.write_bytes(b"recorded")
-    return data
+    return installed_in(tmp_path, monkeypatch)
 
 
 def loaded(data: TmrlData, **changes: Any) -> Loaded:
