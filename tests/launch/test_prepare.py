@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,22 +11,17 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
-from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS, train
 from tfagents_system.agents.training_agent import make_agent
-from tfagents_system.checks.checklist import Check, Checklist
-from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.specs import load_actions, load_specs
+from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.early_answers import is_done_already
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
-from tfagents_system.launch.worker_kind_checks import EXPERTS, check_saved_expert
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -36,7 +30,6 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
-from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
@@ -125,127 +118,6 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     assert "horzion" in text and "horizon" in text
     assert "train_batchsize" in text and "train_batch_size" in text
     assert not (tmp_path / "run").exists()
-
-
-EXPERT = """
-    def expert_policy_ctor(self):
-        return {}
-"""
-
-
-@pytest.mark.parametrize(
-    ("hook", "told"),
-    [
-        ("", "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned None: set SAC_EXPERT_P"),
-        (EXPERT.format("7"), "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a SavedModel"),
-        (EXPERT.format("1 / 0"), "expert_policy_ctor raised ZeroDivisionError: division by zero"),
-    ],
-)
-def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + hook)
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
-    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    """Else each of its workers fails at its first step, and the run goes on without any of them."""
-    assert prepare.prepare(environ, None)
-    run = RunPaths(tmp_path / "run")
-    params = load_params(run.params, {"horizon": 20})
-    agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
-    own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
-    for each in (own, other):
-        each.exp_dir.mkdir()
-    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
-    two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
-    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
-    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_EXPERT_POLICY": str(own.policies / "greedy_policy"), EDITS: FRESH}
-    assert prepare.prepare(environ, None)
-    path = other.policies / "greedy_policy"
-    with pytest.raises(UserError) as raised:
-        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(path)}, None)
-    start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
-    assert list(raised.value.findings) == [
-        f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
-        f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
-    ]
-    with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
-        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
-    assert len(raised.value.findings) == 1
-
-    checks, wider = Checklist(), BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action")
-    check_saved_expert(
-        {"expert_policy": path, "expert_workers": 1}, {"lidar": VECTOR}, wider, checks, lambda doing: None
-    )
-    assert checks[EXPERTS].errors == []
-    (note,) = checks[EXPERTS].notes
-    assert re.search(r"takes them from .*-4.* to .*4.*: they are clipped$", note), note
-
-
-def test_experts_count_among_the_workers_of_a_start(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + EXPERT.format("lambda observation: observation[:1]"))
-    environ |= {"SAC_EXPERT_WORKERS": "2"}
-    assert prepare.check(environ, None, server) == 0
-    report = capsys.readouterr().out
-    assert "ok    experts         2 with TrainParams.expert_policy_ctor" in report
-    assert re.search(r"ok    memory          about .* for 3 workers of", report)
-    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert prepare.prepare(environ, None, fork_server=server)
-    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
-    assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
-
-
-NO_EVALUATIONS = "    n_eval_episodes = 0\n"
-
-
-@pytest.mark.parametrize(
-    ("attributes", "variables", "told"),
-    [
-        (NO_EVALUATIONS, {"SAC_EVAL_WORKERS": "1"}, "SAC_EVAL_WORKERS=1 does not work with n_eval_episodes=0, nothing"),
-        (
-            NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
-            {},
-            "TrainParams.stop_when={'eval_return': 1.0} does not work with n_eval_episodes=0, evaluations decide it:",
-        ),
-    ],
-)
-def test_what_needs_evaluations_is_refused_without_any(
-    environ: dict[str, str], tmp_path: Path, attributes: str, variables: dict[str, str], told: str
-) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + attributes)
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ | variables, None)
-    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
-
-
-def test_without_evaluations_their_environment_is_not_tried(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hook = "    def eval_env_args_kwargs(self, id=0, collect_env=None):\n        raise ValueError('no licence')\n"
-    (tmp_path / "params.py").write_text(PARAMS + NO_EVALUATIONS + hook)
-    assert prepare.prepare(environ, None, fork_server=server)
-    assert "evaluation " not in capsys.readouterr().out
-
-
-def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_collect(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + "    n_eval_episodes = 1\n")
-    environ |= {"SAC_EVAL_WORKERS": "2"}
-    assert prepare.check(environ, None) == 0
-    report = capsys.readouterr().out
-    assert re.search(r"ok    memory          about .* for 3 workers of", report)
-    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert "an evaluation has n_eval_episodes=1: 1 of these workers has nothing to do" in report
-    assert prepare.prepare(environ, None, fork_server=server)
-    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
-    assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
 
 
 def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
