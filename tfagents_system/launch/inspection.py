@@ -326,9 +326,13 @@ class Inspector:
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         # One on scratch is copied to the run directory.
         for folder in dict.fromkeys((self._paths.replay, replay_dir)) if has_ring else ():
-            needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
+            # What a run that is moved aside has reserved stays reserved.
+            is_aside = self._run is None and folder.is_relative_to(self._paths.exp_dir)
+            reserved_bytes = 0 if is_aside else resources.reserved_bytes(folder)
+            needed[folder] = ("replay buffer", max(0, ring_bytes - reserved_bytes))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
-        prior_bytes = resources.size_bytes(made or self._paths.prior_data)
+        kept = made or (self._run.prior_data if self._run is not None else None)
+        prior_bytes = resources.size_bytes(kept) if kept is not None else 0
         if made is not None:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
