@@ -36,8 +36,8 @@ class BackPressure:
             return False
         if progress != self._progress:
             self._progress, self._steps_then, self._until = progress, steps, self._clock() + _MOST_SECS
-        counted = progress.policy_steps + steps - self._steps_then
-        is_held = progress.train_step + self._under_way < self._least * counted
+        counted = progress.paced_steps + steps - self._steps_then
+        is_held = progress.paced_updates + self._under_way < self._least * counted
         if is_held and self._clock() >= self._until:
             self._until = self._clock() + _MOST_SECS
             return False
