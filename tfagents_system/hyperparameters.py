@@ -274,8 +274,7 @@ class Hyperparameters:
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None
-    """Workers wait while fewer updates have been done for each step after the random ones; offline updates don't count,
-    and where a run that goes on has another ratio it counts from there. None: they never do."""
+    """Workers wait while fewer updates have been done for each step, since the ratios last changed. None: they never do."""
     max_updates_per_env_step: Annotated[
         Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = 1.0

@@ -14,7 +14,12 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import (
+    least_updates_per_env_step,
+    offline_updates,
+    ratio_of_run,
+    updates_per_iter,
+)
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.agent_start import start_of_run
@@ -60,7 +65,7 @@ class Trainer:
         learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
-        least = params.min_updates_per_env_step if params.asynchronous else None
+        least = least_updates_per_env_step(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts, least)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
@@ -263,17 +268,8 @@ class Trainer:
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
-        updates, steps = self._plan.paced
-        return tables.Progress(
-            self._session,
-            iteration,
-            train_step,
-            to_evaluate,
-            self._sharings,
-            paced_updates=updates,
-            paced_steps=steps,
-            agents_before=self._role.agents_before,
-        )
+        paced, agents = self._plan.paced, self._role.agents_before
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings, *paced, agents)
 
     # Evaluations.
 
