@@ -331,12 +331,14 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        row = _only_array(arrays[:1], np.int64, 9).tolist()
+        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays[:1], np.int64, 9).tolist()
+        session, iteration, train_step, eval_iteration = ids
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        return cls(*row[:4], sharings, *row[4:7], memory=(row[7], row[8]))
+        where = (pid, descriptor)
+        return cls(session, iteration, train_step, eval_iteration, sharings, updates, steps, agents, where)
 
 
 @dataclasses.dataclass(frozen=True)
