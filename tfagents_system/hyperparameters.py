@@ -210,8 +210,8 @@ class Hyperparameters:
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
     """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
     action_history: CountOrZero = 0
-    """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first, zeros
-    before an episode's start: for systems that act with a delay."""
+    """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first: for systems
+    that act with a delay. Before an episode's start zeros, or in real time the default action."""
     action_table: Annotated[Sequence[Sequence[float]] | None, rows_such_as("[[1, 0, -0.5], [0, 1, 0]]")] = None
     """Actions to choose from where the environment's action is a Box, a row of numbers in its units each."""
 
@@ -274,7 +274,7 @@ class Hyperparameters:
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None
-    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
+    """Workers wait while fewer updates have been done for each step since the ratios last changed. None: never."""
     max_updates_per_env_step: Annotated[
         Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = 1.0

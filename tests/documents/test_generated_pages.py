@@ -65,7 +65,7 @@ def test_a_row_has_only_columns_that_are_described() -> None:
 
     row = TrainingRow(Agent())
     row.begin(0, 0)
-    row.add_losses({"critic_loss": 1.0, "actor_loss": 1.0, "alpha_loss": 0.1, "q_mean": 2.0})
+    row.add_losses({"critic_loss": 1.0, "actor_loss": 1.0, "alpha_loss": 0.1, "q_mean": 2.0}, 1)
     reports = [
         Report(kind, 1, 0, 3, 100, 2, [Episode(-10.0, 50, True)], curriculum={}, device={})
         for kind in ("train", "eval")

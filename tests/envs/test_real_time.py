@@ -181,6 +181,19 @@ def test_waiting_in_the_middle_of_an_episode_loses_nothing_and_is_not_late() -> 
     assert device.calls("send") == about([0.0, 0.05, 30.1, 30.15])
 
 
+def test_a_pause_is_not_the_policys_time() -> None:
+    clock = VirtualClock()
+    env, _ = make(clock)
+    env.reset()
+    for pause_secs in (None, 30.0, None):
+        clock.advance(0.01)
+        if pause_secs is not None:
+            env.wait()
+            clock.advance(pause_secs)
+        env.step(action(0.1))
+    assert env.times.take()["inference"] == approx([0.01, 0.01], abs=MICROSECOND)
+
+
 def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
     clock = VirtualClock()
     env, device = make(clock)
@@ -433,10 +446,17 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
                 finish()
                 clock.advance(late_secs)
                 env.step(action(0.1))
+        found.set_evaluation(False)
+        env.reset()
+        found.wait()
+        clock.advance(30.0)
+        env.step(action(0.1))
+        found.wait()
         options = [value for name, _, value in device.log if name == "reset"]
-        assert options == [None, {"evaluation": True}, None]
+        assert options == [None, {"evaluation": True}, None, None]
         metrics = found.take_metrics()
         told.append((metrics["late_steps"], round(metrics["step_ms_p99"], 3)))
+        assert metrics["inference_ms_p99"] < 1000.0, "the pause of 30 s is none of it"
     assert told[0] == told[1] and told[0][0] == 3 * 2
     assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
 

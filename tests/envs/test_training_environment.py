@@ -360,6 +360,15 @@ def test_action_that_is_not_finite_blames_training() -> None:
         env.step(np.array([np.nan, 0.0], np.float32))
 
 
+def test_a_played_action_that_is_not_finite_blames_the_policy_and_is_no_step() -> None:
+    env = TrainingEnvironment(CounterEnv(), 10)
+    env.reset()
+    told = r"the policy's action is not finite \(\[nan .*\]\) at the environment \(about step 0 of episode 1\): its "
+    with pytest.raises(UserError, match=told):
+        env.step_in_environment_units(np.array([np.nan, 0.0], np.float32))
+    assert not env.step_in_environment_units(np.array([0.5, 0.5], np.float32)).is_first()
+
+
 def test_environment_that_starts_over_by_itself_is_a_fault() -> None:
     class Restarting(NumberedEnv):
         def _step(self, action: Any) -> ts.TimeStep:

@@ -54,6 +54,15 @@ class TrainParams(TrainParamsBase):
 """
 
 
+def test_an_expert_that_fails_is_named(files, tmp_path):
+    flags, _ = files()
+    params = tmp_path / "params.py"
+    params.write_text(NOBODY.replace("return None", "return lambda seen: [float('nan')] * 3"))
+    flags[flags.index(PARAMS)] = str(params)
+    with pytest.raises(UserError, match=r"the action of the expert \(expert_policy_ctor\) is not finite"):
+        racing.main(["record_reward", *flags])
+
+
 def test_a_lap_is_recorded_and_then_pays_its_length(files, capsys, tmp_path):
     flags, reward = files()
     assert racing.main(["record_reward", *flags]) == 0

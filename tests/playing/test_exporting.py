@@ -19,6 +19,7 @@ from tests.support import numpy_actors
 from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
+from tfagents_system.envs.action_history import ActionHistory
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec, stacked_spec
 from tfagents_system.errors import UserError
@@ -213,7 +214,7 @@ def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
         "checkpoint": "c",
         "train_step": 1,
         "observation": [{"name": "observation", "path": [], "shape": [2], "dtype": "float32"}],
-        "action": {"shape": [1], "dtype": "float64", "low": list(low), "high": list(high)},
+        "action": {"shape": [1], "dtype": "float64", "low": np.array(low).tolist(), "high": np.array(high).tolist()},
         "state": [],
         "layers": layers,
     }
@@ -268,6 +269,32 @@ def test_scaled_actions_are_as_the_environment_remembers_them(tmp_path):
     expected = [actions_of(spec).to_agent(action) for action in actions]
     np.testing.assert_array_equal(policy.scaled(actions), expected)
     assert policy.scaled(actions[0]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("spec", "table", "given"),
+    [
+        (array_spec.BoundedArraySpec((), np.int64, 2, 5), None, [2, 5, 4]),
+        (array_spec.BoundedArraySpec((2,), np.int32, 0, [1, 2]), None, [[1, 2], [0, 1]]),
+        (
+            array_spec.BoundedArraySpec((2,), np.float32, [-1.0, 0.0], [1.0, 9.0]),
+            [[1.0, 0.0], [0.0, 9.0], [-1.0, 3.0]],
+            [[1.0, 0.0], [-0.9, 3.5], [-1.0, 3.0]],
+        ),
+    ],
+)
+def test_chosen_actions_are_as_the_environment_remembers_them(tmp_path, spec, table, given):
+    leaf = actions_of(spec, table)
+    layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
+    arrays = {"k": np.zeros((2, len(leaf.rows)), np.float32), "b": np.zeros(len(leaf.rows), np.float32)}
+    policy = numpy_file_of(tmp_path, layers, arrays | {"rows": leaf.rows}, spec.minimum, spec.maximum)
+    history = ActionHistory(2, leaf)
+    for action in given:
+        history.add(leaf.to_agent(np.asarray(action, spec.dtype)))
+    scaled = policy.scaled(np.array(given))
+    assert scaled.dtype == np.float32 and scaled.shape == (len(given), len(leaf.rows))
+    np.testing.assert_array_equal(scaled[-2:].ravel(), history.joined({})["action_history"])
+    np.testing.assert_array_equal(policy.scaled(given[0]), scaled[0])
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,16 @@ def test_a_function_acts_in_the_environments_units_and_workers_get_what_is_betwe
     assert policy.inference == "function of the params"
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_an_action_that_is_not_finite_is_the_experts_fault(wrong):
+    told = r"^the action of the expert \(expert_policy_ctor\) is not finite \(.*\): correct that policy$"
+    for spec in (BOUNDS, tensor_spec.BoundedTensorSpec((2,), tf.int32, 0, 3, "action")):
+        policy = FixedPolicy(lambda observation: np.array([wrong, 0.5]), actions_of(spec))
+        with pytest.raises(FloatingPointError, match=told):
+            policy.action(step(np.array([1.0])), greedy=False)
+        assert policy.chosen == 0
+
+
 def test_no_update_changes_it():
     policy = FixedPolicy(lambda observation: np.array([1.0, 0.5]), actions_of(BOUNDS))
     before = policy.action(step(OBSERVATIONS[0]), greedy=False)

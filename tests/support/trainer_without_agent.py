@@ -116,7 +116,8 @@ class Run:
         trainer._shares = TimeShares()
         trainer._session = session
         learner: Any = FakeLearner(trainer._state)
-        plan: Any = types.SimpleNamespace()
+        plan: Any = types.SimpleNamespace(paced=(0, 0))
+        trainer._plan = plan
         trainer._learner = learner
         saves: Any = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._saves = saves

@@ -15,6 +15,7 @@ import pytest
 from tests.support.trainer_without_agent import PERIOD, STRAGGLER_SECS, Run, now
 from tfagents_system.report.episodes import eval_share
 from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.trainer.periods import Period
 
 __all__ = ["now"]  # A fixture.
 
@@ -87,6 +88,28 @@ def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, n
     run.iterate(62)
     assert run.best[-1] == ("policy_checkpoint_0000006100", 6.0)
     assert run.rows()[-1]["eval_left_out"] == 3, "those of 30, 40 and 50"
+
+
+def test_what_passes_within_one_iteration_is_not_left_out(tmp_path: Path, now: list[float]) -> None:
+    run = Run(tmp_path, num_workers=1)
+    run.trainer._evaluations._period = Period(1, 1000)
+    for iteration in range(7):  # An iteration has 5000 steps, and 10,000 random ones come before the first.
+        run.trainer._state.end_env_steps = 10_000 + 5000 * iteration
+        run.trainer._state.env_steps = 10_000 + 5000 * iteration + 1200  # As after a resume within an iteration.
+        run.iterate(iteration)
+        if iteration != 3:  # That one takes two iterations.
+            run.tell(0, run.published[-1], [1.0] * 4)
+            run.trainer._reports.take()
+    rows = run.rows()
+    assert [(row["iteration"], row["eval_left_out"]) for row in rows] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (3, 0),
+        (5, 1),
+        (6, 0),
+    ]
+    assert [row["env_steps"] for row in rows] == [10_000, 15_000, 20_000, 25_000, 35_000, 40_000]
 
 
 def test_the_best_checkpoint_is_one_of_the_present_stage(tmp_path: Path, now: list[float]) -> None:

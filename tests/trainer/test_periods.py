@@ -34,6 +34,11 @@ def test_it_is_due_whenever_a_multiple_is_reached(period: Period, found: list[in
     assert due(period, [99, 100, 199, 350, 420, 420]) == found
 
 
+@pytest.mark.parametrize("period", [Period(10, None), Period(10, 10_000)])
+def test_it_is_due_before_the_first_iteration_of_an_agent_that_follows_another_one(period: Period) -> None:
+    assert period.is_due(TrainerState(env_steps=100_500, end_env_steps=100_500))
+
+
 def test_kinds_are_read_from_their_attributes() -> None:
     values = {"eval_period_itrs": 3, "eval_period_env_steps": None, "log_period_itrs": 1, "log_period_env_steps": 70}
     params: Any = SimpleNamespace(**values)

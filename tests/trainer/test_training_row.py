@@ -25,13 +25,14 @@ def test_losses_episodes_and_rates_are_of_the_time_since_the_row_before(monkeypa
     row = TrainingRow(types.SimpleNamespace(_log_alpha=types.SimpleNamespace(numpy=lambda: np.log(0.2))))
     row.begin(50, 1000)
     row.begin(60, 1100)  # Later blocks do not move the beginning.
-    row.add_losses({"critic_loss": 1.0, "loss": 9.0})
-    row.add_losses({"critic_loss": 3.0})
-    row.add_losses({"critic_loss": 7.0}, "validation/")
+    row.add_losses({"critic_loss": 1.0, "loss": 9.0}, 30)
+    row.add_losses({"critic_loss": 5.0}, 10)
+    row.add_losses({"critic_loss": 7.0}, 1, "validation/")
     row.add_report(report(4, 1.0, 3.0, wind=0.5))
     now[0] += 4.0
     first = row.take(5, 250, 1400)
-    assert first["critic_loss"] == 2.0 and first["validation/critic_loss"] == 7.0 and "loss" not in first
+    assert first["critic_loss"] == 2.0, "(30 * 1 + 10 * 5) / 40: blocks differ in length"
+    assert first["validation/critic_loss"] == 7.0 and "loss" not in first
     assert (first["updates_per_s"], first["env_steps_per_s"]) == (50.0, 100.0)
     assert (first["train_return"], first["curriculum/wind"]) == (2.0, 0.5)
     assert first["alpha"] == pytest.approx(0.2)
@@ -47,11 +48,14 @@ def test_losses_episodes_and_rates_are_of_the_time_since_the_row_before(monkeypa
 def test_what_was_measured_before_going_back_is_forgotten() -> None:
     row = TrainingRow(None)
     row.begin(50, 1000)
-    row.add_losses({"critic_loss": np.inf})
+    row.add_losses({"critic_loss": np.inf}, 1)
+    row.add_report(report(4, -1e6), 200)
     row.clear()
     row.begin(20, 400)
+    row.add_report(report(2, 5.0), 4)
     after = row.take(2, 20, 400)
     assert after["updates_per_s"] == 0.0 and "critic_loss" not in after
+    assert (after["train_return"], after["policy_age_updates"]) == (5.0, 4.0)
 
 
 def test_the_age_of_policies_is_a_mean_over_reports_and_absent_without() -> None:

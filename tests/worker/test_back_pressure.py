@@ -21,7 +21,7 @@ def params(least: float | None, asynchronous: bool = True) -> Any:
 
 
 def progress(updates: int, policy_steps: int) -> Progress:
-    return Progress(1, updates // 10, updates, -1, policy_steps=policy_steps)
+    return Progress(1, updates // 10, updates, -1, paced_updates=updates, paced_steps=policy_steps)
 
 
 @pytest.mark.parametrize(

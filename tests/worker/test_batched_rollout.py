@@ -180,6 +180,15 @@ def test_iterations_of_steps_are_the_same_segments_as_of_single_environments(mod
 
 
 @pytest.mark.parametrize("cuts", CUTS)
+def test_where_no_steps_follow_it_is_the_same_segments_as_of_single_environments(cuts):
+    ours, theirs = batched(AutoresetMode.SAME_STEP, cuts), single(cuts)
+    for collected in (ours, theirs):
+        collected.rollout.steps(37, goes_on=False)
+        assert collected.segments[-1].end_of_iteration and not any(s.deferred for s in collected.segments[-3:])
+    assert_same_lanes(ours, theirs)
+
+
+@pytest.mark.parametrize("cuts", CUTS)
 def test_where_lanes_begin_with_the_next_step_each_lane_has_the_same_segments(cuts):
     ours, theirs = batched(AutoresetMode.NEXT_STEP, cuts), single(cuts)
     ours.rollout.steps(1000)

@@ -1,6 +1,7 @@
 """Episodes run one after another or side by side: which are run, what is stored of them, who sees them."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -443,6 +444,19 @@ def test_steps_go_on_in_the_same_episodes_and_exactly_so_many_are_handed_over(tm
         length or HORIZON for length, count in zip(lengths, whole, strict=True) for _ in range(count)
     ), "an episode's statistics are those of the whole episode"
     assert len(actor.resets) == sum(segment.starts_episode for segment in worker.segments)
+
+
+@pytest.mark.parametrize("lengths", [(None,), (3, 7), (2, 11, None)], ids=str)
+@pytest.mark.parametrize("count", [3, 25])
+def test_where_no_steps_follow_samples_start_at_all_of_them(tmp_path, lengths, count):
+    starts = {}
+    for goes_on in (True, False):
+        worker = WorkerOfRing(tmp_path / str(goes_on))
+        builder = functools.partial(SegmentBuilder, LAYOUT, 30, worker.send, look_ahead=4)
+        Rollout(make_envs(*lengths), ScriptedActor(), new_builder=builder).steps(count, goes_on=goes_on)
+        assert worker.ring.env_steps == count and worker.segments[-1].end_of_iteration
+        starts[goes_on] = sum(segment.num_starts for segment in worker.segments)
+    assert starts[True] < starts[False] == count
 
 
 def test_a_fault_costs_none_of_the_steps_that_are_to_be_collected(tmp_path):

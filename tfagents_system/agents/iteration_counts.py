@@ -28,6 +28,12 @@ def most_updates_per_env_step(params: Any) -> float:
     return float(ratio)
 
 
+def least_updates_per_env_step(params: Any) -> float | None:
+    """Updates for each environment step that workers wait for, with `asynchronous`; None: they wait for none."""
+    least: float | None = params.min_updates_per_env_step if params.asynchronous else None
+    return least
+
+
 def ratio_of_run(params: Any) -> float | None:
     """Updates for each environment step, in lock-step or at most; None: an iteration's number of updates is fixed."""
     return most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)

@@ -244,6 +244,12 @@ def is_discrete(spec: Any) -> bool:
     return np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)).kind in "iu"
 
 
+def is_finite(action: Any) -> bool:
+    """Whether one leaf of an action has no NaN or infinity; what holds no numbers is for others to refuse."""
+    array = np.asarray(action)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
 def in_words(actions: LeafActions) -> str:
     """For a message: `(3,) in [-1, 1]`, or the number of actions."""
     spec = actions.environment_spec

@@ -1,4 +1,4 @@
-"""Pictures made smaller for a policy: crop, area resize, grayscale. NumPy alone."""
+"""Pictures made smaller for a policy: crop, area resize, grayscale. NumPy and Gymnasium alone."""
 
 from __future__ import annotations
 

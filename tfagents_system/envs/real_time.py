@@ -174,7 +174,8 @@ class RealTimeEnvironment(gymnasium.Env):
         if not self._is_running:
             raise RuntimeError("no episode is under way: call reset() first")
         began = self._clock.now()
-        self.times.add[INFERENCE](began - self._returned_at)
+        if not self._is_waiting:  # Else it was a pause, not the policy.
+            self.times.add[INFERENCE](began - self._returned_at)
         observation, reward, terminated, info = self._finish_time_step()
         self.times.add[JOIN](self._clock.now() - began)
         self._steps += 1

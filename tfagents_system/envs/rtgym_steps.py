@@ -28,8 +28,14 @@ class _RtgymSteps:
         self._sent_at: float | None = None
         self._returned_at = 0.0
         self._is_first = False  # The next action is the one of reset(), which may be late.
-        self._reset, self._step, self._begin_time_step = env.reset, env.step, env._update_timestamps
-        env.reset, env.step, env._update_timestamps = self.reset, self.step, self.begin_time_step
+        self._is_paused = False  # Since the last step.
+        self._reset, self._step, self._begin_time_step, self._wait = (
+            env.reset,
+            env.step,
+            env._update_timestamps,
+            env.wait,
+        )
+        env.reset, env.step, env._update_timestamps, env.wait = self.reset, self.step, self.begin_time_step, self.wait
         env.is_evaluation, env.take_metrics = False, self.take_metrics
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -37,14 +43,19 @@ class _RtgymSteps:
             options = {**(options or {}), EVALUATION: True}
         self._is_first = True
         found = self._reset(seed=seed, options=options)
-        self._returned_at = time.perf_counter()
+        self._is_paused, self._returned_at = False, time.perf_counter()
         return found
 
     def step(self, action: Any) -> Any:
-        self._times.add[INFERENCE](time.perf_counter() - self._returned_at)
+        if not self._is_paused:
+            self._times.add[INFERENCE](time.perf_counter() - self._returned_at)
         found = self._step(action)
-        self._returned_at = time.perf_counter()
+        self._is_paused, self._returned_at = False, time.perf_counter()
         return found
+
+    def wait(self) -> None:
+        self._is_paused = True
+        self._wait()
 
     def begin_time_step(self) -> None:
         """Called by rtgym when an action was sent, in its own thread."""

@@ -24,7 +24,8 @@ class StepTimes:
     time_step     from one action sent to the next
     step          of step()
     join          of waiting in step() for the end of the running time step
-    inference     from the return of step() or reset() to the next step(): whatever the caller does
+    inference     from the return of step() or reset() to the next step(): whatever the caller does, unless the device
+                  was told to wait in between
     send_control  of the interface's send_control()
     retrieve_obs  of the interface's get_obs_rew_terminated_info()
     send_delay    from the end of a time step to the next action sent

@@ -11,7 +11,7 @@ from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.action_history import ActionHistory
-from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.actions import actions_of, is_finite
 from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
@@ -134,9 +134,18 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         return self._advance(taken)
 
     def step_in_environment_units(self, action: Any) -> ts.TimeStep:
-        """Like `step`, with an action within the environment's own bounds, as policies on disk return it."""
+        """Like `step`, with an action within the environment's own bounds, as policies on disk return it.
+
+        Raises:
+          UserError: The action is not finite.
+        """
         if self._is_over:
             return self.reset()
+        if not all(map(is_finite, tree.flatten(action))):
+            raise UserError(
+                f"the policy's action is not finite ({action}) at {self.position}: its training has diverged, play an "
+                "earlier checkpoint or another policy"
+            )
         if self._history is not None:
             self._history.add(tree.map_structure(lambda leaf, own: leaf.to_agent(own), self.actions, action))
         self._current_time_step = self._advance(self._as_taken(action))

@@ -175,7 +175,14 @@ def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
         return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
     fixed = FixedPolicy(policy, env.actions)
     fixed.reset()
-    return lambda time_step: fixed.actions({0: time_step}, greedy=True)[0]
+
+    def drive(time_step: Any) -> Any:
+        try:
+            return fixed.actions({0: time_step}, greedy=True)[0]
+        except FloatingPointError as error:
+            raise UserError(str(error)) from None
+
+    return drive
 
 
 def _episode(env: Any, drive: Callable[[Any], Any]) -> Iterator[Driven]:

@@ -10,6 +10,7 @@ import tree
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.actions import is_finite
 from tfagents_system.policies.parts_of_observation import parts_for
 from tfagents_system.policies.policy_interface import WorkerPolicy
 
@@ -34,6 +35,7 @@ class FixedPolicy(WorkerPolicy):
         self.chosen = self.inexact = 0
         self._states: list[Any] = [()] * num_envs
         is_from_disk = isinstance(policy, py_policy.PyPolicy)
+        self._source = "the policy from disk" if is_from_disk else "the expert (expert_policy_ctor)"
         self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -47,12 +49,19 @@ class FixedPolicy(WorkerPolicy):
         return {env: self._action(env, time_step) for env, time_step in time_steps.items()}
 
     def _action(self, env: int, time_step: ts.TimeStep) -> Any:
+        """The agent's action.
+
+        Raises:
+          FloatingPointError: The policy's own is not finite.
+        """
         if isinstance(self._policy, py_policy.PyPolicy):
             seen = parts_for(time_step.observation, self._policy.time_step_spec.observation)
             step = self._policy.action(time_step._replace(observation=seen), self._states[env])
             self._states[env], action = step.state, step.action
         else:
             action = self._policy(time_step.observation)
+        if not all(map(is_finite, tree.flatten(action))):
+            raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
         self.chosen += 1
         is_exact = tree.map_structure(lambda leaf, own: leaf.is_exact(own), self._actions, action)
         self.inexact += not all(tree.flatten(is_exact))

@@ -23,7 +23,8 @@ class Evaluated(NamedTuple):
 
     Attributes:
       version: Iterations that it was trained for.
-      train_step, env_steps: When it was published; `env_steps` is None where an earlier process did that.
+      train_step, env_steps: When it was published, as the last iteration's end has counted them; `env_steps` is None
+        where an earlier process did that.
       summary: Columns of metrics. Where the trainer does not wait, `eval_left_out` counts evaluations that were due
         since the one before and did not take place.
     """
@@ -55,7 +56,8 @@ class PolicyEvaluations:
         self._period = Period.of(params, "eval")
         self._role = role
         self._straggler_secs = straggler_secs
-        self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
+        # version -> (train step, env steps, evaluations that were due by then)
+        self._published_at: dict[int, tuple[int, int, int]] = {}
         self.is_awaited = not params.asynchronous and (role.deterministic or not role.slots.evaluators)
 
     def begin(self) -> None:
@@ -63,8 +65,10 @@ class PolicyEvaluations:
         self._gathered = Evaluations(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)
         self.version, env_steps = last_evaluated(self._role.paths)
         self._over = self.version  # The newest policy whose evaluation is over.
-        # Periods that had passed: of the newest one in the metrics; published to be evaluated.
-        self._logged = self._published = self._period.passed(self.version, env_steps)
+        passed = self._period.passed(self.version, env_steps)
+        self._published = passed  # Periods that had passed when a policy was published to be evaluated.
+        self._reached = self.version, passed
+        self._due = self._logged = 0  # Evaluations since then: that were due; and by the newest one in the metrics.
         self.arrays: list[np.ndarray] = []
         self._began = 0.0
 
@@ -80,11 +84,18 @@ class PolicyEvaluations:
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         return self._period.passed(version, env_steps) > self._published or (is_last and version > self.version)
 
+    def reach(self, version: int, env_steps: int) -> None:
+        """The end of an iteration: evaluations that are due are counted, one for each iteration at most."""
+        before, passed_before = self._reached
+        passed = max(passed_before, self._period.passed(version, env_steps))
+        self._due += min(version - before, passed - passed_before)
+        self._reached = version, passed
+
     def start(self, version: int, arrays: list[np.ndarray], train_step: int, env_steps: int) -> None:
         """A policy is published to be evaluated."""
         self.version, self.arrays, self._began = version, arrays, time.monotonic()
         self._published = self._period.passed(version, env_steps)
-        self._published_at[version] = (train_step, env_steps)
+        self._published_at[version] = (train_step, env_steps, self._due)
 
     def add(self, report: Report) -> None:
         """Takes a worker's report."""
@@ -98,12 +109,11 @@ class PolicyEvaluations:
         """Those that are complete, each once; it counts as over when it is taken."""
         for version, reports in self._gathered.pop_ready():
             summary = summarize("eval", reports)
-            train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
             # The steps of a policy that an earlier process has published are not known.
-            passed = max(self._logged, self._period.passed(version, -1 if env_steps is None else env_steps))
+            train_step, env_steps, due = self._published_at.pop(version, (reports[0].train_step, None, self._logged))
             if not self.is_awaited:
-                summary["eval_left_out"] = max(0, passed - self._logged - 1)
-            self._logged, self._over = passed, max(self._over, version)
+                summary["eval_left_out"] = max(0, due - self._logged - 1)
+            self._logged, self._over = max(self._logged, due), max(self._over, version)
             yield Evaluated(version, train_step, env_steps, summary)
 
     def leave_out_gone(self, since: float | None = None, wait_secs: float = 0.0) -> bool:

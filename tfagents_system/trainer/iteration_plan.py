@@ -26,6 +26,7 @@ class IterationPlan:
       num_iter: Iterations of the run.
       updates_per_iter: Of each; None: experience decides.
       ratio: Updates for each environment step; None: no ratio.
+      least_ratio: Those that workers wait for; None: they never do.
       offline_updates: Of the iteration `tables.OFFLINE` before the first, where the state begins with it.
 
     Attributes:
@@ -40,6 +41,7 @@ class IterationPlan:
         updates_per_iter: int | None,
         ratio: float | None = None,
         offline_updates: int = 0,
+        least_ratio: float | None = None,
     ) -> None:
         self._state = state
         self._train_step = train_step
@@ -47,12 +49,13 @@ class IterationPlan:
         self._updates_per_iter = updates_per_iter
         self._ratio = ratio
         self._offline_updates = offline_updates
+        self._least_ratio = least_ratio
         self.total = self._planned
 
     def begin(self) -> None:
         """The current iteration is asked for, from its start or from where a stop has left it."""
         self.total = self._planned
-        self._follow_ratio()
+        self._follow_ratios()
 
     @property
     def is_offline(self) -> bool:
@@ -64,12 +67,20 @@ class IterationPlan:
         """Updates of the current iteration, as far as it is known before its experience has come."""
         return self._offline_updates if self.is_offline else self._updates_per_iter
 
-    def _follow_ratio(self) -> None:
-        """A ratio that was changed counts from the last iteration's end on: what came before has had its updates."""
+    def _follow_ratios(self) -> None:
+        """Ratios that were changed count from the last iteration's end on: what came before has had its updates."""
+        state, steps = self._state, self._state.end_policy_steps
+        if steps and (self._ratio, self._least_ratio) != (state.ratio, state.least_ratio):
+            state.paced_from_update, state.paced_from_step = state.iteration_start, steps
+            if self._ratio is not None and self._ratio != state.ratio:
+                state.ratio_offset = updates_due(steps, self._ratio) - state.iteration_start
+        state.ratio, state.least_ratio = self._ratio, self._least_ratio
+
+    @property
+    def paced(self) -> tuple[int, int]:
+        """Updates and policy steps since the run has its ratios: as `tables.Progress` tells them."""
         state = self._state
-        if self._ratio is not None and self._ratio != state.ratio and state.end_policy_steps:
-            state.ratio_offset = updates_due(state.end_policy_steps, self._ratio) - state.iteration_start
-        state.ratio = self._ratio
+        return self._train_step() - state.paced_from_update, state.policy_steps - state.paced_from_step
 
     def request(self, session: int, iteration: int) -> tables.Request | None:
         """Asks for what is left of the current iteration, or for the next one.

@@ -93,9 +93,9 @@ class Learner:
         return TrainerState(
             iteration=OFFLINE if offline else 0,
             ratio_offset=-offline,
+            paced_from_update=offline,
             env_steps=steps,
             end_env_steps=steps,
-            earlier_end_env_steps=steps if steps else -1,
         )
 
     @property

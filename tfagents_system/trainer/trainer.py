@@ -14,7 +14,12 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import (
+    least_updates_per_env_step,
+    offline_updates,
+    ratio_of_run,
+    updates_per_iter,
+)
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
 from tfagents_system.run_files.agent_start import start_of_run
@@ -51,7 +56,6 @@ class Trainer:
     """
 
     _sharings: tuple[Sharing, ...] = ()  # Of the next iterations' steps, as the newest block has them.
-    _policy_steps = 0  # Environment steps after the first random ones, likewise.
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -61,7 +65,8 @@ class Trainer:
         learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
         self._state = learner.state
         counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
-        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts)
+        least = least_updates_per_env_step(params)
+        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts, least)
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
@@ -193,7 +198,7 @@ class Trainer:
             block = self._next_block(iteration, plan.done)
             is_news, count = plan.total is None, plan.take(block)
             self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
-            self._sharings, self._policy_steps = block.sharings, self._state.policy_steps
+            self._sharings = block.sharings
             self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
@@ -207,7 +212,7 @@ class Trainer:
         for part in self._publisher.parts(self._learner.train_step, count):
             with self._shares.spend("updates"):
                 losses = self._update([array[part] for array in block.arrays])
-            self._log.training_row.add_losses(losses)
+            self._log.training_row.add_losses(losses, part.stop - part.start)
             self._log.tell_callbacks("updates", losses)
             if self._publisher.is_due(self._learner.train_step) and not (
                 self._plan.is_complete or self._plan.is_offline
@@ -219,7 +224,7 @@ class Trainer:
         if block.held_out:
             with self._shares.spend("validation"):
                 measured = self._update.measure([array[block.count :] for array in block.arrays])
-            self._log.training_row.add_losses(measured, "validation/")
+            self._log.training_row.add_losses(measured, block.held_out, "validation/")
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
         def while_waiting() -> None:
@@ -245,6 +250,7 @@ class Trainer:
         evaluated (`PolicyEvaluations.is_awaited`).
         """
         version, evaluations = self._state.iteration, self._evaluations
+        evaluations.reach(version, self._state.end_env_steps)
         is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
         if is_due and evaluations.is_awaited:
             self._wait_for_evaluation()
@@ -255,17 +261,15 @@ class Trainer:
             self._learner.follow_schedules()
             arrays = self._learner.read_policy(self._session)
             if is_evaluated:
-                evaluations.start(version, arrays, self._learner.train_step, self._state.env_steps)
+                evaluations.start(version, arrays, self._learner.train_step, self._state.end_env_steps)
                 self._evaluated_checkpoints.write(version)
             self._publisher.publish(arrays, arrays if is_evaluated else None, self._progress())
 
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
-        steps, agents = self._policy_steps, self._role.agents_before
-        return tables.Progress(
-            self._session, iteration, train_step, to_evaluate, self._sharings, policy_steps=steps, agents_before=agents
-        )
+        paced, agents = self._plan.paced, self._role.agents_before
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings, *paced, agents)
 
     # Evaluations.
 

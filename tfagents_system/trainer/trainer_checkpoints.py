@@ -51,6 +51,8 @@ class TrainerState:
         them; and when the last iteration ended.
       ratio, ratio_offset: Updates per step that the run has now; and updates that count as done beside those that are,
         since the ratio was another one before.
+      least_ratio: `min_updates_per_env_step` that the run has now.
+      paced_from_update, paced_from_step: Updates and policy steps at which it got these two ratios.
       matmul_precision: What `auto` has chosen at the first start; None before that.
     """
 
@@ -76,6 +78,9 @@ class TrainerState:
     end_policy_steps: int = 0
     ratio: float | None = None
     ratio_offset: int = 0
+    least_ratio: float | None = None
+    paced_from_update: int = 0
+    paced_from_step: int = 0
     periodic: list[int] = dataclasses.field(default_factory=list)
 
 

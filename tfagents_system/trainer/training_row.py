@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class TrainingRow:
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
-        self._losses: dict[str, list[float]] = collections.defaultdict(list)
+        self._losses: dict[str, list[tuple[float, int]]] = collections.defaultdict(list)
         self._reports: list[Report] = []
         self._policy_ages: list[int] = []
         self._since: tuple[float, int, int] | None = None  # (time, train step, env steps) of the last row
@@ -38,10 +38,10 @@ class TrainingRow:
         """Rates are counted from the first call after a start or `clear`; later ones do nothing."""
         self._since = self._since or (time.monotonic(), train_step, env_steps)
 
-    def add_losses(self, losses: Mapping[str, float], prefix: str = "") -> None:
-        """The losses of a block."""
+    def add_losses(self, losses: Mapping[str, float], count: int, prefix: str = "") -> None:
+        """The mean losses of so many minibatches."""
         for name, value in losses.items():
-            self._losses[prefix + name].append(value)
+            self._losses[prefix + name].append((value, count))
 
     def add_report(self, report: Report, policy_age_updates: int | None = None) -> None:
         """Episodes that a worker has collected, and how many updates its policy is behind; None is not logged."""
@@ -51,7 +51,7 @@ class TrainingRow:
 
     def clear(self) -> None:
         """Training goes back: what was measured is no longer meant."""
-        self._losses.clear()
+        self._forget()
         self._since = None
 
     def take(self, iteration: int, train_step: int, env_steps: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class TrainingRow:
             "updates_per_s": (train_step - last_step) / max(1e-9, now - since),
             "env_steps_per_s": (env_steps - last_env_steps) / max(1e-9, now - since),
         }
-        row.update({name: float(np.mean(values)) for name, values in self._losses.items() if name != "loss"})
+        row.update({name: _mean(values) for name, values in self._losses.items() if name != "loss"})
         if (log_alpha := getattr(self._agent, "_log_alpha", None)) is not None:
             row["alpha"] = float(np.exp(log_alpha.numpy()))
         if (scale := getattr(self._agent, "reward_scale", None)) is not None:
@@ -77,7 +77,15 @@ class TrainingRow:
             self.curriculum = self._reports[-1].curriculum
         row.update({f"curriculum/{name}": value for name, value in self.curriculum.items()})
         self._since = (now, train_step, env_steps)
+        self._forget()
+        return row
+
+    def _forget(self) -> None:
         self._losses.clear()
         self._reports.clear()
         self._policy_ages.clear()
-        return row
+
+
+def _mean(weighted: Sequence[tuple[float, int]]) -> float:
+    values, counts = zip(*weighted, strict=True)
+    return float(np.average(values, weights=counts))

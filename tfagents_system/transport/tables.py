@@ -303,9 +303,10 @@ class Progress:
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
       sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
         share them.
-      memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
-      policy_steps: Environment steps after the first random ones, as the trainer's newest block has counted them.
+      paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
+        trainer's newest block has counted them, since the run has the ratios of both that it has now.
       agents_before: How often the run's agent was replaced: a worker of an earlier one starts anew.
+      memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
     """
 
     session: int
@@ -313,13 +314,15 @@ class Progress:
     train_step: int
     eval_iteration: int
     sharings: tuple[Sharing, ...] = ()
-    memory: tuple[int, int] = (0, 0)
-    policy_steps: int = 0
+    paced_updates: int = 0
+    paced_steps: int = 0
     agents_before: int = 0
+    memory: tuple[int, int] = (0, 0)
 
     def to_wire(self) -> list[np.ndarray]:
-        row = (self.session, self.iteration, self.train_step, self.eval_iteration, *self.memory, self.policy_steps)
-        return [np.array([*row, self.agents_before], np.int64), *(sharing.to_row() for sharing in self.sharings)]
+        row = [self.session, self.iteration, self.train_step, self.eval_iteration]
+        row += [self.paced_updates, self.paced_steps, self.agents_before, *self.memory]
+        return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
@@ -328,15 +331,14 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, iteration, train_step, eval_iteration, *memory, policy_steps, agents_before = _only_array(
-            arrays[:1], np.int64, 8
-        ).tolist()
+        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays[:1], np.int64, 9).tolist()
+        session, iteration, train_step, eval_iteration = ids
         try:
             sharings = tuple(map(Sharing.from_row, arrays[1:]))
         except ValueError as error:
             raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        where = (memory[0], memory[1])
-        return cls(session, iteration, train_step, eval_iteration, sharings, where, policy_steps, agents_before)
+        where = (pid, descriptor)
+        return cls(session, iteration, train_step, eval_iteration, sharings, updates, steps, agents, where)
 
 
 @dataclasses.dataclass(frozen=True)

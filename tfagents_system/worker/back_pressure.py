@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tfagents_system.agents.iteration_counts import updates_per_iter
+from tfagents_system.agents.iteration_counts import least_updates_per_env_step, updates_per_iter
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.tables import Progress
 
@@ -24,7 +24,7 @@ class BackPressure:
     """
 
     def __init__(self, params: TrainParamsBase, clock: Callable[[], float] = time.monotonic) -> None:
-        self._least = params.min_updates_per_env_step if params.asynchronous else None
+        self._least = least_updates_per_env_step(params)
         self._under_way = updates_per_iter(params) or 0
         self._clock = clock
         self._progress: Progress | None = None
@@ -36,8 +36,8 @@ class BackPressure:
             return False
         if progress != self._progress:
             self._progress, self._steps_then, self._until = progress, steps, self._clock() + _MOST_SECS
-        counted = progress.policy_steps + steps - self._steps_then
-        is_held = progress.train_step + self._under_way < self._least * counted
+        counted = progress.paced_steps + steps - self._steps_then
+        is_held = progress.paced_updates + self._under_way < self._least * counted
         if is_held and self._clock() >= self._until:
             self._until = self._clock() + _MOST_SECS
             return False

@@ -107,7 +107,7 @@ class BatchedRollout:
                 self._start(step, count - len(ended))
         return ended
 
-    def steps(self, count: int) -> list[Episode]:
+    def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
         """Hands over exactly `count` steps of all lanes together; see Rollout.steps."""
         ended: list[Episode] = []
         with self._handing_over():
@@ -125,10 +125,10 @@ class BatchedRollout:
                 counted, self._waiting = self._waiting[:count], self._waiting[count:]
                 count -= len(counted)
                 self._columns.uncounted = frozenset(self._waiting.tolist())
-                ended += self._count(self._step, counted, is_last_step=not count)
+                ended += self._count(self._step, counted, is_last_step=not count, goes_on=goes_on)
         return ended
 
-    def _count(self, step: BatchStep, lanes: np.ndarray, *, is_last_step: bool) -> list[Episode]:
+    def _count(self, step: BatchStep, lanes: np.ndarray, *, is_last_step: bool, goes_on: bool) -> list[Episode]:
         """The steps of these lanes belong to this call; returns the episodes that ended with them."""
         ended: list[Episode] = []
         over = lanes[step.is_last[lanes]] if step.is_last.any() else lanes[:0]
@@ -138,7 +138,11 @@ class BatchedRollout:
             ended.append(self._end(lane, end_of_iteration=is_last))
             self._on_episode(ended[-1])
         for number, episode in enumerate(going_on, 1):
-            episode.pause(end_of_iteration=number == len(going_on))
+            is_last = number == len(going_on)
+            if goes_on:
+                episode.pause(end_of_iteration=is_last)
+            else:
+                episode.finish(ends_episode=False, end_of_iteration=is_last)
         if not len(self._waiting):
             self._start(step, self._num_lanes)
             self._step = None

@@ -107,8 +107,9 @@ class Collector:
             self.collect_episodes(INIT_ITERATION, count, actor)
             return
         self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
-        self.collect_steps(INIT_ITERATION, count, actor)
-        if self._params.env_steps_per_iter is None or self._journaled is not None:
+        goes_on = self._params.env_steps_per_iter is not None and self._journaled is None
+        self.collect_steps(INIT_ITERATION, count, actor, goes_on=goes_on)
+        if not goes_on:
             self._rollout = None
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
@@ -141,8 +142,14 @@ class Collector:
             first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
             self._journaled.follow(rollout, iteration, first_number)
 
-    def collect_steps(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
+    def collect_steps(self, iteration: int, count: int, actor: Actor, *, goes_on: bool = True) -> list[Episode]:
         """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
+
+        Args:
+          iteration: Of the steps.
+          count: How many.
+          actor: Chooses the actions.
+          goes_on: Whether the episodes that are under way then go on.
 
         Returns:
           Those that ended.
@@ -158,7 +165,7 @@ class Collector:
         if self._journaled is not None:
             self._journaled.begin(iteration)
         with self._collecting(iteration):
-            return self._rollout.steps(count)
+            return self._rollout.steps(count, goes_on=goes_on)
 
     def give_up_episodes(self) -> None:
         """The episodes under way do not go on: something else happens in their environments. Their steps are sent."""

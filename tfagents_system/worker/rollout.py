@@ -112,10 +112,11 @@ class Rollout:
                 self._answer_faults()
         return ended
 
-    def steps(self, count: int) -> list[Episode]:
+    def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
         """Runs exactly `count` steps, of all environments together, and hands all of them over.
 
-        Episodes under way continue in the next call. Returns those that ended in this one.
+        Episodes under way continue in the next call; without `goes_on` there is none, and samples may start at their
+        last steps. Returns those that ended in this one.
         """
         if self._whole_episodes:
             return self._whole_episodes_of(count)
@@ -131,7 +132,8 @@ class Rollout:
                     ended.append(run.end(end_of_iteration=is_last))
                     self._on_episode(ended[-1])
                 for number, run in enumerate(paused, 1):
-                    run.pause(end_of_iteration=number == len(paused))
+                    hand_over = run.pause if goes_on else run.break_off
+                    hand_over(end_of_iteration=number == len(paused))
                 self._answer_faults()
         return ended
 
@@ -352,10 +354,10 @@ class _Running:
             self.record.end(episode)
         return episode
 
-    def break_off(self) -> None:
-        """Hands over the steps so far."""
+    def break_off(self, *, end_of_iteration: bool = False) -> None:
+        """Hands over the steps so far; the episode does not continue."""
         if self._builder:
-            self._builder.finish(ends_episode=False, end_of_iteration=False)
+            self._builder.finish(ends_episode=False, end_of_iteration=end_of_iteration)
 
     def _observe(self, action: Any, next_time_step: ts.TimeStep) -> None:
         step = trajectory.from_transition(self.time_step, policy_step.PolicyStep(action), next_time_step)

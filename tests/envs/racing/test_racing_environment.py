@@ -110,6 +110,22 @@ def test_ends():
     assert not any(free.step(NOTHING)[2] for _ in range(120))
 
 
+@pytest.mark.parametrize("beyond", [6.3, 6.35, 8.0, 40.0])
+def test_leaving_the_road_ends_an_episode_however_far_that_may_be(beyond):
+    env = build(track=ONE, off_track_metres=beyond)
+    road, half_width = env.track.road, env.track.width / 2.0
+    outside = road.mean(axis=0) + [0.0, 300.0]  # No stretch of the road is nearer than the one above the middle.
+    nearest = road[np.linalg.norm(road - outside, axis=1).argmin()]
+    away = (outside - nearest) / np.linalg.norm(outside - nearest)
+    for metres, is_over in ((beyond - 0.3, False), (beyond + 0.3, True), (beyond + 100.0, True)):
+        env.reset()
+        snapshot = env.snapshot()
+        x, y = nearest + (half_width + metres) * away
+        snapshot.car = snapshot.car._replace(x=float(x), y=float(y), forward=0.0)
+        env.restore(snapshot)
+        assert env.step(NOTHING)[4]["end"] == (OFF_TRACK if is_over else ""), metres
+
+
 def test_grass_slows_down():
     env = build(track=ONE, off_track_metres=None)
     speeds = []

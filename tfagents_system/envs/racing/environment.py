@@ -280,7 +280,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now, beyond, stuck = self._now, self._settings.off_track_metres, self._settings.stuck_secs
         if now.zone >= self._finish:
             return FINISHED
-        if beyond is not None and self.track_map.edge_metres_at(now.car.x, now.car.y) < -beyond:
+        if beyond is not None and self.track_map.is_beyond(now.car.x, now.car.y, beyond):
             return OFF_TRACK
         if stuck is not None and now.steps_in_zone * STEP_SECS >= stuck:
             return STUCK

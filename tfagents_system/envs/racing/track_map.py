@@ -42,6 +42,7 @@ class TrackMap:
         self.edge = self.edge.astype(np.int8)
         self.looks = _looks(track, self.edge, nearest)
         self._highest = (columns - 1, rows - 1)
+        self._road, self._half_width = track.road, track.width / 2.0
 
     def cells(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Flat indices of the cells nearest to places, for `take`; those at the border of the map for places beyond.
@@ -78,6 +79,14 @@ class TrackMap:
         if 0 <= column <= self._highest[0] and 0 <= row <= self._highest[1]:
             return self.edge.item(column, row) * EDGE_UNIT_METRES
         return -REACH_METRES
+
+    def is_beyond(self, x: float, y: float, metres: float) -> bool:
+        """Whether a place is more than so many metres beside the road: where the raster ends, by the road itself."""
+        edge = self.edge_metres_at(x, y)
+        if edge > -REACH_METRES or metres < REACH_METRES:
+            return edge < -metres
+        distance = np.sqrt(np.square(self._road - (x, y)).sum(axis=1).min())
+        return bool(distance - self._half_width > metres)
 
 
 def _distances(
