@@ -325,11 +325,9 @@ class Inspector:
         run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         # One on scratch is copied to the run directory.
+        aside = self._paths.exp_dir if self._run is None else None
         for folder in dict.fromkeys((self._paths.replay, replay_dir)) if has_ring else ():
-            # What a run that is moved aside has reserved stays reserved.
-            is_aside = self._run is None and folder.is_relative_to(self._paths.exp_dir)
-            reserved_bytes = 0 if is_aside else resources.reserved_bytes(folder)
-            needed[folder] = ("replay buffer", max(0, ring_bytes - reserved_bytes))
+            needed[folder] = ("replay buffer", resources.bytes_to_reserve(ring_bytes, folder, aside))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
         kept = made or (self._run.prior_data if self._run is not None else None)
         prior_bytes = resources.size_bytes(kept) if kept is not None else 0
