@@ -10,6 +10,7 @@ import pytest
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import policy_step
 
+from tests.support.tracks_driven import Tracks
 from tfagents_system.envs import loading
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.playing import play
@@ -32,16 +33,7 @@ def test_played_episodes_are_those_of_an_evaluation_in_their_order(
 
     class Race(racing.TrainParams):
         def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
-            env = super().env_ctor(*args, **kwargs)
-            whole, begun = env.step, env.reset
-            env.reset = lambda **options: (tracks.append(""), begun(**options))[1]
-
-            def step(action: Any) -> Any:
-                tracks[-1] = env.track.name
-                return whole(action)
-
-            env.step = step
-            return env
+            return Tracks(super().env_ctor(*args, **kwargs), tracks)
 
     curriculum = {"friction": {"iters": [0], "range": [0.9, 0.9], "apply_to_eval": True}}
     params = Race({"horizon": 3, "racing": {"observations": ["motion"]}, "curriculum": curriculum})
@@ -49,7 +41,6 @@ def test_played_episodes_are_those_of_an_evaluation_in_their_order(
         policy = Braking(env)
     monkeypatch.setattr(play, "_load_policy", lambda path: policy)
     monkeypatch.setattr(play, "_iteration", lambda params, path, policy: 0)
-    tracks.clear()
     episodes = play.play(params, tmp_path, 6, seed=0, on_episode=lambda k, episode: None)
-    assert [track for track in tracks if track] == [f"closed/held_out/{k}" for k in (0, 1, 2, 3, 4, 0)]
+    assert tracks == [f"closed/held_out/{k}" for k in (0, 1, 2, 3, 4, 0)]
     assert len(episodes) == 6

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import CounterEnv, FakeParams
+from tests.support.tracks_driven import Tracks
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.report.episodes import Episode, eval_episodes
@@ -67,24 +68,6 @@ class ToldParams(FakeParams):
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         return Told(self.log, self.faults)
-
-
-class Tracks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Notes the track of each episode at its first step."""
-
-    def __init__(self, env: Any, log: list[str]) -> None:
-        super().__init__(env)
-        self._log, self._is_new = log, False
-
-    def reset(self, **kwargs: Any) -> Any:
-        self._is_new = True
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        if self._is_new:
-            self._log.append(self.env.unwrapped.track.name)  # type: ignore[attr-defined]
-        self._is_new = False
-        return self.env.step(action)
 
 
 class Race(racing.TrainParams):
