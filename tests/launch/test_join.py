@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -27,8 +28,10 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_params_class
 
 HERE = "this_machine"
 
@@ -200,6 +203,39 @@ def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
     assert (variables.envs_per_worker, variables.seed) == (3, 5)
     assert variables.collect_worker_cpus == 1, "that is this machine's"
     assert (variables.reverb_cpus, variables.train_cpus, variables.reverb_port) == (0, 0, None)
+
+
+def test_what_is_beside_the_params_comes_with_them(
+    running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's paths may be those of another machine."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    there = "/machine/of/the/run/mine.py"
+    run = json.loads(running.run_json.read_text()) | {"params_source": there, "params_kept": there}
+    running.run_json.write_text(json.dumps(run))
+    running.params_folder.mkdir()
+    (running.params_folder / "beside_joined.py").write_text("VALUE = 7\n")
+    (running.params_folder / "__pycache__").mkdir()
+    running.params.write_text(
+        "import beside_joined\nfrom tfagents_system.train_params_base import TrainParamsBase\n\n"
+        "class TrainParams(TrainParamsBase):\n    num_iter = beside_joined.VALUE\n"
+        "    def env_ctor(self, *args, seed=None, **kwargs): ...\n"
+    )
+    running.config.write_text("{}")
+    running.specs.write_bytes(b"specs")
+    target = Target("localhost:8123", None, None, running)
+    inputs = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs()
+    own = RunPaths(running.joined / HERE)
+    own.params_folder.mkdir(parents=True)
+    (own.params_folder / "of_an_earlier_join.py").write_text("")
+    own.overrides.write_text("{}")
+    inputs.write(own)
+    assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
+    assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
+    assert own.specs.read_bytes() == b"specs" and not own.overrides.exists()
+    shutil.rmtree(running.params_folder)
+    JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs().write(own)
+    assert not own.params_folder.exists(), "the run keeps none"
 
 
 def test_two_joins_at_once_have_folders_of_their_own(tmp_path: Path) -> None:

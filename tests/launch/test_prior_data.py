@@ -16,6 +16,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.launch import prepare, prior_checks, resources
+from tfagents_system.launch.preparation import Preparation
+from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.stored_ring import StoredRing
@@ -102,6 +104,34 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     assert prepare.prepare(environ, None)
     assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
+
+
+def test_a_fresh_run_needs_what_the_one_that_is_moved_aside_keeps(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, memory = list[dict[Path, int]](), list[int]()
+
+    def check_disk(check: Check, needed: dict[Path, tuple[str, int]]) -> None:
+        disk.append({folder: num_bytes for folder, (_, num_bytes) in needed.items()})
+
+    monkeypatch.setattr(resources, "check_disk", check_disk)
+    monkeypatch.setattr(resources, "check_memory", lambda check, workers, own, ring, prior, **_: memory.append(prior))
+    (tmp_path / "mine" / "params.py").write_text(PARAMS.replace('"data/demos.npz"', "None"))
+    scratch = {**environ, "SAC_FORK_ROLES": "0", "SAC_REPLAY_DIR": str(tmp_path / "scratch")}
+    assert prepare.prepare(scratch, None)
+    paths = RunPaths(tmp_path / "run")
+    on_scratch = next(folder for folder in disk[0] if tmp_path / "scratch" in folder.parents)
+    for folder in (paths.replay, on_scratch, paths.prior_data):
+        folder.mkdir(parents=True)
+        (folder / "reward.bin").write_bytes(b"x" * 10_000_000)
+    for more in ({}, {EDITS: FRESH}):
+        preparation = Preparation(scratch | more, None)
+        preparation.run(None)
+        preparation.close()
+    assert disk[0][paths.replay] == disk[0][on_scratch] > 0
+    assert (disk[1][paths.replay], disk[1][on_scratch], memory[1]) == (0, 0, 10_000_000)
+    assert disk[2][paths.replay] == disk[0][paths.replay], "the other run's ring stays"
+    assert (disk[2][on_scratch], memory[2]) == (0, 0), "and the one on scratch is removed"
 
 
 def test_what_does_not_fit_is_refused_with_the_rest(environ: dict[str, str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -137,6 +138,37 @@ def test_at_most_as_many_as_there_are_places_run_at_once_and_one_failure_ends_no
     assert tasks[1].reason == "exit code 1: no luck" and "more" in tasks[1].log.read_text()
 
 
+SAVES = 'trap "touch $FOLDER/saved_$TASK; exit 75" TERM; touch $FOLDER/up_$TASK; while :; do sleep 0.05; done'
+
+
+def test_a_log_that_is_gone_and_a_start_that_fails_end_no_other_run(tmp_path: Path, stop: StopFlag) -> None:
+    (tmp_path / "try_task_2").write_text("in the way of its folder")
+    moved = "mv $FOLDER/try_task_1 $FOLDER/elsewhere; exit 1"
+    tasks = [task(tmp_path, 0, "sleep 0.5"), task(tmp_path, 1, moved), task(tmp_path, 2, ""), task(tmp_path, 3, "")]
+    assert run(tasks, stop)[0] == 1
+    assert [t.state for t in tasks] == [DONE, FAILED, FAILED, DONE]
+    assert tasks[1].reason == "exit code 1"
+    assert re.fullmatch(r"it can't be started: .*(Not a directory|File exists).*", tasks[2].reason)
+
+
+def test_after_a_fault_of_the_sweep_its_runs_save(
+    tmp_path: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfagents_system.launch.sweep_tasks._STOP_GRACE_SECS", 0.0)
+    stubborn = "trap '' TERM; touch $FOLDER/up_$TASK; while :; do sleep 0.05; done"
+    tasks = [task(tmp_path, 0, SAVES, save_secs=2.0), task(tmp_path, 1, stubborn, save_secs=0.5)]
+
+    def show(all_tasks: Sequence[Task]) -> None:
+        until(lambda: len(list(tmp_path.glob("up_*"))) == 2, 40.0, "up")
+        raise ZeroDivisionError
+
+    runner = TaskRunner(tasks, [Place(), Place()], stop, show)
+    with pytest.raises(ZeroDivisionError):
+        runner.run()
+    assert (tmp_path / "saved_0").exists() and not (tmp_path / "saved_1").exists()
+    assert {running.process.returncode for running in runner._running.values()} == {75, None}
+
+
 def test_all_done(tmp_path: Path, stop: StopFlag) -> None:
     assert run([task(tmp_path, number, "exit 0") for number in range(3)], stop)[0] == 0
 
@@ -158,8 +190,7 @@ def test_each_run_at_once_has_a_gpu_of_its_own(tmp_path: Path, stop: StopFlag) -
 
 
 def test_a_stop_is_handed_on_and_nothing_more_starts(tmp_path: Path, stop: StopFlag) -> None:
-    saves = 'trap "touch $FOLDER/saved_$TASK; exit 75" TERM; touch $FOLDER/up_$TASK; while :; do sleep 0.05; done'
-    tasks = [task(tmp_path, 0, saves), task(tmp_path, 1, saves), task(tmp_path, 2, saves)]
+    tasks = [task(tmp_path, number, SAVES) for number in range(3)]
 
     def stop_when_up() -> None:
         deadline = time.monotonic() + 20.0

@@ -325,10 +325,12 @@ class Inspector:
         run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         # One on scratch is copied to the run directory.
+        aside = self._paths.exp_dir if self._run is None else None
         for folder in dict.fromkeys((self._paths.replay, replay_dir)) if has_ring else ():
-            needed[folder] = ("replay buffer", max(0, ring_bytes - resources.reserved_bytes(folder)))
+            needed[folder] = ("replay buffer", resources.bytes_to_reserve(ring_bytes, folder, aside))
         made = self.found.prior_data  # None of an agent that goes on, which has it already.
-        prior_bytes = resources.size_bytes(made or self._paths.prior_data)
+        kept = made or (self._run.prior_data if self._run is not None else None)
+        prior_bytes = resources.size_bytes(kept) if kept is not None else 0
         if made is not None:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.

@@ -24,7 +24,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import ForkServer
-from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.join_ssh import fetch_run
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
@@ -34,7 +34,6 @@ from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervise import claim_cpus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import KINDS
 from tfagents_system.report.env_faults import fault_lines
@@ -211,7 +210,7 @@ def take_folder(joined: Path, host: str, claims: Claims) -> Path:
 
 def join(
     variables: RunVariables,
-    inputs: dict[str, bytes],
+    inputs: JoinInputs,
     num_iter: int,
     target: Target,
     claims: Claims,
@@ -222,7 +221,7 @@ def join(
 
     Args:
       variables: With the workers' own folder as run directory.
-      inputs: Files of the run, by name.
+      inputs: What they need of the run.
       num_iter: Of the params.
       target: The run.
       claims: What this process holds.
@@ -235,11 +234,8 @@ def join(
     paths = RunPaths(variables.exp_dir)
     with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs)
-        for name, content in inputs.items():
-            write_atomically(paths.exp_dir / name, content)
-        if paths.overrides.name not in inputs:
-            paths.overrides.unlink(missing_ok=True)
-        if paths.run_json.name not in inputs:
+        inputs.write(paths)
+        if paths.run_json.name not in inputs.files:
             run_directory.write_inputs(paths, variables, num_iter, Overrides.read(paths.overrides))
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.report.status import read_status
 from tfagents_system.run_files import run_directory
@@ -121,6 +123,34 @@ def _server_of(run: RunPaths, host: str) -> str:
     return f"{gateway['host']}:{gateway['port']}"
 
 
+@dataclasses.dataclass(frozen=True)
+class JoinInputs:
+    """What workers that join need of the run.
+
+    Attributes:
+      files: Contents of the run's files, by name.
+      params_folder: The run's copy of the folder of its params; None: it has none, or can't be seen from here.
+    """
+
+    files: dict[str, bytes]
+    params_folder: Path | None = None
+
+    def write(self, paths: RunPaths) -> None:
+        """Puts all of it into the workers' own folder, in place of what an earlier start of them has left there.
+
+        Raises:
+          OSError: It can't be written.
+        """
+        for name, content in self.files.items():
+            write_atomically(paths.exp_dir / name, content)
+        if paths.overrides.name not in self.files:
+            paths.overrides.unlink(missing_ok=True)
+        shutil.rmtree(paths.params_folder, ignore_errors=True)
+        if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
+            leaves_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(self.params_folder, paths.params_folder, ignore=leaves_out, dirs_exist_ok=True)
+
+
 class JoinPreparation(Preparation):
     """The checks before workers join: of this machine, the user's files, and the way to the run.
 
@@ -181,20 +211,23 @@ class JoinPreparation(Preparation):
         if not self.checks.errors:
             self._check_server()
 
-    def inputs(self) -> dict[str, bytes]:
-        """The files of the run that the workers need, by name: the run's own if they can be seen from here."""
+    def inputs(self) -> JoinInputs:
+        """What the workers need: the run's own if it can be seen from here."""
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
-            return {path.name: path.read_bytes() for path in [*files, run.overrides] if path in files or path.exists()}
+            contents = {
+                path.name: path.read_bytes() for path in [*files, run.overrides] if path in files or path.exists()
+            }
+            return JoinInputs(contents, run.params_folder if run.params_folder.is_dir() else None)
         assert self._paths is not None and self.inspection.specs is not None
-        inputs = {
+        contents = {
             self._paths.params.name: self._values["params"].read_bytes(),
             self._paths.config.name: self._values["config"].read_bytes(),
             self._paths.specs.name: self.inspection.specs,
         }
         if self.overrides != Overrides():
-            inputs[self._paths.overrides.name] = self.overrides.to_json().encode()
-        return inputs
+            contents[self._paths.overrides.name] = self.overrides.to_json().encode()
+        return JoinInputs(contents)
 
     def _misplaced(self) -> list[str]:
         return []
@@ -242,7 +275,7 @@ class JoinPreparation(Preparation):
 
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
-            for name, content in self.inputs().items():
+            for name, content in self.inputs().files.items():
                 (inputs.exp_dir / name).write_bytes(content)
             identity = identity_of(inputs)
             self.checks.extend(check_path(target.server, target.credentials, target.password_file, identity))

@@ -96,6 +96,16 @@ def reserved_bytes(folder: Path) -> int:
         return 0
 
 
+def bytes_to_reserve(num_bytes: int, folder: Path, aside: Path | None) -> int:
+    """Of the bytes that files in a folder will take those that they do not take yet.
+
+    Args:
+      aside: A folder that is moved aside before: what is in it stays, and takes its space.
+    """
+    is_moved = aside is not None and folder.is_relative_to(aside)
+    return num_bytes if is_moved else max(0, num_bytes - reserved_bytes(folder))
+
+
 def size_bytes(folder: Path) -> int:
     """Disk space that a folder's own files may come to take, with what is reserved later; 0 without a folder."""
     try:

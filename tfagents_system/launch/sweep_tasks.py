@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -118,8 +119,7 @@ class TaskRunner:
                 else:
                     self._stop.wait(_STEP_SECS)
         finally:
-            for running in self._running.values():
-                kill_session(running.process.pid)
+            self._end_all()
 
     def end(self, task: Task) -> None:
         """Lets the run of a task save and end: it is STOPPED then."""
@@ -139,8 +139,13 @@ class TaskRunner:
         waiting = self._waiting()[: len(self._free)]
         for task in waiting:
             task.started_at = time.time()
-            self._running[task.number] = _Running(task, self._free.pop())
-            task.state = RUNNING
+            try:
+                self._running[task.number] = _Running(task, self._free[-1])
+            except OSError as error:  # Such as a full disk: that of its log, or of its whole folder.
+                task.state, task.reason = FAILED, f"it can't be started: {error}"
+            else:
+                self._free.pop()
+                task.state = RUNNING
         return bool(waiting)
 
     def _reap(self) -> bool:
@@ -160,10 +165,24 @@ class TaskRunner:
         was_stopped = code == EXIT_RESUMABLE or (self._stop.is_set() and -code in STOP_SIGNALS)
         return STOPPED if was_stopped else FAILED
 
+    def _end_all(self) -> None:
+        """Lets runs that are left after a fault of the sweep itself save and end; kills those that do not in time."""
+        deadline = time.monotonic() + self._stop_secs()
+        for running in self._running.values():
+            running.process.send_signal(signal.SIGTERM)
+        for running in self._running.values():
+            try:
+                running.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                kill_session(running.process.pid)
+
+    def _stop_secs(self) -> float:
+        """How long the runs under way may take to stop."""
+        return _STOP_GRACE_SECS + max((running.task.save_secs for running in self._running.values()), default=0.0)
+
     def _hand_on_stop(self) -> None:
         if self._handed_on == 0:
-            secs = max((running.task.save_secs for running in self._running.values()), default=0.0)
-            self._kill_at = time.monotonic() + secs + _STOP_GRACE_SECS
+            self._kill_at = time.monotonic() + self._stop_secs()
         if self._handed_on < self._stop.count:
             # In a SLURM job a run takes no other second signal for a user's hurry.
             number = signal.SIGINT if self._handed_on else signal.SIGTERM
@@ -196,8 +215,10 @@ class _Running:
             )
 
     def reason(self) -> str:
-        """How it ended, with its first error or its last line."""
-        written = self.task.log.read_bytes()[self._written_before :].decode(errors="replace")
+        """How it ended, with its first error or its last line, if its log is still there."""
+        written = ""
+        with contextlib.suppress(OSError):
+            written = self.task.log.read_bytes()[self._written_before :].decode(errors="replace")
         lines = [line.strip() for line in written.splitlines() if line.strip()]
         said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "")
         code = self.process.returncode

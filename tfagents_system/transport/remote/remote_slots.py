@@ -66,7 +66,9 @@ class RemoteSlots:
         self._slots = {number: _Slot() for number in range(min(counts.local, counts.planned), counts.most)}
         began = time.monotonic()
         for text, owner in (read_json(path) or {}).items():
-            if text.isdecimal() and int(text) in self._slots and isinstance(owner, str):
+            is_one = text.isdecimal() and int(text) in self._slots and isinstance(owner, str)
+            # While the gateway was down, a worker of this machine may have taken it.
+            if is_one and self._claims.take(claim_of(port, int(text))):
                 self._slots[int(text)] = _Slot(owner, left_at=began)
 
     def take(self, kind: str, wished: int | None, token: str, connection: object) -> tuple[int, object | None]:
@@ -88,14 +90,17 @@ class RemoteSlots:
         with self._lock:
             fitting = self._counts.for_kind(kind)
             own = [number for number in fitting if self._slots[number].owner == owner][:1]
-            free = [number for number in fitting if self._slots[number].is_free(now)]
-            if wished is not None:  # It comes back after a gateway's restart, and says which one it was.
-                free = [number for number in free if number == wished]
-            for number in own or sorted(free, key=lambda number: bool(self._slots[number].owner)):
-                if self._claims.take(claim_of(self._port, number)) or own:
+            free = [number for number in fitting if self._slots[number].is_free(now) and number not in own]
+            free.sort(key=lambda number: bool(self._slots[number].owner))
+            # A worker that comes back says which one it was: it can be no other one.
+            for number in [each for each in [*own, *free] if wished in (None, each)]:
+                if self._claims.take(claim_of(self._port, number)):
                     before, self._slots[number] = self._slots[number].connection, _Slot(owner, connection)
                     self._remember()
                     return number, before
+                self._slots[number] = _Slot()  # It is a worker's of this machine by now.
+        if wished in fitting:  # Once it has given up and is started again, it takes any.
+            raise NoSlotError(f"slot {wished} was given to another worker meanwhile ({self._counts})", final=False)
         if fitting and wished is not None:
             raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
         is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
@@ -110,6 +115,7 @@ class RemoteSlots:
             slot.connection, slot.left_at, slot.has_said_goodbye = None, time.monotonic(), for_good
             if for_good:
                 self._claims.release(claim_of(self._port, number))
+                self._remember()
             return True
 
     def tend(self) -> None:
@@ -128,7 +134,8 @@ class RemoteSlots:
             return sum(slot.connection is not None for slot in self._slots.values())
 
     def _remember(self) -> None:
+        now = time.monotonic()
         try:
-            write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if slot.owner})
+            write_json(self._path, {str(n): slot.owner for n, slot in self._slots.items() if not slot.is_free(now)})
         except OSError as error:  # The next process of the gateway lacks it then: its worker may get another slot.
             logging.log_every_n_seconds(logging.WARNING, "%s: %s", 60, self._path, error.strerror)
