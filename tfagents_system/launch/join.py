@@ -9,6 +9,7 @@ run is finished, 1 it or all workers here failed, 2 bad input, 75 this command o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -295,7 +296,8 @@ def _prepare_and_join(
     fork_server = (ForkServer.inherited() or start_server()) if forks else None
     starter = RoleStarter(fork_server=fork_server, start_server=start_server)
     try:
-        preparation.run(fork_server, starts=not flags.check)
+        with contextlib.closing(preparation):
+            preparation.run(fork_server, starts=not flags.check)
         if flags.check:
             print(preparation.checks.report())
             return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
