@@ -23,10 +23,12 @@ class PriorData:
     Attributes:
       ring: Where it is.
       samples: Of each minibatch, behind those of the run's own: n.
+      offline_env_steps: Of the run at its agent's offline updates, for schedules.
     """
 
     ring: Ring
     samples: int
+    offline_env_steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
