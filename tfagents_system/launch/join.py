@@ -79,6 +79,7 @@ class JoinRules:
 
     def look(self) -> None:
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
+        self._failures.look()
         if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
         elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
