@@ -196,8 +196,7 @@ class ReplayService:
         if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
             return False
         request, done = self._pending[0]
-        prior = self._draw_settings.prior if request.iteration == tables.OFFLINE else None
-        env_steps = prior.offline_env_steps if prior else self._pacing.env_steps(request.iteration)
+        env_steps = 0 if request.iteration == tables.OFFLINE else self._pacing.env_steps(request.iteration)
         settings = self._draw_settings.at(env_steps, request.updates - request.first, request.iteration)
         try:
             with self.time_shares.spend("drawing"):
