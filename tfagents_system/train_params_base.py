@@ -78,6 +78,8 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
     def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> EnvArgsKwargs:
         """Arguments of `env_ctor` for an evaluation environment; an override may take no arguments.
 
+        An environment with a method `set_evaluation_episode(number)` is told which of an evaluation's episodes begins.
+
         Args:
           id: As of the collect environment beside it.
           collect_env: What `env_ctor` returned for the collect environment beside it.

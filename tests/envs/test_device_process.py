@@ -33,7 +33,8 @@ class Device:
         return np.array([*self.control, self.waits], np.float32), 1.0, False, {}
 
     def reset(self, seed=None, options=None):
-        return np.array([self.sends, float(options == {"evaluation": True}), self.waits], np.float32), {}
+        number = 1 + options["episode"] if options and options["evaluation"] else 0
+        return np.array([self.sends, number, self.waits], np.float32), {}
 
     def wait(self):
         self.waits += 1
@@ -77,10 +78,11 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
         third = env.reset().observation["observation"]
         assert third == approx(np.array([3.0, 0.0, 1.0])), "it knows the horizon: the last action was not sent"
         told = []
-        for is_evaluation in (True, False):
-            env.device.set_evaluation(is_evaluation)
+        for number in (6, 0, None):
+            env.device.set_evaluation(number is not None)
+            env.evaluation_episode = number
             told.append(float(env.reset().observation["observation"][1]))
-        assert told == [1.0, 0.0], "resets tell of evaluations"
+        assert told == [7.0, 1.0, 0.0], "resets tell of evaluations"
 
 
 RTGYM = """
@@ -115,12 +117,13 @@ def test_one_of_rtgym_measures_its_steps_there_and_is_told_of_evaluations(tmp_pa
     with loading.make_collect_env(params, 0, 0, process=settings) as env:
         assert env.device is not None
         told = []
-        for is_evaluation in (True, False):
-            env.device.set_evaluation(is_evaluation)
+        for number in (6, None):
+            env.device.set_evaluation(number is not None)
+            env.evaluation_episode = number
             (observation,) = tree.flatten(env.reset().observation)
             told.append(float(observation[1]))
             for _ in range(4):
                 env.step(np.ones(2, np.float32))
-        assert told == [1.0, 0.0]
+        assert told == [7.0, 0.0]
         metrics = env.device.take_metrics()
         assert metrics["step_ms_p99"] > 10.0 and metrics["late_steps"] <= 8

@@ -92,6 +92,18 @@ def test_the_seed_arrives_once(user: Folder) -> None:
     assert firsts[0] == firsts[1] != firsts[2]
 
 
+def test_an_episode_of_an_evaluation_is_told_once(each_user: Folder) -> None:
+    env = each_user.make()
+    masses = []
+    for number in (None, 0, 3, None):
+        env.evaluation_episode = number
+        masses.append(float(env.reset().observation[1]))
+    assert masses == [1.0, 100.0, 103.0, 103.0]
+    old = each_user.make("Old")
+    old.evaluation_episode = 4
+    assert old.reset().is_first(), "one that has no such method is not told"
+
+
 def test_nests_of_every_kind_of_space(each_user: Folder) -> None:
     env = each_user.make("Nested")
     env.reset()

@@ -15,7 +15,7 @@ from tests.support.devices_for_tests import DummyDevice
 from tfagents_system.envs import rtgym_steps, step_times
 from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
 from tfagents_system.envs.devices import device_of
-from tfagents_system.envs.layers import gym_layers
+from tfagents_system.envs.layers import gym_layers, set_evaluation_episode
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -440,6 +440,8 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
         assert found is not None
         for is_evaluation in (False, True, False):
             found.set_evaluation(is_evaluation)
+            if is_evaluation:
+                set_evaluation_episode(gym_layers(env), 4)
             clock.advance(0.3)  # The action of reset() is never late.
             env.reset()
             for late_secs in LATENESS:
@@ -453,7 +455,7 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
         env.step(action(0.1))
         found.wait()
         options = [value for name, _, value in device.log if name == "reset"]
-        assert options == [None, {"evaluation": True}, None, None]
+        assert options == [None, {"evaluation": True, "episode": 4}, None, None]
         metrics = found.take_metrics()
         told.append((metrics["late_steps"], round(metrics["step_ms_p99"], 3)))
         assert metrics["inference_ms_p99"] < 1000.0, "the pause of 30 s is none of it"

@@ -55,8 +55,11 @@ def test_the_shipped_curriculum_reaches_the_car(module, config):
 def test_evaluations_are_on_other_tracks():
     params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
     with loading.make_collect_env(params, 1, 0) as collect, loading.make_eval_env(params, 1, collect, 0) as evaluate:
-        evaluate.reset()
-        assert evaluate.user_env.track.name == "closed/held_out/1"
+        for number in (3, 0):
+            evaluate.evaluation_episode = number
+            evaluate.set_state({"friction": 1.0 + 0.1 * number})
+            evaluate.reset()
+            assert evaluate.user_env.track.name == f"closed/held_out/{number}"
         assert not set(collect.user_env.track_names) & set(evaluate.user_env.track_names)
         assert len(collect.user_env.track_names) == 20
 

@@ -142,6 +142,7 @@ def test_policies_in_tensorflow_know_their_values_and_when_they_explored():
         for env in envs:
             best = int(policy.q_values(env).argmax())
             assert policy.explored(env) == (int(chosen[env]) != best)
+            assert policy.was_greedy(env) == (int(chosen[env]) == best)
             assert policy.q_values(env).shape == (N,)
             seen.append((step >= 30, policy.explored(env)))
     assert set(seen) == {(False, False), (False, True), (True, False)}

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tfagents_system.report.episodes import Episode, Evaluations, Report, eval_share, extra_share, summarize
+from tfagents_system.report.episodes import (
+    Episode,
+    Evaluations,
+    Report,
+    eval_episodes,
+    eval_share,
+    extra_episodes,
+    extra_share,
+    summarize,
+)
 from tfagents_system.run_files.time_shares import TimeShares
 
 
@@ -142,6 +151,15 @@ def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
     assert sorted(e.episode_return for r in reports for e in r.episodes) == [1.0, 2.0, 3.0, 4.0, 5.0]
     evaluations.leave_out([7])
     assert evaluations.missing(5) == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
+def test_each_of_an_evaluations_episodes_is_one_workers(workers):
+    sharing = range(4, 4 + workers)
+    dealt = [number for worker in range(20) for number in eval_episodes(5, sharing, worker)]
+    assert sorted(dealt) == [0, 1, 2, 3, 4]
+    assert not set(dealt) & set(extra_episodes(5, sharing))
+    assert len(extra_episodes(5, sharing)) == extra_share(5, sharing)
 
 
 def test_shares_of_planned_workers_and_of_others():

@@ -41,6 +41,9 @@ class Counter(gymnasium.Env):
         self.mass, self.steps, self.actions = 1.0, 0, []
         self.kept = []
 
+    def set_evaluation_episode(self, number):
+        self.mass = 100.0 + number
+
     def _observe(self):
         return np.array([self.steps, self.mass, os.getpid(), int(np.__version__.split(".")[0])], np.float64)
 

@@ -64,7 +64,7 @@ def evaluator_over(connection: Any, **params: Any) -> Evaluator:
     """With nothing to run episodes in: what it tells is what counts here."""
     settings: Any = types.SimpleNamespace(eval_observers_ctor=list, num_iter=10, **params)
     nothing: Any = None
-    return Evaluator(settings, 0, 1, connection, nothing, nothing, nothing)
+    return Evaluator(settings, 0, range(1), connection, nothing, nothing, nothing)
 
 
 class Connection:
@@ -180,5 +180,5 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
     evaluator._evaluate(7, 4, 40)
     assert told == ["set_state", "seeds", "episodes"]
     told.clear()
-    evaluator.play(4, 1, lambda episode: None)
+    evaluator.play(4, [0], lambda episode: None)
     assert told == ["set_state", "episodes"], "who only plays has its own random numbers"

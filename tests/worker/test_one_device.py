@@ -184,7 +184,7 @@ class Work:
         self.collector = Collector(role, 0, 0, 1, self.runner, sender, layout, activity, policy)
         connection: Any = types.SimpleNamespace(newest=lambda table: None)
         self.evaluator = Evaluator(
-            params, 0, 1, connection, self.runner, policy, activity, on_play=self.collector.give_up_episodes
+            params, 0, range(1), connection, self.runner, policy, activity, on_play=self.collector.give_up_episodes
         )
 
 
@@ -198,9 +198,12 @@ def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: 
     assert [segment.starts_episode for segment in sent] == [True, False]
     before = len(device.calls("reset"))
     episodes: list[Any] = []
-    work.evaluator.play(0, 2, episodes.append)
+    work.evaluator.play(0, [3, 5], episodes.append)
     assert [episode.length for episode in episodes] == [6, 6] and len(device.calls("reset")) == before + 2
-    assert [options for what, _, options in device.log if what == "reset"][before:] == 2 * [{"evaluation": True}]
+    assert [options for what, _, options in device.log if what == "reset"][before:] == [
+        {"evaluation": True, "episode": 3},
+        {"evaluation": True, "episode": 5},
+    ]
     work.collector.collect_steps(2, 4, Actor(0.1))
     assert sent[-1].starts_episode and sent[-1].num_steps == 4 and len(device.calls("reset")) == before + 3
     assert [options for what, _, options in device.log if what == "reset"][-1] is None, "collected again"

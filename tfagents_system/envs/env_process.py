@@ -115,6 +115,7 @@ class EnvProcess:
 
     render_mode = "rgb_array"
     real_time_layer: DeviceProcess | None = None
+    _evaluation_episode: int | None = None
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -122,8 +123,7 @@ class EnvProcess:
                 f"SAC_ENV_PYTHON={settings.python} needs Linux: to play a policy here, install the simulator in this "
                 "Python, and begin the command with `SAC_ENV_PYTHON= python tfagents_system/run.py`"
             )
-        self._settings = settings
-        self._timeout_secs = settings.step_timeout_secs
+        self._settings, self._timeout_secs = settings, settings.step_timeout_secs
         self._dead: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
@@ -179,7 +179,7 @@ class EnvProcess:
         try:
             told, _ = self._answer("its construction", build_timeout_secs(self._timeout_secs))
         except UserError as error:
-            raise UserError(*map(self._explain, error.findings)) from None
+            raise UserError(*(_explained(finding, self._settings.python) for finding in error.findings)) from None
         self._memory = wire.StepMemory(memory, told["action"], told["observation"], create=False)
         self._write_action = wire.writer(told["action"], self._memory.action, "action")
         self.action_space, self.observation_space = _space(told["action"]), _space(told["observation"])
@@ -190,11 +190,6 @@ class EnvProcess:
             default = wire.read_action(told["action"], self._memory.action)
             self.real_time_layer = DeviceProcess(self._call, self._timeout_secs, told["device"], default)
 
-    def _explain(self, finding: str) -> str:
-        """A finding from the other side, with its interpreter."""
-        hint = ": import inside the hooks what only one side has" if "No module named" in finding else ""
-        return f"{finding}{hint} (SAC_ENV_PYTHON={self._settings.python})"
-
     def __repr__(self) -> str:
         return f"{self._name} in process {self.pid}"
 
@@ -202,7 +197,8 @@ class EnvProcess:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
-        self._send(wire.RESET, {"seed": seed})
+        self._send(wire.RESET, {"seed": seed, "evaluation_episode": self._evaluation_episode})
+        self._evaluation_episode = None
         self._take_turn("reset()", self._timeout_secs)
         return self._memory.observation, {}
 
@@ -217,6 +213,10 @@ class EnvProcess:
             self._raise_death("step()")
         self._take_turn("step()", self._timeout_secs)
         return (self._memory.observation, *self._memory.result())
+
+    def set_evaluation_episode(self, number: int) -> None:
+        """Which of an evaluation's episodes the next reset begins; see `layers.set_evaluation_episode`."""
+        self._evaluation_episode = number
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters, as `Backend.set_state` does."""
@@ -340,6 +340,12 @@ class EnvProcess:
 
     def _users_line(self) -> str:
         return line_of_trace(self._trace_text(), "env_server.py")
+
+
+def _explained(finding: str, python: Path) -> str:
+    """A finding from the other side, with its interpreter."""
+    hint = ": import inside the hooks what only one side has" if "No module named" in finding else ""
+    return f"{finding}{hint} (SAC_ENV_PYTHON={python})"
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:

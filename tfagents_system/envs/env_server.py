@@ -146,6 +146,8 @@ class _Server:
         request, _ = wire.receive_content(self._connection)
         if request["seed"] is not None:
             self._driver = gym_driver.GymDriver(self._env, request["seed"])
+        if request["evaluation_episode"] is not None:
+            layers.set_evaluation_episode(layers.gym_layers(self._env), request["evaluation_episode"])
         self._put_observation(self._driver.reset())
         self._connection.sendall(wire.DONE)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tfagents_system.envs.info_keys import EVALUATION, EVALUATION_EPISODE
+
 
 def gym_layers(env: Any) -> Iterator[Any]:
     """The environment and those it wraps, outermost first."""
@@ -40,6 +42,28 @@ def set_evaluation_of(layer: Any, is_evaluation: bool) -> None:
     """Whether the episodes from the next reset on are of an evaluation; nothing where nobody wants to know."""
     if hasattr(layer, "is_evaluation"):
         layer.is_evaluation = is_evaluation
+
+
+def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
+    """Which of an evaluation's episodes the next reset begins; nothing where nobody wants to know.
+
+    Args:
+      layers: The environment and those it wraps; the outermost one that has `set_evaluation_episode(number)` is told.
+      number: From 0.
+    """
+    for layer in layers:
+        if callable(tell := getattr(layer, "set_evaluation_episode", None)):
+            tell(number)
+            return
+
+
+def options_of_evaluation(
+    options: dict[str, Any] | None, is_evaluation: bool, episode: int | None
+) -> dict[str, Any] | None:
+    """Options of a device's reset, with what is known of the evaluation that the episode is of."""
+    told: dict[str, Any] = {EVALUATION: True} if is_evaluation else {}
+    told |= {} if episode is None else {EVALUATION_EPISODE: episode}
+    return {**(options or {}), **told} if told else options
 
 
 def limit_steps_of(layer: Any, horizon: int) -> None:

@@ -20,7 +20,7 @@ import gymnasium
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.clocks import Call, Clock, MonotonicClock
-from tfagents_system.envs.info_keys import EVALUATION
+from tfagents_system.envs.layers import options_of_evaluation
 from tfagents_system.envs.step_times import (
     INFERENCE,
     JOIN,
@@ -65,7 +65,7 @@ class Interface(Protocol):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode, however long that takes; returns its first observation, and information.
 
-        Where it is of an evaluation, `options` is `{"evaluation": True}`.
+        Where it is of an evaluation, `options` is `{"evaluation": True, "episode": 3}`: its episodes count from 0.
         """
 
     def get_observation_space(self) -> Any: ...
@@ -123,6 +123,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
         self.is_evaluation = False
+        self._evaluation_episode: int | None = None
         self.late_steps = self._told_late = 0
         self.times = StepTimes()
         self.time_step_start = 0.0
@@ -159,8 +160,8 @@ class RealTimeEnvironment(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._give_up_capture()
         self._is_running, self._captured = False, None
-        if self.is_evaluation:
-            options = {**(options or {}), EVALUATION: True}
+        options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
+        self._evaluation_episode = None
         observation, info = self.interface.reset(seed=seed, options=options)
         if self._end is None:
             self._end = self._clock.now()
@@ -189,6 +190,10 @@ class RealTimeEnvironment(gymnasium.Env):
         self._returned_at = self._clock.now()
         self.times.add[STEP](self._returned_at - began)
         return self._as_space(observation), reward, terminated, truncated, info
+
+    def set_evaluation_episode(self, number: int) -> None:
+        """Which of an evaluation's episodes the next reset begins, from 0: the device's `reset` is told."""
+        self._evaluation_episode = number
 
     def take_metrics(self) -> dict[str, float]:
         """Of the steps since the last call: `late_steps`, `step_ms_p99` and `inference_ms_p99`; see `metrics_of`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tfagents_system.envs.info_keys import EVALUATION
+from tfagents_system.envs.layers import options_of_evaluation
 from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, metrics_of
 
 
@@ -29,6 +29,7 @@ class _RtgymSteps:
         self._returned_at = 0.0
         self._is_first = False  # The next action is the one of reset(), which may be late.
         self._is_paused = False  # Since the last step.
+        self._evaluation_episode: int | None = None
         self._reset, self._step, self._begin_time_step, self._wait = (
             env.reset,
             env.step,
@@ -37,10 +38,11 @@ class _RtgymSteps:
         )
         env.reset, env.step, env._update_timestamps, env.wait = self.reset, self.step, self.begin_time_step, self.wait
         env.is_evaluation, env.take_metrics = False, self.take_metrics
+        env.set_evaluation_episode = self.set_evaluation_episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if self._env.is_evaluation:
-            options = {**(options or {}), EVALUATION: True}
+        options = options_of_evaluation(options, self._env.is_evaluation, self._evaluation_episode)
+        self._evaluation_episode = None
         self._is_first = True
         found = self._reset(seed=seed, options=options)
         self._is_paused, self._returned_at = False, time.perf_counter()
@@ -56,6 +58,10 @@ class _RtgymSteps:
     def wait(self) -> None:
         self._is_paused = True
         self._wait()
+
+    def set_evaluation_episode(self, number: int) -> None:
+        """See RealTimeEnvironment."""
+        self._evaluation_episode = number
 
     def begin_time_step(self) -> None:
         """Called by rtgym when an action was sent, in its own thread."""

@@ -16,6 +16,7 @@ from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.goals import GoalFunctions
+from tfagents_system.envs.layers import set_evaluation_episode
 from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
 
@@ -53,6 +54,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       potential: Of the newest observation; 0 where there is none.
       device: Of an environment that acts in real time; None of any other.
       episodes_ended: Episodes completed since it was built.
+      evaluation_episode: Which of an evaluation's episodes the next one is, of which the environment is told if it has
+        `set_evaluation_episode(number)`; None: it is of no evaluation.
 
     Raises:
       UserError: It is not an environment, or SAC can't be trained on it.
@@ -96,6 +99,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._steps = 0
         self._episodes = 0
         self.episodes_ended = 0
+        self.evaluation_episode: int | None = None
         self._is_over = True
 
     def _remember_actions(self, history: ActionHistory) -> None:
@@ -116,6 +120,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         if self._history is not None:
             self._history.clear()
         try:
+            if self.evaluation_episode is not None:
+                set_evaluation_episode(self._backend.layers(), self.evaluation_episode)
             observation = self._convert_observation(self._backend.reset())
             if self._potential_of is not None:
                 self.potential = float(to_number("potential", self._potential_of(observation)))

@@ -80,6 +80,7 @@ def play(
         check_fit(policy, env)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
+            env.evaluation_episode = k - 1
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
             episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work), curriculum=values))
             (on_episode or _print_episode)(k, episodes[-1])

@@ -146,6 +146,9 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
     def explored(self, env: int) -> bool:
         return env in self._last and self._last[env][1]
 
+    def was_greedy(self, env: int) -> bool:
+        return env in self._last and not self._last[env][1]
+
     def q_values(self, env: int) -> np.ndarray | None:
         return self._last[env][0] if self._has_values and env in self._last else None
 

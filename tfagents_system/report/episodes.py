@@ -118,19 +118,29 @@ def _of_devices(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return columns
 
 
-def eval_share(num_episodes: int, sharing: range, worker_id: int) -> int:
-    """A worker's share of an evaluation's episodes: the workers that share it have them in turn.
+def eval_episodes(num_episodes: int, sharing: range, worker_id: int) -> range:
+    """The numbers, from 0, of an evaluation's episodes that are a worker's: those that share it have them in turn.
 
     Args:
       sharing: Their numbers; see `SlotCounts.sharing_evaluations`. Other workers have none, unless they have joined to
-        evaluate (see `extra_share`).
+        evaluate (see `extra_episodes`).
     """
-    return len(range(sharing.index(worker_id), num_episodes, len(sharing))) if worker_id in sharing else 0
+    return range(sharing.index(worker_id), num_episodes, len(sharing)) if worker_id in sharing else range(0)
+
+
+def eval_share(num_episodes: int, sharing: range, worker_id: int) -> int:
+    """How many they are."""
+    return len(eval_episodes(num_episodes, sharing, worker_id))
 
 
 def extra_share(num_episodes: int, sharing: range) -> int:
     """Episodes that a worker which has joined to evaluate adds to each evaluation: the largest of the shares."""
     return eval_share(num_episodes, sharing, sharing.start)
+
+
+def extra_episodes(num_episodes: int, sharing: range) -> range:
+    """Their numbers, behind those of the others; of each such worker the same."""
+    return range(num_episodes, num_episodes + extra_share(num_episodes, sharing))
 
 
 class Evaluations:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.loading import AnyEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.episodes import Episode
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
@@ -61,11 +63,12 @@ class EpisodeRunner:
         on_start: Callable[[int], None] = lambda env: None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
         whole_episodes: bool = False,
+        numbers: Sequence[int] = (),
     ) -> AnyRollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
 
-        Arguments as of Rollout. While it runs it raises StoppedError when the worker is to stop, and EnvironmentFault
-        when an environment has failed three times in a row.
+        Arguments as of Rollout, and `numbers`: which of an evaluation's episodes they are. Raises StoppedError when the
+        worker is to stop, and EnvironmentFault when an environment has failed three times in a row.
         """
         state, step_times = (EVALUATING, None) if is_eval else (COLLECTING, self._activity.step_times)
 
@@ -73,9 +76,17 @@ class EpisodeRunner:
             self._activity.stepped(state, steps)
             self._check_stop()
 
+        waiting = _EpisodeNumbers(numbers)
+
         def begin_episode(env: int) -> None:
             self._begin_episode(Place(is_eval, env))
+            if isinstance(begun := self._envs(is_eval)[env], TrainingEnvironment):
+                begun.evaluation_episode = waiting.take(env)
             on_start(env)
+
+        def answer(env: int, fault: EnvironmentFault) -> None:
+            waiting.put_back(env)
+            self._replace(Place(is_eval, env), fault)
 
         return new_rollout(
             self._envs(is_eval),
@@ -86,7 +97,7 @@ class EpisodeRunner:
             on_step=on_step,
             on_episode=on_episode,
             on_start=begin_episode,
-            on_fault=lambda env, fault: self._replace(Place(is_eval, env), fault),
+            on_fault=answer,
             times=step_times,
             new_record=new_record,
             whole_episodes=whole_episodes,
@@ -175,3 +186,28 @@ class EpisodeRunner:
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise StoppedError
+
+
+class _EpisodeNumbers:
+    """Deals numbers to episodes: each of them to one that comes to its end.
+
+    Args:
+      numbers: Without any, episodes have none.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._waiting = collections.deque(numbers)
+        self._taken: dict[int, int] = {}  # By environment.
+
+    def take(self, env: int) -> int | None:
+        """That of the episode which begins in an environment."""
+        self._taken.pop(env, None)
+        if not self._waiting:
+            return None
+        self._taken[env] = self._waiting.popleft()
+        return self._taken[env]
+
+    def put_back(self, env: int) -> None:
+        """An environment has failed: its episode begins again."""
+        if env in self._taken:
+            self._waiting.appendleft(self._taken.pop(env))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfagents_system.report.episodes import Report, extra_share
+from tfagents_system.report.episodes import Report, extra_episodes
 from tfagents_system.transport import tables
 from tfagents_system.worker.worker import Worker
 
@@ -33,6 +33,8 @@ class EvalWorker(Worker):
             self._evaluator.evaluate_if_due(progress)
         self._idle()
 
-    def _eval_share(self) -> int:
+    def _eval_episodes(self) -> range:
         sharing = self._role.slots.sharing_evaluations
-        return super()._eval_share() if self._id in sharing else extra_share(self._params.n_eval_episodes, sharing)
+        if self._id in sharing:
+            return super()._eval_episodes()
+        return extra_episodes(self._params.n_eval_episodes, sharing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies import weights
@@ -31,7 +31,7 @@ class Evaluator:
     Args:
       params: The user's TrainParams.
       worker_id: The worker.
-      share: Episodes of each evaluation that are the worker's; with 0 it evaluates nothing.
+      episodes: The numbers of each evaluation's episodes that are the worker's; without any it evaluates nothing.
       connection: To the replay server.
       runner: Runs the episodes.
       policy: Acts, with the weights to be evaluated.
@@ -44,7 +44,7 @@ class Evaluator:
         self,
         params: TrainParamsBase,
         worker_id: int,
-        share: int,
+        episodes: range,
         connection: AnyConnection,
         runner: EpisodeRunner,
         policy: NewestPolicy,
@@ -54,7 +54,7 @@ class Evaluator:
     ) -> None:
         self._params = params
         self._worker_id = worker_id
-        self._share = share
+        self._episodes = episodes
         self._connection = connection
         self._reader = connection.newest(tables.EVAL_WEIGHTS)
         self._runner = runner
@@ -74,7 +74,7 @@ class Evaluator:
         Raises:
           StoppedError, EnvironmentFault: See EpisodeRunner.
         """
-        if not self._share or progress is None or progress.eval_iteration < 0:
+        if not self._episodes or progress is None or progress.eval_iteration < 0:
             return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
         if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
@@ -89,12 +89,14 @@ class Evaluator:
             self._policy.take_back()
         self._evaluated = (session, version)
 
-    def play(self, version: int, count: int, on_episode: Callable[[Episode], None], *, repeats: bool = False) -> None:
-        """So many episodes of the policy, greedily, in the evaluation environments.
+    def play(
+        self, version: int, numbers: Sequence[int], on_episode: Callable[[Episode], None], *, repeats: bool = False
+    ) -> None:
+        """Episodes of the policy, greedily, in the evaluation environments.
 
         Args:
           version: Of the policy: it decides the curriculum's values.
-          count: Episodes.
+          numbers: Of the episodes, of which the environments are told.
           on_episode: Called after each of them.
           repeats: In a deterministic run their random numbers follow from the version.
         """
@@ -113,9 +115,10 @@ class Evaluator:
             observers=callables(self._observers),
             on_episode=on_episode,
             new_record=self._new_record(actor, version),
+            numbers=numbers,
         )
         with self._runner.stepping(is_eval=True):
-            rollout.episodes(count)
+            rollout.episodes(len(numbers))
 
     def _new_record(self, actor: Actor, version: int) -> Callable[[int], EpisodeRecord] | None:
         """Records the episodes of a policy where an observer asks for it."""
@@ -152,7 +155,7 @@ class Evaluator:
             results = observed(self._observers)
             self._tell(Report("eval", session, self._worker_id, version, train_step, version, episodes, results))
 
-        self.play(version, self._share, on_episode, repeats=True)
+        self.play(version, self._episodes, on_episode, repeats=True)
 
     def _tell(self, report: Report) -> None:
         self._connection.put(tables.REPORTS, report.to_wire())

@@ -16,6 +16,7 @@ class TestingWorker(Worker):
     """
 
     collects = False
+    _played = 0
 
     def _begin(self) -> None:
         pass
@@ -26,11 +27,12 @@ class TestingWorker(Worker):
             self._idle()
             return
         with self._activity.spend(EVALUATING):
-            self._evaluator.play(self._policy.version, 1, self._log)
+            self._evaluator.play(self._policy.version, [self._played], self._log)
+            self._played += 1
         self._end.check()
 
-    def _eval_share(self) -> int:
-        return 1
+    def _eval_episodes(self) -> range:
+        return range(1)
 
     def _log(self, episode: Episode) -> None:
         self._activity.ended_episode(episode.episode_return)

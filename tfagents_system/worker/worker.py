@@ -23,7 +23,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Report, eval_share
+from tfagents_system.report.episodes import Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
@@ -116,7 +116,7 @@ class Worker:
         self._evaluator = Evaluator(
             self._params,
             worker_id,
-            self._eval_share(),
+            self._eval_episodes(),
             self._connection,
             self._runner,
             self._policy,
@@ -190,9 +190,9 @@ class Worker:
             num_envs += self._environments.eval_lanes
         return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
 
-    def _eval_share(self) -> int:
-        """Episodes of an evaluation that are this worker's."""
-        return eval_share(self._params.n_eval_episodes, self._role.slots.sharing_evaluations, self._id)
+    def _eval_episodes(self) -> range:
+        """Numbers of an evaluation's episodes that are this worker's."""
+        return eval_episodes(self._params.n_eval_episodes, self._role.slots.sharing_evaluations, self._id)
 
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
@@ -318,7 +318,7 @@ def _build_environments(worker: Worker, settings: WorkerSettings, start: int) ->
         role.params,
         worker._id,
         count,
-        min(count, worker._eval_share()),
+        min(count, len(worker._eval_episodes())),
         lambda stream, *further: role.derived_seed(stream, worker._id, start, *further),
         worker._curriculum,
         process=ProcessSettings(python, settings.step_timeout_secs, give_up) if python else None,

@@ -19,8 +19,8 @@ GAS, NOTHING = np.array([1.0, -1.0, 0.0], np.float32), np.array([-1.0, -1.0, 0.0
 ONE = "closed/train/1"
 
 
-def build(split=TRAIN, first_track=0, **racing):
-    env = RacingEnvironment(RacingSettings.of({"observations": ["kinematics"], **racing}), split, first_track)
+def build(split=TRAIN, **racing):
+    env = RacingEnvironment(RacingSettings.of({"observations": ["kinematics"], **racing}), split)
     env.reset(seed=0)
     return env
 
@@ -139,10 +139,14 @@ def test_grass_slows_down():
 def test_training_draws_tracks_and_evaluations_take_them_in_turn():
     train = build(train_tracks=4)
     assert {(train.reset(), train.track.name)[1] for _ in range(40)} == {f"closed/train/{k}" for k in range(4)}
-    held_out = build(HELD_OUT, first_track=2, held_out_tracks=3, kinds="both")
+    held_out = build(HELD_OUT, held_out_tracks=3, kinds="both")
     names = ["closed/held_out/0", "point_to_point/held_out/0", "closed/held_out/1"]
-    assert held_out.track_names == names and held_out.track.name == names[2]
-    assert [(held_out.reset(), held_out.track.name)[1] for _ in range(3)] == names
+    assert held_out.track_names == names and held_out.track.name == names[0]
+    assert [(held_out.reset(), held_out.track.name)[1] for _ in range(4)] == [names[1], names[2], names[0], names[1]]
+    for number, seed in ((2, None), (0, 7), (4, 7), (4, None)):
+        held_out.set_evaluation_episode(number)
+        held_out.reset(seed=seed)
+        assert held_out.track.name == names[number % 3]
     training, evaluation = build(held_out_tracks=2), {"evaluation": True}
     training.reset(seed=5)
     drawn = [(training.reset(), training.track.name)[1] for _ in range(4)]
@@ -153,6 +157,8 @@ def test_training_draws_tracks_and_evaluations_take_them_in_turn():
     ]
     assert [track for _, track in between] == drawn, "evaluations draw nothing"
     assert [track for track, _ in between] == 2 * ["closed/held_out/0", "closed/held_out/1"]
+    training.reset(options={**evaluation, "episode": 3})
+    assert training.track.name == "closed/held_out/1"
     assert build(HELD_OUT, track=ONE).track_names == [ONE]
 
 

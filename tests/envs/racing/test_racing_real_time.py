@@ -111,17 +111,17 @@ def test_the_process_answers_and_tells_what_went_wrong() -> None:
 
 
 def test_a_device_is_evaluated_on_held_out_tracks() -> None:
-    env = make_real_time_race({"racing": {"observations": ["motion"], "train_tracks": 1}}, 0, first_track=1)
-    device = Device(env)
-    tracks = []
+    env = make_real_time_race({"racing": {"observations": ["motion"], "train_tracks": 1}}, 0)
+    device, tracks = Device(env), []
     try:
-        for is_evaluation in (False, True, True, False):
-            device.set_evaluation(is_evaluation)
+        for number in (None, 3, 0, 5, None):
+            device.set_evaluation(number is not None)
+            if number is not None:
+                env.set_evaluation_episode(number)
             tracks.append(env.reset()[1]["track"])
     finally:
         env.close()
-    assert tracks == ["closed/train/0", "closed/held_out/1", "closed/held_out/2", "closed/train/0"]
-    assert TrainParams({"horizon": 5}).collect_env_args_kwargs(2) == ((), {"first_track": 2})
+    assert tracks == ["closed/train/0", *(f"closed/held_out/{k}" for k in (3, 0, 0)), "closed/train/0"]
 
 
 def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:

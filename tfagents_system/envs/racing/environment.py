@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from tfagents_system.checks.rules import Rule, is_kept, number_in
-from tfagents_system.envs.info_keys import EVALUATION
+from tfagents_system.envs.info_keys import EVALUATION, EVALUATION_EPISODE
 from tfagents_system.envs.racing import sensors, settings
 from tfagents_system.envs.racing.car import STEP_SECS, CarParameters, CarState, advance
 from tfagents_system.envs.racing.driver import PurePursuit
@@ -90,41 +90,29 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     Args:
       racing: The settings.
-      split: TRAIN, whose tracks are drawn by the seed, or HELD_OUT, which come one after the other.
-      first_track: Of HELD_OUT: which comes first. `reset(options={"evaluation": True})` takes the next of them, too.
+      split: TRAIN, whose tracks are drawn by the seed, or HELD_OUT, which come one after the other, the first one after
+        the last: `reset` begins on the next one, or after `set_evaluation_episode(k)` on track k. The options
+        `{"evaluation": True, "episode": k}` begin on one of these in any case; without `episode` the next.
       render_mode: None or `rgb_array`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": round(1.0 / STEP_SECS)}
 
-    def __init__(
-        self, racing: RacingSettings, split: str = TRAIN, first_track: int = 0, render_mode: str | None = None
-    ) -> None:
+    def __init__(self, racing: RacingSettings, split: str = TRAIN, render_mode: str | None = None) -> None:
         self._settings = racing
         self._is_drawn = split == TRAIN
         self._tracks, self._held_out = racing.tracks(split), racing.tracks(HELD_OUT)
-        self._first_track = first_track
+        self._episode: int | None = None  # Of the evaluation, which begins next.
         self._camera = sensors.Camera(racing.camera_channels)
         self.render_mode = render_mode
         self.trail: list[tuple[float, float]] = []
         self._path: list[tuple[float, float]] = []
-        self.observation_space = gymnasium.spaces.Dict({name: self._space(name) for name in racing.observations})
+        self.observation_space = gymnasium.spaces.Dict({name: _space(name, racing) for name in racing.observations})
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
         self._driver: PurePursuit | None = None
         first = self._tracks[0]
         self._now = Snapshot(np.random.default_rng(), first, CarState(0.0, 0.0, 0.0), CarParameters())
         self._enter(first)
-
-    def _space(self, name: str) -> gymnasium.spaces.Box:
-        if name == settings.CAMERA:
-            side = sensors.CAMERA_PIXELS
-            return gymnasium.spaces.Box(0, 255, (side, side, self._settings.camera_channels), np.uint8)
-        if name == settings.LIDAR:
-            return gymnasium.spaces.Box(0.0, sensors.RAY_METRES, (sensors.RAYS,), np.float32)
-        if name == settings.PROGRESS:
-            return gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-        size = 4 + (2 * self._settings.centres if name == settings.KINEMATICS else 0)
-        return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
     # What is where.
 
@@ -165,7 +153,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now = self._now
         if seed is not None:
             now.rng, now.episodes = np.random.default_rng(seed), 0
-        self._enter(self._next_track(is_evaluation=bool(options and options.get(EVALUATION))))
+        self._enter(self._next_track(options or {}))
         now.car = CarState(*self.track.start())
         now.zone = now.steps = now.steps_in_zone = 0
         now.metres = 0.0
@@ -175,12 +163,20 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.trail, self._path = [], [(now.car.x, now.car.y)]
         return now.observation, self._info("")
 
-    def _next_track(self, *, is_evaluation: bool) -> tuple[str, str, int]:
-        now, tracks = self._now, self._held_out if is_evaluation else self._tracks
+    def set_evaluation_episode(self, number: int) -> None:
+        """Which of an evaluation's episodes the next reset begins, from 0: it decides the held-out track."""
+        self._episode = number
+
+    def _next_track(self, options: Mapping[str, Any]) -> tuple[str, str, int]:
+        now, is_evaluation = self._now, bool(options.get(EVALUATION))
+        tracks = self._held_out if is_evaluation else self._tracks
+        number, self._episode = options.get(EVALUATION_EPISODE, self._episode), None
         if self._is_drawn and not is_evaluation:
             return tracks[int(now.rng.integers(len(tracks)))]
         now.evaluated += is_evaluation  # Which draws no numbers: training goes on as without it.
-        return tracks[(self._first_track + (now.evaluated - 1 if is_evaluation else now.episodes)) % len(tracks)]
+        if number is None:
+            number = now.evaluated - 1 if is_evaluation else now.episodes
+        return tracks[number % len(tracks)]
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         now = self._now
@@ -326,3 +322,15 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         row = track.index(self._finish)
         ahead = float((np.array((car.x, car.y)) - track.centres[row]) @ track.directions[row])
         return min(STEP_SECS, max(0.0, ahead / max(car.speed, 1e-3)))
+
+
+def _space(name: str, racing: RacingSettings) -> gymnasium.spaces.Box:
+    if name == settings.CAMERA:
+        side = sensors.CAMERA_PIXELS
+        return gymnasium.spaces.Box(0, 255, (side, side, racing.camera_channels), np.uint8)
+    if name == settings.LIDAR:
+        return gymnasium.spaces.Box(0.0, sensors.RAY_METRES, (sensors.RAYS,), np.float32)
+    if name == settings.PROGRESS:
+        return gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    size = 4 + (2 * racing.centres if name == settings.KINEMATICS else 0)
+    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)

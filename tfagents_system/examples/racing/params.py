@@ -46,8 +46,8 @@ class TrainParams(TrainParamsBase):
         return with_trajectory_reward(env, self.env_config)
 
     def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> EnvArgsKwargs:
-        del collect_env
-        return (), {"split": HELD_OUT, "first_track": id}
+        del id, collect_env
+        return (), {"split": HELD_OUT}
 
     def expert_policy_ctor(self) -> Callable[[Any], np.ndarray] | None:
         return Expert(lambda: self._environments)

@@ -8,7 +8,6 @@ import gymnasium
 
 from tfagents_system.envs.racing.real_time import make_real_time_race
 from tfagents_system.examples.racing.params import TrainParams as Racing
-from tfagents_system.train_params_base import EnvArgsKwargs
 
 
 class TrainParams(Racing):
@@ -24,9 +23,6 @@ class TrainParams(Racing):
         self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> gymnasium.Env:
         return make_real_time_race(self.env_config, seed, **{**kwargs, "render_mode": render_mode})
-
-    def collect_env_args_kwargs(self, id: int = 0) -> EnvArgsKwargs:
-        return (), {"first_track": id}  # Of the held-out ones, on which this car is evaluated, too.
 
     def expert_policy_ctor(self) -> None:
         """None: the driver sees the car itself, and this one is in another process."""

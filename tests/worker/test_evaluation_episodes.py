@@ -1,0 +1,163 @@
+"""Which of its episodes an evaluation plays where: each exactly once, whatever the workers, faults and seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.support.fakes import CounterEnv, FakeParams
+from tests.support.tracks_driven import Tracks
+from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.examples.racing import params as racing
+from tfagents_system.report.episodes import Episode, eval_episodes
+from tfagents_system.role import Role
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.worker.activity import Activity
+from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.evaluator import Evaluator
+from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.worker_environments import WorkerEnvironments
+
+CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}
+HELD_OUT = [f"closed/held_out/{k}" for k in range(5)]
+
+
+class Told(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Episodes of differing lengths; those of number 2 fail at first."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    def __init__(self, log: list[Any], faults: list[int]) -> None:
+        self._log, self._faults = log, faults
+        self._number = self._steps = 0
+
+    def set_evaluation_episode(self, number: int) -> None:
+        self._number = number
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._number in self._faults:
+            self._faults.remove(self._number)
+            raise OSError("torn")
+        is_over = self._steps == 1 + 3 * (self._number % 3)
+        if is_over:
+            self._log.append(self._number)
+        return np.zeros(1, np.float32), 0.0, is_over, False, {}
+
+
+class ToldParams(FakeParams):
+    """Of `Told`."""
+
+    def __init__(self, faults: Sequence[int] = ()) -> None:
+        super().__init__({"horizon": 50})
+        self.log: list[int] = []
+        self.faults = list(faults)
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        return Told(self.log, self.faults)
+
+
+class Race(racing.TrainParams):
+    """Of the example, with short episodes."""
+
+    def __init__(self) -> None:
+        super().__init__({"horizon": 3, "racing": {"observations": ["motion"]}, "curriculum": CURRICULUM})
+        self.log: list[str] = []
+
+    def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
+        return Tracks(super().env_ctor(*args, **kwargs), self.log)
+
+
+class Actor(RandomActor):
+    """Always the same action."""
+
+    def action(self, time_step: Any) -> np.ndarray:
+        del time_step
+        return np.zeros(self.size, np.float32)
+
+    def actions(self, time_steps: Any) -> Any:
+        return dict.fromkeys(time_steps, np.zeros(self.size, np.float32))
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def evaluator_of(
+    params: TrainParamsBase, worker: int, workers: int, num_episodes: int, envs: int = 1, *, deterministic: bool = False
+) -> Evaluator:
+    """What one of so many workers evaluates with, without its process and its server."""
+    numbers = eval_episodes(num_episodes, range(workers), worker)
+    role: Any = types.SimpleNamespace(agents_before=0, params=params, deterministic=deterministic, seed=0)
+    role.derived_seed = functools.partial(Role.derived_seed, role)
+    curriculum = Curriculum.from_config(params.env_config)
+    environments = WorkerEnvironments(params, worker, envs, min(envs, len(numbers)), role.derived_seed, curriculum)
+    silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
+    activity = Activity(silent, worker, lambda state: {})
+    guard: Any = types.SimpleNamespace(
+        stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
+    )
+    policy: Any = types.SimpleNamespace(policy=types.SimpleNamespace(reseed=lambda seed: None))
+    seeds = RepeatableSeeds(role, worker, np.random.default_rng(0), policy)
+    never: Any = types.SimpleNamespace(is_set=lambda: False)
+    connection: Any = types.SimpleNamespace(newest=lambda table: None)
+    runner = EpisodeRunner(environments, guard, activity, seeds, never)
+    return Evaluator(params, worker, numbers, connection, runner, policy, activity)
+
+
+def evaluate(evaluators: Sequence[Evaluator], version: int) -> list[Episode]:
+    """All workers' shares of an evaluation."""
+    ended: list[Episode] = []
+    for evaluator in evaluators:
+        evaluator.play(version, evaluator._episodes, ended.append, repeats=True)
+    return ended
+
+
+@pytest.fixture(autouse=True)
+def _policies_are_actors(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    size = 3 if "race" in request.node.name else 2
+    monkeypatch.setattr("tfagents_system.worker.evaluator.PolicyActor", lambda policy, greedy: Actor(size))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_each_evaluation_of_a_race_has_each_of_the_held_out_tracks_once(workers: int, deterministic: bool) -> None:
+    params = Race()
+    assert params.n_eval_episodes == len(HELD_OUT)
+    evaluators = [evaluator_of(params, worker, workers, 5, deterministic=deterministic) for worker in range(workers)]
+    for version in range(4):  # With another friction from the third on.
+        params.log.clear()
+        assert len(evaluate(evaluators, version)) == 5
+        shares = [HELD_OUT[worker::workers] for worker in range(workers)]
+        assert params.log == [track for share in shares for track in share]
+
+
+@pytest.mark.parametrize("envs", [1, 2, 3])
+def test_an_episode_that_fails_begins_again_as_the_same_one(envs: int) -> None:
+    params = ToldParams(faults=[2, 4])
+    evaluator = evaluator_of(params, 0, 1, 7, envs)
+    for _ in range(3):
+        params.log.clear()
+        assert len(evaluate([evaluator], 0)) == 7
+        assert sorted(params.log) == list(range(7))
+    assert not params.faults
+
+
+def test_environments_that_want_to_know_nothing_are_told_nothing() -> None:
+    class Params(FakeParams):
+        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
+            return CounterEnv()
+
+    assert len(evaluate([evaluator_of(Params({"horizon": 4}), 0, 1, 2)], 0)) == 2
