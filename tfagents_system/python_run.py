@@ -29,7 +29,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, Us
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
-from tfagents_system.run_files.beats import read_status
+from tfagents_system.run_files.beats import is_offline, read_status
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.given_attributes import argument_findings
@@ -217,6 +217,7 @@ class Run:
         status = self.status
         trainer = status.get("roles", {}).get("trainer", {})
         told = [f"iteration {trainer['iteration']}"] if trainer.get("iteration") is not None else []
+        told = ["offline updates"] if is_offline(trainer) else told
         told.insert(0, state_of(status, time.time()) if status else "starting")
         return f"<Run {self.exp_dir}: {', '.join(told)}>"
 

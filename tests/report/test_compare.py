@@ -99,6 +99,22 @@ def test_peers_are_read(tmp_path: Path) -> None:
     assert read_runs([tmp_path / "long"])[0].values[-1] == np.mean(range(20, 30))
 
 
+def test_what_is_not_finite_of_peers_is_left_out(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    (run,) = read_runs([evaluations(tmp_path / "a", [1, 2, 3], [[1.0, 3.0], [nan, 1.0], [inf, 1.0]])])
+    assert run.steps.tolist() == [1.0] and run.values.tolist() == [2.0] and run.best == 2.0
+    monitor(tmp_path / "b" / "monitor.csv", (1.0, 10, 0.5), (nan, 10, 1.0), (3.0, 10, 1.5))
+    (run,) = read_runs([tmp_path / "b"])
+    assert run.steps.tolist() == [10.0, 30.0] and run.values.tolist() == [1.0, 2.0]
+    bad = [evaluations(tmp_path / "c", [1], [[nan]]), tmp_path / "d"]
+    monitor(tmp_path / "d" / "monitor.csv", (nan, 10, 0.5))
+    with pytest.raises(UserError) as raised:
+        read_runs(bad)
+    assert all(
+        f"{folder}/" in told and "finite" in told for folder, told in zip(bad, raised.value.findings, strict=True)
+    )
+
+
 @pytest.mark.parametrize("state", ["running", "stopped", "failed"])
 def test_a_run_that_is_not_done_may_have_nothing_yet(tmp_path: Path, state: str) -> None:
     (run,) = read_runs([our_run(tmp_path / "exp_task_0", [], state)])

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from tests.support.run_to_report import HOSTILE, make_run
+from tests.support.run_to_report import HOSTILE, make_run, reset_run
 from tfagents_system.errors import UserError
 from tfagents_system.report.page.assembly import page, page_data, plotly_js
 from tfagents_system.report.page.media import videos_of
 from tfagents_system.report.page.points import short, thinned
-from tfagents_system.report.page.run_data import Budget, run_data
+from tfagents_system.report.page.run_data import AXES, Budget, run_data
 from tfagents_system.report.page.write import main
 from tfagents_system.report.status import format_number
 from tfagents_system.run_files.run_paths import RunPaths
@@ -51,6 +51,29 @@ def test_the_best_evaluation_is_that_of_the_policy_that_the_run_keeps(tmp_path):
     run.policies.mkdir()
     run.best_json.write_text(json.dumps({"checkpoint": "c", "eval_return": highest - 50.0}))
     assert dict(run_data(run, Budget())["facts"])["best evaluation"] == format_number(highest - 50.0)
+
+
+def test_an_evaluation_is_drawn_at_the_steps_of_its_policy(tmp_path):
+    """Its row comes after rows of more steps."""
+    run = RunPaths(tmp_path)
+    header = "train_step,iteration,env_steps,wall_time_s,critic_loss,eval_return"
+    run.metrics_csv.write_text(f"{header}\n10,1,100,36,0.5,\n20,2,200,72,0.4,\n30,3,300,108,0.3,\n10,1,100,144,,7\n")
+    found = run_data(run, Budget())
+    (row,) = found["metrics"]["eval_return"]["i"]
+    assert [found["axes"][axis][row] for axis in AXES] == [100, 10, 0.04]
+    facts = dict(found["facts"])
+    assert (facts["environment steps"], facts["updates"], facts["last evaluation"]) == ("300", "30", "7")
+    assert found["resets"] == []
+
+
+def test_after_a_reset_updates_and_facts_are_those_of_the_new_agent(tmp_path):
+    run = reset_run(tmp_path)
+    found = run_data(run, Budget())
+    assert found["axes"]["updates"] == [10, 20, 20, 5, 8] and found["resets"] == [3]
+    assert found["axes"]["env_steps"] == [100, 200, 200, 300, 400]
+    facts = dict(found["facts"])
+    assert "last evaluation" not in facts and "best evaluation" not in facts
+    assert (facts["environment steps"], facts["updates"], facts["trained for"]) == ("400", "8", "00:40")
 
 
 def test_the_timeline_leaves_out_the_time_between_starts(tmp_path):

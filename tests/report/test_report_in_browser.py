@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.support.browser import Browser, chromium
-from tests.support.run_to_report import HOSTILE, make_run
+from tests.support.run_to_report import HOSTILE, make_run, reset_run
 from tfagents_system.report.page.assembly import page_data
 from tfagents_system.report.page.serve import ReportServer
 from tfagents_system.report.page.write import main
@@ -66,6 +66,23 @@ def test_a_run_is_drawn_filtered_and_zoomed_without_a_network(browser, tmp_path)
     browser.value("document.querySelector('[data-axis=updates]').click()")
     assert browser.value(f"{alpha}.data[0].x[100]") == 10_000
     assert [url for url in browser.requests if not url.startswith("data:")] == [run.report.as_uri()]
+
+
+def test_curves_have_a_gap_where_another_agent_begins(browser, tmp_path):
+    run = reset_run(tmp_path)
+    with run.metrics_csv.open("a") as file:
+        file.write("5,1,300,41,,100,1\n8,2,400,42,,200,1\n")
+    assert main([str(run.exp_dir)]) == 0
+    browser.open(run.report.as_uri(), READY)
+    browser.value("document.querySelector('[data-axis=updates]').click()")
+    returns = "document.getElementById('learning-plot').data.filter(each => each.y[0] === 900)"
+    assert browser.value(f"{returns}.map(each => each.x)") == [[20], [20], [20, None, 5, 8]]
+    assert browser.value("document.getElementById('learning-plot').data.map(each => each.y)")[2:4] == [[100, 200]] * 2
+    browser.value("view.smooth = 0.5, drawMetrics()")
+    loss = "document.querySelector('[data-metric=critic_loss]').data[1]"
+    assert browser.value(f"{loss}.x") == [10, 20, None, 5, 8]
+    means = browser.value(f"{loss}.y")
+    assert means[2:4] == [None, 9] and means[4] == pytest.approx((0.25 * 9 + 0.5 * 8) / 0.75)
 
 
 def test_several_runs_are_compared_and_one_is_left_out(browser, tmp_path):

@@ -2,6 +2,8 @@
 
 import gzip
 import http.client
+import socket
+import struct
 import threading
 import time
 
@@ -48,6 +50,24 @@ def test_nobody_else_is_told_anything(server):
         assert get(server, path)[0] == 404, path
     assert get(server, f"/{server.token}/", Host=f"evil.example:{server.server_address[1]}")[0] == 404
     assert get(server, f"/{server.token}/", "POST")[0] == 501
+
+
+def test_a_browser_that_is_closed_before_its_answer_is_no_error(server, capsys):
+    with socket.create_connection(server.server_address) as closed:
+        closed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Its end is a reset.
+        host = f"127.0.0.1:{server.server_address[1]}"
+        closed.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    time.sleep(0.2)
+    for thread in [each for each in threading.enumerate() if "process_request" in each.name]:
+        thread.join(10)
+    assert capsys.readouterr().err == "" and get(server, f"/{server.token}/data.json")[0] == 200
+
+
+def test_a_fault_of_the_page_itself_is_told(server, monkeypatch, capsys):
+    monkeypatch.setattr(server, "_read", lambda: 1 / 0)
+    with pytest.raises(http.client.HTTPException):
+        get(server, f"/{server.token}/data.json")
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_run_that_was_removed_is_told_and_the_server_goes_on(server, monkeypatch):

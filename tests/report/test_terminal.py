@@ -7,6 +7,7 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
+from tfagents_system.report.status import summary
 from tfagents_system.report.tables import SurvivingConsole
 from tfagents_system.report.terminal import ProgressView, progress_line, render, showing_runs
 
@@ -26,6 +27,16 @@ def test_the_line_says_it_all():
         "[00:42] iteration 12/25  env_steps 4,800  updates/s 181  steps/s 172  "
         "train -423.1  eval -310.2 ± 40.1  best -298.7  mass 1.5  alpha 0.213  left 01:10"
     )
+
+
+@pytest.mark.parametrize("num_env_steps", [None, 1_500])
+def test_offline_updates_are_no_iteration(num_env_steps):
+    content = status()
+    content["roles"]["trainer"] |= {"iteration": -1, "train_step": 1_200, "num_env_steps": num_env_steps}
+    assert progress_line(content).startswith("[00:42] offline updates  env_steps ")
+    shown = words(rendered(content))
+    assert "offline updates: 1,200 " in shown and "-1" not in shown and "-4%" not in shown
+    assert summary(content, NOW)["iteration"] == "offline"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import re
 import time
 import zipfile
@@ -176,9 +177,10 @@ def _read_evaluations(path: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
             pairs = list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
-    if not pairs:
-        raise UserError(f"{path} has no evaluation: leave it out")
-    return _ordered(pairs)
+    found = _ordered(pairs)
+    if not len(found[0]):
+        raise UserError(f"{path} has no evaluation" + (" with a finite return" * bool(pairs)) + ": leave it out")
+    return found
 
 
 def _read_monitors(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -191,20 +193,25 @@ def _read_monitors(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 file.readline()
-                episodes += [(float(row["t"]), float(row["l"]), float(row["r"])) for row in csv.DictReader(file)]
+                rows = [(float(row["t"]), float(row["l"]), float(row["r"])) for row in csv.DictReader(file)]
+            episodes += [row for row in rows if math.isfinite(row[0]) and math.isfinite(row[1])]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
     if not episodes:
         raise UserError(f"{paths[0]} has no episode: leave it out")
     _, lengths, returns = np.array(sorted(episodes)).T
+    known = np.isfinite(returns)
+    if not known.any():
+        raise UserError(f"{paths[0]} has no episode with a finite return: leave it out")
+    steps, returns = np.cumsum(lengths)[known], returns[known]
     sums = np.concatenate([[0.0], np.cumsum(returns)])
     last = np.arange(1, len(sums))
     first = np.maximum(0, last - _MONITOR_WINDOW_EPISODES)
-    return np.cumsum(lengths), (sums[last] - sums[first]) / (last - first)
+    return steps, (sums[last] - sums[first]) / (last - first)
 
 
 def _ordered(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending; of several evaluations after the same number of steps the last one counts."""
-    by_step = dict(pairs)
+    """Ascending; of several evaluations after the same number of steps the last one counts, and of NaN none."""
+    by_step = {step: value for step, value in pairs if math.isfinite(step) and math.isfinite(value)}
     steps = np.array(sorted(by_step), np.float64)
     return steps, np.array([by_step[step] for step in steps], np.float64)

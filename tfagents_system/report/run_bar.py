@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.report.long_work import LongWork
+from tfagents_system.run_files.beats import is_offline
 
 
 class RunBar:
@@ -30,9 +31,10 @@ class RunBar:
         run, trainer = status.get("run", {}), status.get("roles", {}).get("trainer", {})
         is_by_steps = bool(trainer.get("num_env_steps"))
         self._work.unit = "steps" if is_by_steps else "iterations"
-        done = trainer.get("env_steps" if is_by_steps else "iteration") or 0
+        done = max(0, trainer.get("env_steps" if is_by_steps else "iteration") or 0)
         total = trainer.get("num_env_steps") or trainer.get("num_iter")
         self._work.done, self._work.total = min(done, total or done), total  # The last iteration may have more steps.
         self._work.what = f"{run.get('name')}: {run.get('state')}"
         evaluated = trainer.get("eval_return")
-        self._work.doing = "" if evaluated is None else f"evaluation {evaluated:.4g}"
+        told = "offline updates" if is_offline(trainer) else ""
+        self._work.doing = told if evaluated is None else f"evaluation {evaluated:.4g}"

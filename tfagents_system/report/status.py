@@ -29,7 +29,7 @@ from tfagents_system.report.statuses_of_runs import (
     usual_folder,
     usual_runs,
 )
-from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, read_status  # noqa: F401 (others take it)
+from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, is_offline, read_status  # noqa: F401 (others take it)
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.grid import differing, in_words
@@ -212,8 +212,10 @@ def summary(status: dict[str, Any], now: float) -> dict[str, str]:
 
 
 def iteration_of(trainer: Mapping[str, Any]) -> str:
-    """`12/25`; without the number of all iterations where the run's length is in environment steps."""
+    """`12/25`, `12` where the run's length is in environment steps, `offline` before the first one."""
     done = trainer.get("iteration", 0)
+    if is_offline(trainer):
+        return "offline"
     return str(done) if trainer.get("num_env_steps") else f"{done}/{trainer.get('num_iter', '?')}"
 
 

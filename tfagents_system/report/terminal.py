@@ -38,8 +38,10 @@ from tfagents_system.report.status import (
     time_shares,
 )
 from tfagents_system.report.tables import SurvivingConsole, table
+from tfagents_system.run_files.beats import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
+_OFFLINE = "offline updates"
 _DEFAULT_LINE_SECS = 5.0
 _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
@@ -173,7 +175,7 @@ def progress_line(status: dict[str, Any]) -> str:
         return f"{head} {_starting_line(status)}"
     texts = numbers(trainer)
     parts = [
-        f"iteration {iteration_of(trainer)}",
+        _OFFLINE if is_offline(trainer) else f"iteration {iteration_of(trainer)}",
         f"env_steps {_of_all(trainer.get('env_steps'), trainer.get('num_env_steps'))}",
         *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
     ]
@@ -247,7 +249,9 @@ def _progress(trainer: dict[str, Any]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
-    if not total:
+    if is_offline(trainer):
+        grid.add_row(f"{_OFFLINE}: {format_number(trainer.get('train_step'))}", ProgressBar(total=1, completed=0), "")
+    elif not total:
         grid.add_row("iteration -", ProgressBar(total=1, completed=0), "")
     else:
         bar = ProgressBar(total=total, completed=done)

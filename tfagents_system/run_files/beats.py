@@ -127,6 +127,11 @@ def read_heartbeat(path: Path) -> Beat | None:
     return None if content is None else parse_beat(content)
 
 
+def is_offline(trainer: Mapping[str, Any]) -> bool:
+    """Whether the trainer does its offline updates: they are iteration -1."""
+    return (trainer.get("iteration") or 0) < 0
+
+
 def is_live(run: Mapping[str, Any]) -> bool:
     """Whether a run has not ended, according to its part of status.json."""
     return run.get("state") in LIVE_STATES

@@ -26,16 +26,27 @@ function styleOf(data, k) {
   return {color: COLORS[group % COLORS.length], dash: DASHES[Math.floor(group / COLORS.length) % DASHES.length]};
 }
 
+// The points of a curve and the rows that they are of; null, a gap, where another agent begins.
 function series(run, name, axis) {
-  const metric = run.metrics[name];
-  return metric ? {x: metric.i.map((i) => run.axes[axis][i]), y: metric.y} : {x: [], y: []};
+  const metric = run.metrics[name] || {i: [], y: []}, points = {x: [], y: [], rows: []};
+  const add = (x, y, row) => { points.x.push(x); points.y.push(y); points.rows.push(row); };
+  const agentOf = (row) => run.resets.filter((first) => first <= row).length;
+  metric.i.forEach((row, k) => {
+    if (k && run.resets.length && agentOf(row) !== agentOf(metric.i[k - 1])) add(null, null, null);
+    add(run.axes[axis][row], metric.y[k], row);
+  });
+  return points;
 }
 
-// The mean of values so far, the older the less they count; `weight` of 0 leaves them as they are.
+// The mean of values so far, the older the less they count; it begins anew after a gap. `weight` of 0 leaves them as they are.
 function smoothed(values, weight) {
   if (!weight) return values;
   let mean = 0, norm = 0;
   return values.map((value) => {
+    if (value === null) {
+      mean = norm = 0;
+      return null;
+    }
     mean = weight * mean + (1 - weight) * value;
     norm = weight * norm + (1 - weight);
     return mean / norm;
@@ -137,18 +148,20 @@ function ownReturns(run, view) {
 }
 
 function evaluations(run, evaluated) {
-  const spread = run.metrics.eval_return_std, places = spread ? new Map(spread.i.map((i, k) => [i, spread.y[k]])) : new Map();
-  const std = run.metrics.eval_return.i.map((i) => places.get(i) || 0);
-  const edge = (sign) => ({x: evaluated.x, y: evaluated.y.map((value, k) => value + sign * std[k])});
+  const byRow = (name) => new Map(run.metrics[name] ? run.metrics[name].i.map((row, k) => [row, run.metrics[name].y[k]]) : []);
+  const spread = byRow("eval_return_std"), episodes = byRow("eval_episodes");
+  const std = evaluated.rows.map((row) => spread.get(row) || 0);
+  const agents = [[]]; // Places of each one's evaluations: a band goes over no gap.
+  evaluated.y.forEach((value, k) => (value === null ? agents.push([]) : agents[agents.length - 1].push(k)));
+  const edge = (places, sign) => ({x: places.map((k) => evaluated.x[k]), y: places.map((k) => evaluated.y[k] + sign * std[k])});
   const hidden = {mode: "lines", line: {width: 0}, hoverinfo: "skip", showlegend: false, legendgroup: "evaluations"};
-  const episodes = run.metrics.eval_episodes ? run.metrics.eval_episodes.y : [];
+  const band = Object.assign({}, hidden, {fill: "tonexty", fillcolor: withAlpha("#D55E00", 0.16)});
   return [
-    trace(edge(-1), hidden),
-    trace(edge(1), Object.assign({}, hidden, {fill: "tonexty", fillcolor: withAlpha("#D55E00", 0.16)})),
+    ...agents.flatMap((places) => [trace(edge(places, -1), hidden), trace(edge(places, 1), band)]),
     trace(evaluated, {
       mode: marked(evaluated) === "lines" ? "lines" : "lines+markers", name: "evaluations, mean and spread",
       legendgroup: "evaluations", line: {color: "#D55E00", width: 2.4}, marker: {size: 6},
-      customdata: std.map((value, k) => [value, episodes[k] === undefined ? "" : `, ${episodes[k]} episodes`]),
+      customdata: std.map((value, k) => [value, episodes.has(evaluated.rows[k]) ? `, ${episodes.get(evaluated.rows[k])} episodes` : ""]),
       hovertemplate: "evaluation %{y} ± %{customdata[0]:.4g}%{customdata[1]}<extra></extra>",
     }),
   ];
@@ -212,7 +225,7 @@ function metricFigure(data, name, view) {
       name: plain(run.name), mode: marked(points), marker: {size: 3.5}, line: {color: style.color, dash: style.dash, width: 1.6},
       hovertemplate: data.runs.length > 1 ? "%{y:.5g}" : "%{y:.5g}<extra></extra>",
     }));
-    values = values.concat(points.y);
+    values = values.concat(points.y.filter((value) => value !== null));
   });
   const isLog = view.log && values.length > 0 && values.every((value) => value > 0);
   const layout = baseLayout({

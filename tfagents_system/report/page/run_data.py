@@ -27,13 +27,17 @@ from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.episode_rows import read_episodes
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import of_agent, read_metrics
+from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import assignment, leaves_of
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variable_table import VARIABLES
 
+Rows = Sequence[Mapping[str, float | None]]
+
 AXES = {"env_steps": "env_steps", "updates": "train_step", "hours": "wall_time_s"}
+_UNITS = {"hours": 3600}
 _SAID_BELOW = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
 _NO_METRICS = (*AXES.values(), "iteration")
 
@@ -54,6 +58,7 @@ class Budget:
 def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
     """All but videos; values that a run does not have (yet) are empty."""
     rows = read_metrics(paths.metrics_csv)
+    own = of_agent(rows, agents_before(paths))
     status = read_status(paths.status_json)
     now = time.time()
     timeline = timeline_of(paths.history, status)
@@ -62,9 +67,9 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "folder": str(paths.exp_dir),
         "state": _state(paths, status, now),
         "problems": problems(status, now) if status else [],
-        "facts": _facts(rows, best_of(paths, rows), status) + _restarts(timeline, status),
+        "facts": _facts(rows, own, best_of(paths, rows), status) + _restarts(timeline, status),
         **_curves(rows, budget.points),
-        "best": _best(rows, read_best(paths)),
+        "best": _best(own, read_best(paths)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
         "timeline": timeline,
         "plan": sorted(status["plan"].items()) if status else [],
@@ -81,20 +86,22 @@ def _state(paths: RunPaths, status: dict[str, Any] | None, now: float) -> str:
     return state_of(status, now) if status else UNKNOWN
 
 
-def _facts(
-    rows: Sequence[Mapping[str, float | None]], best: float | None, status: dict[str, Any] | None
-) -> list[tuple[str, str]]:
-    """The numbers at the top of the page."""
-    last = {name: value for row in rows for name, value in row.items() if value is not None}
+def _facts(rows: Rows, own: Rows, best: float | None, status: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The numbers at the top of the page.
+
+    Args:
+      own: Rows of the agent that is trained now; steps and time are those of the whole run.
+    """
+    last = {name: value for row in own for name, value in row.items() if value is not None}
     success = last.get("eval_success")
-    rates = {name: [row[name] for row in rows if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
+    rates = {name: [row[name] for row in own if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
     told = [
         ("best evaluation", format_number(best)),
         ("last evaluation", format_return(last)),
         ("success", "-" if success is None else f"{success:.0%}"),
-        ("environment steps", format_number(_whole(last.get("env_steps")))),
-        ("updates", format_number(_whole(last.get("train_step")))),
-        ("trained for", format_secs(last.get("wall_time_s"))),
+        ("environment steps", format_number(_whole(_most(rows, "env_steps")))),
+        ("updates", format_number(_whole(_most(own, "train_step")))),
+        ("trained for", format_secs(_most(rows, "wall_time_s"))),
         ("steps/s (median)", _median(rates["env_steps_per_s"])),
         ("updates/s (median)", _median(rates["updates_per_s"])),
     ]
@@ -114,6 +121,11 @@ def _restarts(timeline: Mapping[str, Any], status: dict[str, Any] | None) -> lis
     return [("restarts of roles", str(restarts))] if status else []
 
 
+def _most(rows: Rows, column: str) -> float | None:
+    """Not the last value: the row of an evaluation comes after rows of more steps."""
+    return max((value for row in rows if (value := row.get(column)) is not None), default=None)
+
+
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
@@ -123,12 +135,16 @@ def _median(values: Sequence[float | None]) -> str:
     return format_number(round(float(np.median(known)), 1)) if known else "-"
 
 
-def _curves(rows: Sequence[Mapping[str, float | None]], most: int) -> dict[str, Any]:
-    """`axes`: {axis: [row]}; `metrics`: {name: {"i": [indices of rows], "y": [values]}}."""
-    axes: dict[str, list[float]] = {}
-    for axis, column in AXES.items():
-        filled = np.maximum.accumulate([row.get(column) or 0.0 for row in rows]) if rows else np.empty(0)
-        axes[axis] = short(filled / 3600 if axis == "hours" else filled)
+def _curves(rows: Rows, most: int) -> dict[str, Any]:
+    """For the page.
+
+    Returns:
+      `axes`: {axis: [row]}, `metrics`: {name: {"i": [indices of rows], "y": [values]}}, `resets`: indices of the first
+      rows of later agents, whose updates count from 0 again.
+    """
+    axes = {
+        axis: short([(row.get(column) or 0.0) / _UNITS.get(axis, 1) for row in rows]) for axis, column in AXES.items()
+    }
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _NO_METRICS))
     metrics = {}
     for name in names:
@@ -141,12 +157,17 @@ def _curves(rows: Sequence[Mapping[str, float | None]], most: int) -> dict[str, 
             metrics[name] = {"i": places[kept].tolist(), "y": short(values[kept])}
     used = sorted({0, *(k for each in metrics.values() for k in each["i"])}) if rows else []
     renamed = {k: place for place, k in enumerate(used)}
+    agents = [rows[k].get("reset") or 0 for k in used]
     for each in metrics.values():
         each["i"] = [renamed[k] for k in each["i"]]
-    return {"axes": {axis: [values[k] for k in used] for axis, values in axes.items()}, "metrics": metrics}
+    return {
+        "axes": {axis: [values[k] for k in used] for axis, values in axes.items()},
+        "metrics": metrics,
+        "resets": [k for k in range(1, len(agents)) if agents[k] != agents[k - 1]],
+    }
 
 
-def _best(rows: Sequence[Mapping[str, float | None]], best: Mapping[str, Any] | None) -> dict[str, float] | None:
+def _best(rows: Rows, best: Mapping[str, Any] | None) -> dict[str, float] | None:
     """Where the policy that is kept as the best one was evaluated: its point in the curves."""
     name = (best or {}).get("checkpoint")
     evaluated = [row for row in rows if row.get("eval_return") is not None]
@@ -154,7 +175,7 @@ def _best(rows: Sequence[Mapping[str, float | None]], best: Mapping[str, Any] | 
     if not found:
         return None
     point = {axis: found[-1].get(column) or 0.0 for axis, column in AXES.items()}
-    return {**point, "hours": point["hours"] / 3600, "y": found[-1]["eval_return"] or 0.0}
+    return {**point, "hours": point["hours"] / _UNITS["hours"], "y": found[-1]["eval_return"] or 0.0}
 
 
 def _episodes(rows: Sequence[Mapping[str, float]], most: int) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.report.long_work import untold
@@ -54,6 +55,11 @@ class ReportServer(ThreadingHTTPServer):
                 self._kept = (time.monotonic(), self._read())
             return self._kept[1]
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that was closed before it had its answer is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReportServer
@@ -63,16 +69,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self._name()
+        if name not in ("", "data.json"):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
         try:
-            if name == "":
-                self._answer(page(self.server.data(), refreshed_every_secs=_REFRESH_SECS), "text/html")
-            elif name == "data.json":
-                self._answer(json_in_html(self.server.data()), "application/json")
-            else:
-                self.send_error(HTTPStatus.NOT_FOUND)
+            data = self.server.data()
+            text = json_in_html(data) if name else page(data, refreshed_every_secs=_REFRESH_SECS)
         except (UserError, OSError) as error:  # A run directory that was removed meanwhile.
             print(f"the runs can't be read: {error}", file=sys.stderr, flush=True)
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the runs can't be read")
+        else:
+            self._answer(text, "application/json" if name else "text/html")
 
     def _name(self) -> str | None:
         """What is asked for behind the token; None without the right one."""
