@@ -108,18 +108,21 @@ def no_subreaper_left() -> Iterator[None]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-# Classes that start a thread, and the arguments of their `close`.
-_WITH_THREADS: dict[tuple[str, str], tuple[float, ...]] = {
+# Classes that start a thread or make a folder, and the arguments of their `close`.
+_TO_CLOSE: dict[tuple[str, str], tuple[float, ...]] = {
+    ("tfagents_system.launch.preparation", "Preparation"): (),
     ("tfagents_system.transport.connection", "Connection"): (),
     ("tfagents_system.replay.snapshots", "SnapshotWriter"): (5.0,),
 }
 
 
 @pytest.fixture(autouse=True)
-def no_threads_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Readers that look for earlier tests' servers would take the CPUs from later tests; writers keep rings open."""
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Readers that look for earlier tests' servers would take the CPUs from later tests; writers keep rings open; and
+    checks keep temporary folders.
+    """
     opened: list[tuple[Any, tuple[float, ...]]] = []
-    for (module, name), arguments in _WITH_THREADS.items():
+    for (module, name), arguments in _TO_CLOSE.items():
         if module in sys.modules:
             kind = getattr(sys.modules[module], name)
             monkeypatch.setattr(kind, "__init__", _noted(kind, opened, arguments))

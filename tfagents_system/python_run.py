@@ -86,7 +86,7 @@ def train(
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else file.stem)
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    findings = value_findings({variable: str(value) for variable, value in given.items()}, folder)
+    findings = value_findings(given, folder, goes_on=(folder / "logs" / name).is_dir())
     findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}_inputs"

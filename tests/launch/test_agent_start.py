@@ -22,7 +22,7 @@ from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import BEGINNINGS, RunVariables, missing_beginnings, read_variables
 from tfagents_system.trainer.learner import Learner
 
 _SMALL = "    actor_fc_layer_params = (4,)\n    critic_joint_fc_layer_params = (4,)\n"
@@ -142,17 +142,24 @@ def test_what_is_not_there_is_told_before_a_user_s_code_runs(
     (tmp_path / "params.py").write_text(PARAMS)
     assert prepare.prepare(environ, None)
     RunPaths(tmp_path / "run").status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    if (tmp_path / value.partition("@")[0]).exists():
-        assert prepare.prepare({**environ, name: str(tmp_path / value)}, None), "a run that has begun needs it no more"
+    given = {**environ, name: str(tmp_path / value)}
+    assert prepare.prepare(given, None), "a run that has begun needs it no more"
+    assert RunVariables.from_environ(given, vars_file=None, root=tmp_path), "nor does its supervisor"
+    if name == "SAC_AGENT_FROM":
+        with pytest.raises(UserError, match=message):
+            prepare.prepare({**given, "TFAGENTS_RESET": "agent"}, None)
 
 
 def test_the_variables_are_read(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
     def read(**variables: str) -> tuple[dict[str, Any], list[str]]:
-        return read_variables({**environ, **variables}, vars_file=tmp_path / "vars.sh", root=tmp_path)
+        given, where = {**environ, **variables}, {"vars_file": tmp_path / "vars.sh", "root": tmp_path}
+        values, findings = read_variables(given, **where)
+        return values, findings + missing_beginnings(given, BEGINNINGS, **where)
 
     values, findings = read(SAC_AGENT_FROM="other@best", SAC_AGENT_PARTS="critics, actor")
     assert findings == [] and values["agent_from"] == tmp_path / "other@best"
     assert values["agent_parts"] == ("actor", "critics")
-    _, findings = read(SAC_AGENT_FROM="another", SAC_AGENT_PARTS="actors")
+    values, findings = read(SAC_AGENT_FROM="another", SAC_AGENT_PARTS="actors")
+    assert values["agent_from"] == tmp_path / "another", "the place in which it was"
     assert any("SAC_AGENT_FROM=another must be an existing file or folder" in finding for finding in findings)
     assert any("found actors, actor is meant" in finding for finding in findings) and len(findings) == 2

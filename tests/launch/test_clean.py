@@ -243,20 +243,20 @@ def test_the_rest_of_an_interrupted_clean_up_goes(cluster: Cluster, monkeypatch:
 
 
 def test_temporary_folders_of_killed_starts_go_after_a_day(cluster: Cluster) -> None:
-    names = ("sac_check_a_b1", "sac_params_x", "sac_check_young", "sac_other", "my_sac_params_y")
+    names = ("sac_check_a_b1", "sac_params_x", "sac_prior_z", "sac_check_young", "sac_other", "my_sac_params_y")
     folders = [cluster.scratch / name for name in names]
     for folder in folders:
         (folder / "deep").mkdir(parents=True)
         age(folder, DAY / 2 if "young" in folder.name else 2 * DAY)
-    (cluster.scratch / "sac_params_link").symlink_to(folders[3])
+    (cluster.scratch / "sac_params_link").symlink_to(folders[4])
     if os.geteuid() == 0:
         foreign = cluster.scratch / "sac_params_foreign"
         foreign.mkdir()
         age(foreign, 2 * DAY)
         os.chown(foreign, 65534, 65534)
         folders.append(foreign)
-    assert "removed 2 folders" in cluster.clean("--unasked").stdout
-    expected = [*folders[2:], cluster.scratch / "sac_params_link"]
+    assert "removed 3 folders" in cluster.clean("--unasked").stdout
+    expected = [*folders[3:], cluster.scratch / "sac_params_link"]
     assert sorted(cluster.scratch.iterdir()) == sorted(expected)
 
 

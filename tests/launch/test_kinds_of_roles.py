@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.support.supervised import (
 )
 from tfagents_system.errors import UserError
 from tfagents_system.launch import run_rules, supervise
+from tfagents_system.machine import claims
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
@@ -77,7 +79,8 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
     assert other.take(claim_of(port, 2))
     with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
         supervise.claim_slots_beside(variables, own, port)
-    own.release(claim_of(port, 1))
+    assert other.take(claim_of(port, 1)), "of a refused start nothing stays"
+    other.release(claim_of(port, 1))
     other.release(claim_of(port, 2))
     supervise.claim_slots_beside(variables, own, port)
     assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
@@ -88,18 +91,27 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
 def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slot(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claims, "_PREFIX", f"test_{uuid.uuid4().hex}")
     spec = {"exp_dir": str(run_dir), "experts": 1}
     other, own = Claims(), Claims()
-    assert other.take(claim_of(7, 1))
-    free = iter((7, 8))
-    monkeypatch.setattr(own, "take_port", lambda wanted: wanted or next(free))
+    first = own.take_port(None)
+    own.release_port(first)
     try:
-        assert supervise.claim_port(variables_of(spec), own) == 8
+        assert other.take(claim_of(first, 1))
         with pytest.raises(UserError, match="needs slots 1 to 1"):
-            supervise.claim_port(variables_of({**spec, "port": 7}), own)
+            supervise.claim_port(variables_of({**spec, "port": first}), own)
+        port = supervise.claim_port(variables_of(spec), own)
+        assert port > first
+        assert other.take_port(first) == first, "it is left to others"
+        assert not other.take(claim_of(port, 1)) and not other.take(f"port/{port}")
+        own.release_all()
+        for number in range(first, first + 99):
+            other.take(claim_of(number, 1))
+        with pytest.raises(UserError, match="needs slots 1 to 1"):
+            supervise.claim_port(variables_of(spec), own)
     finally:
-        other.release(claim_of(7, 1))
-        own.release(claim_of(8, 1))
+        other.release_all()
+        own.release_all()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.fake_run import CRASHES, SAVES
 from tests.support.supervised import at_work, beating, log, make_supervisor, touch_once, waits_for_lines, works
+from tests.support.waiting import until
 from tfagents_system.launch import role_process
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.machine import memory
@@ -220,6 +222,39 @@ def test_a_role_that_others_kill_at_its_work_is_never_given_up(
     assert "worker_0 ended with SIGKILL and is given up" not in out
     assert "worker_1 ended with SIGKILL and is given up after 2 restarts" in out
     assert "worker_2 ended with SIGABRT and is given up after 2 restarts" in out
+
+
+def test_a_kill_for_lack_of_memory_is_blamed_for_what_dies_with_it_alone(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills, kill = [0], run_dir / "kill"
+    monkeypatch.setattr(memory, "oom_kills", lambda: kills[0])
+    monkeypatch.setattr(memory, "_LOOK_SECS", 0.0)
+    monkeypatch.setattr(memory, "_RECENT_SECS", 0.5)
+    dies = f"until [ -e {kill} ]; do sleep 0.02; done; rm {kill}; kill -9 $$"
+    ends = f"until [ -e {run_dir}/enough ]; do sleep 0.02; done; exit 0"
+    supervisor = make_supervisor(run_dir, stop, {"worker_0": at_work("worker_0", dies), "trainer": ends})
+
+    def kill_twice() -> None:
+        worker = supervisor.roles["worker_0"]
+        until(lambda: supervisor.is_at_work("worker_0"), 30.0, "at work")
+        kills[0] += 1  # Of something else in the job.
+        time.sleep(1.0)
+        kill.touch()
+        until(lambda: worker.restarts == 1, 30.0, "restarted")
+        kills[0] += 1
+        kill.touch()
+        until(lambda: worker.restarts == 2, 30.0, "restarted")
+        (run_dir / "enough").touch()
+
+    thread = threading.Thread(target=kill_twice)
+    thread.start()
+    assert supervisor.run() == 0
+    thread.join()
+    out = capfd.readouterr().out
+    assert out.count("worker_0 ended with SIGKILL: restart in") == 1
+    lacks = "worker_0 ended with SIGKILL (the kernel has killed a process for lack of memory): restart 1 of"
+    assert out.count(lacks) == 1
 
 
 def test_clients_that_abort_because_their_server_was_killed_have_not_failed(

@@ -156,6 +156,7 @@ def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(j
         again = OF_ARRAY | {"SLURM_JOB_ID": number}
         assert "again: 5\n" in job.attempt(75, **again, does=told + TRAINS)[1]
     assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
+    assert "again: no\n" in job.attempt(0, "101", **OF_ARRAY, does=told)[1], "task 105, in another part of the array"
 
 
 def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:

@@ -68,7 +68,9 @@ def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User, i
     """It reads its variables from the snapshot, whose package is its repository."""
     (user.folder / "expert.npz").touch()
     (user.folder / "old_run").mkdir()
-    user.write_vars("SAC_EXPERT_POLICY=expert.npz\nSAC_REPLAY_FROM=old_run,expert.npz\nSAC_AGENT_FROM=old_run@best\n")
+    user.write_vars(
+        "SAC_EXPERT_POLICY=expert.npz\nSAC_REPLAY_FROM=' old_run, expert.npz '\nSAC_AGENT_FROM=old_run@best\n"
+    )
     with (user.folder / "vars.sh").open("a") as file:
         file.write("SAC_PASSWORD_FILE=secret\nSAC_CREDENTIALS_DIR=~/mine\n")
     done = user.submit(HOME="/home/me", **({"TFAGENTS_FOLDER": str(user.folder)} if is_sac else {}))
@@ -167,15 +169,25 @@ def test_what_is_asked_for(user: User, variables: str, options: tuple[str, ...],
     assert f"#SBATCH {line}\n" in user.submit("--dry_run", *options).stdout
 
 
-def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
-    (user.exp_dir / "replay").mkdir(parents=True)
-    with open(user.exp_dir / "replay/rows", "wb") as ring:
+@pytest.mark.parametrize(
+    ("run", "options", "ring_mb"),
+    [("", (), 1200), ("_task_7", ("--array=1,5-9:2%2",), 1200), ("_task_8", ("--array=1,5-9:2%2",), 1000)],
+)
+def test_runs_that_go_on_ask_for_the_largest_ring_that_they_have(
+    user: User, run: str, options: tuple[str, ...], ring_mb: int
+) -> None:
+    folder = user.exp_dir.with_name(user.exp_dir.name + run) / "replay"
+    user.exp_dir.with_name(f"{user.exp_dir.name}_task_5").joinpath("replay").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (folder.parent / "run.json").touch()
+    with open(folder / "rows", "wb") as ring:
         os.posix_fallocate(ring.fileno(), 0, 1200 * 2**20)
     try:
-        memory = re.search(r"--mem=(\d+)M", user.submit("--dry_run").stdout)
+        done = user.submit("--dry_run", *options)
+        memory = re.search(r"--mem=(\d+)M", done.stdout)
     finally:
-        (user.exp_dir / "replay/rows").unlink()
-    assert memory is not None and 4700 <= int(memory[1]) <= 4702
+        (folder / "rows").unlink()
+    assert memory is not None and 3500 + ring_mb <= int(memory[1]) <= 3502 + ring_mb, done
 
 
 @pytest.mark.parametrize(

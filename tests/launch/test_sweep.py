@@ -293,6 +293,18 @@ def grid_file(folder: Path, content: Any) -> str:
     return str(folder / "g.json")
 
 
+def test_what_its_runs_begin_with_may_be_gone_where_they_have_begun(vars_file: Path, started: list[Task]) -> None:
+    vars_file.write_text(vars_file.read_text() + "SAC_AGENT_FROM=other\n")
+    with pytest.raises(UserError, match=r"^SAC_AGENT_FROM=other must be an existing file or folder"):
+        sweep.main([str(vars_file), "--seeds", "0"])
+    paths = RunPaths(vars_file.parent / "logs" / "try_task_0")
+    paths.exp_dir.mkdir(parents=True)
+    paths.run_json.write_text("{}")
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    sweep.main([str(vars_file), "--seeds", "0"])
+    assert [task.number for task in started] == [0]
+
+
 def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Task]) -> None:
     grid = grid_file(vars_file.parent, {"train_batch_size": [64, 128]})
     assert sweep.main([str(vars_file), "--grid", grid, "--seeds", "5-6", "--set", "config.horizon=9"]) == 0

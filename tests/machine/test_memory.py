@@ -14,6 +14,20 @@ def test_it_is_what_the_system_says():
     assert abs(memory.resident_bytes(os.getpid()) - psutil.Process().memory_info().rss) < 2**22
 
 
+def test_a_kill_for_lack_of_memory_counts_from_when_it_is_seen(monkeypatch):
+    kills, now = iter([3, 3, 4, 4, 0, 4, 4, 6]), [0.0]
+    monkeypatch.setattr(memory, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    watch = memory.OomWatch()
+    assert not watch.has_killed(), "those before are of others"
+    now[0] = 0.5
+    watch.look()  # Too soon.
+    now[0] = 2.0
+    watch.look()
+    for now[0], killed in [(31.9, True), (32.1, False), (33.0, False), (34.0, False), (35.0, True)]:
+        assert watch.has_killed() == killed, now
+
+
 def test_children_and_their_children_count():
     grandchild = f"{sys.executable} -c \"kept = b'x' * (60 << 20); print('up', flush=True); input()\""
     process = subprocess.Popen(["bash", "-c", f"({grandchild}; true); true"], stdin=-1, stdout=-1, text=True)

@@ -11,6 +11,7 @@ import pytest
 from tests.support.ports import free_port
 from tests.support.replay_service import DRAW, Server, take_block
 from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segment
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.blocks import make_block
@@ -120,6 +121,23 @@ def test_offline_updates_are_of_prior_data_alone_and_wait_for_nobody(tmp_path: P
         server.turn_until(lambda: server.service.malformed == 1)
     finally:
         server.close()
+
+
+def test_offline_updates_of_a_later_agent_have_the_discount_of_its_first_step(tmp_path: Path) -> None:
+    """It rises from 0.3 to 0.5 within 100 steps, and a transition of two steps has its square."""
+    discount = Schedule.of({"points": [[0, 0.3], [100, 0.5]], "by": "env_steps"})
+    draw = dataclasses.replace(DRAW, form=TransitionForm(2), gamma=discount, whole_bootstrap=True)
+    for steps, expected, other in ((0, 0.09, 0.16), (50, 0.16, 0.09)):
+        server = Server(tmp_path / f"ring {steps}", free_port())
+        try:
+            prior = PriorData(prior_ring(tmp_path / f"prior {steps}"), 2, offline_env_steps=steps)
+            server.service._draw_settings = dataclasses.replace(draw, prior=prior)
+            reader = server.connection.reader(tables.BLOCKS)
+            server.connection.put(tables.REQUESTS, tables.Request(1, tables.OFFLINE, 0, 8, 0).to_wire())
+            values = np.concatenate([array.ravel() for array in take_block(server, reader).arrays])
+            assert np.isclose(values, expected).any() and not np.isclose(values, other).any()
+        finally:
+            server.close()
 
 
 def test_a_ring_that_is_gone_damaged_or_of_another_layout_is_told(tmp_path: Path) -> None:

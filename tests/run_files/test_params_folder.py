@@ -116,25 +116,30 @@ def test_a_file_that_cannot_be_read_is_named(
     assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error and "SAC_KEEP_FOLDER=0" in error
 
 
-def test_a_signal_leaves_no_copy_behind(environ: dict[str, str], tmp_path: Path, project: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_copy_behind(
+    environ: dict[str, str], tmp_path: Path, project: Path, number: signal.Signals
+) -> None:
     (project / "params.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w')\ntime.sleep(60)\n{PARAMS}")
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tfagents_system.launch.prepare"],
         env={**environ, "TMPDIR": str(tmp_path / "tmp"), "SAC_FORK_ROLES": "0"},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
     )
     try:
         deadline = time.monotonic() + 60.0
         while not (tmp_path / "begun").exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        assert list((tmp_path / "tmp").glob("sac_params_*"))
-        process.terminate()
-        assert process.wait(10) == -signal.SIGTERM
+        made = {path.name[:10] for path in (tmp_path / "tmp").glob("sac_*")}
+        assert made >= {"sac_params", "sac_prior_"}
+        process.send_signal(number)
+        assert process.wait(10) == -number
     finally:
         process.kill()
         process.wait()
-    assert not list((tmp_path / "tmp").glob("sac_params_*"))
+    assert not list((tmp_path / "tmp").glob("sac_p*"))
 
 
 def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(

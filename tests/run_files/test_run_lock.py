@@ -140,13 +140,17 @@ def test_a_run_of_another_host_is_at_work_while_it_is_heard_of_and_one_of_this_h
                 assert lock.is_own()
 
 
-def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths) -> None:
+def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     with start(paths, "node1") as earlier:
         run = {"state": "running", "pid": os.getpid(), "host": "node1", "updated_at": time.time()}
         write_json(paths.status_json, {"run": run, "roles": {}})
         start(paths, "node2", restarts=1).refuse_at_work()
         with pytest.raises(UserError, match="SLURM job 12"):
             start(paths, "node2", job="13", restarts=1).refuse_at_work()
+        for job, is_earlier in (("12", True), ("13", False)):
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+            monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+            assert (owner_of_run(paths) is None) == is_earlier, "a sweep asks before it starts its runs"
         assert earlier.is_own()
 
 

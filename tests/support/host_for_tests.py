@@ -13,9 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
-import reverb
-
 from tests.support.channel_for_tests import IDENTITY, LAYOUT, NoClaims
+from tests.support.reverb_for_tests import make_server
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.pacing import Lockstep
@@ -40,7 +39,7 @@ def main() -> None:
         folder.mkdir(parents=True)
     credentials.ensure_credentials(paths.credentials, "test")
     all_tables = tables.make_tables(4)
-    server = loopback.start_confined(lambda: reverb.Server(list(all_tables.values()), PORT), PORT)
+    server = loopback.start_confined(lambda: make_server(list(all_tables.values()), PORT), PORT)
     connection = Connection(f"localhost:{PORT}", lambda: False)
     ring = Ring.open(paths.replay, LAYOUT, 100_000)
     snapshots = SnapshotWriter(ring, None, paths.trainer_checkpoints)

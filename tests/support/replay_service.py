@@ -7,8 +7,8 @@ import threading
 import time
 
 import numpy as np
-import reverb
 
+from tests.support.reverb_for_tests import make_server
 from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.ordering import WorkerOrder
@@ -37,7 +37,7 @@ class Server:
             form = TransitionForm(is_prioritized=True)
             draw = dataclasses.replace(DRAW, form=form, prioritized=Prioritized(priorities))
         all_tables = tables.make_tables(num_workers)
-        self.reverb = reverb.Server(list(all_tables.values()), port=port)
+        self.reverb = make_server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)
         self.streams = []
         self._sample = self.connection._client.sample

@@ -10,6 +10,7 @@ import sys
 
 import reverb
 
+from tests.support.reverb_for_tests import make_server
 from tfagents_system.errors import UserError
 from tfagents_system.transport import loopback, tables
 
@@ -18,7 +19,7 @@ def main() -> None:
     port, how = int(sys.argv[1]), sys.argv[2]
 
     def start() -> reverb.Server:
-        return reverb.Server(list(tables.make_tables(1).values()), port)
+        return make_server(list(tables.make_tables(1).values()), port)
 
     if how == "unhooked":
         loopback.confine_bind = lambda: None

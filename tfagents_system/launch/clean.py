@@ -33,7 +33,7 @@ _SNAPSHOT = re.compile(r"\d{8}-\d{6}-\d+")  # As submit.sh names them.
 _RING = "replay"
 _REMOVED = ".removed_"
 _ASIDE = re.compile(re.escape(_REMOVED) + r"\d+$")
-_TEMPORARY = ("sac_check_*", "sac_params_*")
+_TEMPORARY = ("sac_check_*", "sac_params_*", "sac_prior_*")
 
 
 class Leftover:

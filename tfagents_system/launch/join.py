@@ -9,6 +9,7 @@ run is finished, 1 it or all workers here failed, 2 bad input, 75 this command o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -79,6 +80,7 @@ class JoinRules:
 
     def look(self) -> None:
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
+        self._failures.look()
         if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
         elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
@@ -294,7 +296,8 @@ def _prepare_and_join(
     fork_server = (ForkServer.inherited() or start_server()) if forks else None
     starter = RoleStarter(fork_server=fork_server, start_server=start_server)
     try:
-        preparation.run(fork_server, starts=not flags.check)
+        with contextlib.closing(preparation):
+            preparation.run(fork_server, starts=not flags.check)
         if flags.check:
             print(preparation.checks.report())
             return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE

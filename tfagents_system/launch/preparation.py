@@ -31,6 +31,7 @@ from tfagents_system.launch.run_settings import (
     RESET,
     TAKE,
     RunSettings,
+    beginnings_of_start,
     resolve,
 )
 from tfagents_system.machine import scratch
@@ -39,13 +40,18 @@ from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.agent_start import find_start, split
-from tfagents_system.run_files.resets import AGENT, Reset
+from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
-
-_SOURCES = ("agent_from", "replay_from")  # Variables with what a run begins with.
+from tfagents_system.settings.variables import (
+    AGENT_FROM,
+    REPLAY_FROM,
+    RunVariables,
+    missing_beginnings,
+    read_variables,
+    unknown_names,
+)
 
 
 class Preparation:
@@ -125,17 +131,19 @@ class Preparation:
 
     def _has_sources(self) -> bool:
         """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""
-        given = {name for name in _SOURCES if self._environ.get(f"SAC_{name.upper()}")}
-        if self.checks["variables"].errors and given - self._values.keys():
+        needed = set[str]() if "server" in self._values else beginnings_of_start(self._environ, self._run_before)
+        missing = missing_beginnings(self._environ, needed, vars_file=self._vars_file, root=ROOT)
+        self.checks["variables"].errors += missing
+        given = {name.removeprefix("SAC_").lower() for name in needed if self._environ.get(name)}
+        if missing or given - self._values.keys():
             return False  # The variables' errors say what is missing.
-        has_begun = run_directory.has_begun(self._run_before)
-        agent, begins = self._values.get("agent_from"), not has_begun or self._environ.get(RESET) == AGENT
-        if "server" in self._values or self._paths is None:
+        if self._paths is None:
             return True
-        if agent is not None and begins and split(str(agent))[0].resolve() != self._paths.exp_dir.resolve():
+        agent = self._values.get("agent_from") if AGENT_FROM in needed else None
+        if agent is not None and split(str(agent))[0].resolve() != self._paths.exp_dir.resolve():
             with self.checks["agent's start"].catching():
                 find_start(str(agent))
-        for source in () if has_begun else self._values.get("replay_from", ()):
+        for source in self._values.get("replay_from", ()) if REPLAY_FROM in needed else ():
             try:
                 ring_folder(source)
             except UserError as error:

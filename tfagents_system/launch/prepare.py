@@ -72,6 +72,7 @@ from tfagents_system.settings.variables import read_variables
 _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
 # From its end on the run directory says what these do.
 _OF_THIS_START = (CARRIER, EDITS, ASKED, RESET, CATCH_UP, SUBMITTED_AGAIN, HANDLE_VARIABLE)
+_ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
 _STDERR = 2
 
 
@@ -154,7 +155,7 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[list[str]]:
         os.kill(os.getpid(), number)
 
     is_main = threading.current_thread() is threading.main_thread()
-    ends = [number for number in STOP_SIGNALS if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    ends = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in ends:
         signal.signal(number, end)
     try:
@@ -223,7 +224,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
             "choose another SAC_EXP_NAME"
         )
     if preparation.edits == FRESH and paths.run_json.exists():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             was_done.append(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
             print(was_done[-1])

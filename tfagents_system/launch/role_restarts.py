@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, EXIT_RENEW
 from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.machine import memory, watchdog
+from tfagents_system.machine import watchdog
+from tfagents_system.machine.memory import OomWatch
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRACKER, TRAINER, is_worker
 
@@ -28,7 +29,11 @@ class RoleRestarts:
         self._variables, self._paths = supervisor.variables, supervisor.paths
         self._most_done: dict[str, float] = {}  # By role: its progress at a failure.
         self._replay_died_at = -math.inf
-        self._oom_kills = memory.oom_kills()  # Those already seen.
+        self._oom = OomWatch()
+
+    def look(self) -> None:
+        """To be called again and again while the roles run."""
+        self._oom.look()
 
     def take(self, role: RoleProcess, code: int) -> None:
         """A role has ended with this code, by itself or while all are being stopped."""
@@ -70,8 +75,7 @@ class RoleRestarts:
         words = f" ({hang[0]})" if hang else role.last_words()
         if hang:
             role.log_text("\n".join(hang))
-        if code == -signal.SIGKILL and memory.oom_kills() > self._oom_kills:
-            self._oom_kills = memory.oom_kills()
+        if code == -signal.SIGKILL and self._oom.has_killed():
             words = " (the kernel has killed a process for lack of memory)"
         else:
             role.note_failure(after_work=self._has_done_new(role))
@@ -134,7 +138,7 @@ class RoleRestarts:
         if code == -signal.SIGABRT and role.name != REPLAY:
             by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
         else:
-            by_others = code == -signal.SIGKILL and memory.oom_kills() == self._oom_kills
+            by_others = code == -signal.SIGKILL and not self._oom.has_killed()
         return by_others and self._supervisor.is_at_work(role.name)
 
 

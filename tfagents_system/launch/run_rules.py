@@ -46,6 +46,7 @@ class RunRules:
 
         A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """
+        self._failures.look()
         if self._supervisor.exit_code is None and self._is_done_elsewhere():
             self._supervisor.finish(EXIT_DONE)
         if (

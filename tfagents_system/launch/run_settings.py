@@ -17,7 +17,7 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import AGENT_FROM, BEGINNINGS, REPLAY_FROM, read_variables
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
@@ -163,6 +163,18 @@ def run_of_start(
     resolved = resolve(environ, assignments, vars_file=vars_file, root=root).environ
     values, _ = read_variables(resolved, vars_file=vars_file, root=root)
     return RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
+
+
+def beginnings_of_start(environ: Mapping[str, str], run: RunPaths | None) -> set[str]:
+    """Which of BEGINNINGS this start needs.
+
+    Args:
+      environ: Says whether the agent is a new one.
+      run: The run that goes on if it has begun; None: a new one.
+    """
+    has_begun = run_directory.has_begun(run)
+    needs = {AGENT_FROM: not has_begun or environ.get(RESET) == AGENT, REPLAY_FROM: not has_begun}
+    return {name for name in BEGINNINGS if needs[name]}
 
 
 def carried(environ: Mapping[str, str]) -> Overrides:

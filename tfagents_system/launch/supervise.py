@@ -102,25 +102,27 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
 def claim_port(variables: RunVariables, claims: Claims) -> int:
     """Claims a port, and the slots of the run's experts and evaluators at it.
 
-    A worker that is about to leave a run that has ended may still hold a slot at that run's port: unless one is set,
-    the next port is taken then.
+    A worker that is about to leave a run that has ended may still hold a slot at that run's port: unless a port is
+    set, the next one is taken then.
 
     Raises:
       UserError: The port that is set is in use, or such a slot; or no port is free.
     """
-    for tries_left in reversed(range(_PORT_TRIES)):
-        port = claims.take_port(variables.reverb_port)
+    refused = list[int]()
+    while True:
+        port = claims.take_port(variables.reverb_port, without=refused)
         try:
             claim_slots_beside(variables, claims, port)
             return port
         except UserError:
-            if variables.reverb_port is not None or not tries_left:
+            claims.release_port(port)
+            refused.append(port)
+            if variables.reverb_port is not None or len(refused) == _PORT_TRIES:
                 raise
-    raise AssertionError
 
 
 def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> None:
-    """Takes the slots of the run's experts and evaluators, unless a worker that joined an earlier start has one.
+    """Takes all slots of the run's experts and evaluators; none if a worker that joined an earlier start has one.
 
     Raises:
       UserError: A worker has one.
@@ -128,6 +130,8 @@ def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> No
     numbers = list(variables.kinds_beside)
     taken = [str(number) for number in numbers if not claims.take(claim_of(port, number))]
     if taken:
+        for number in numbers:
+            claims.release(claim_of(port, number))
         counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
         wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
         raise UserError(

@@ -26,6 +26,7 @@ from tfagents_system.launch.run_settings import (
     TAKE,
     RunSettings,
     asked_once,
+    beginnings_of_start,
     edits_of_start,
     is_again,
     resolve,
@@ -49,7 +50,7 @@ from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import missing_beginnings, read_variables
 
 TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
@@ -196,7 +197,10 @@ class SweepPlan:
             environ[EDITS] = edits
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
-        self._note([number], [*resolved.findings, *findings])
+        run = RunPaths(values["exp_dir"]) if edits != FRESH and "exp_dir" in values else None
+        needed = beginnings_of_start(resolved.environ, run)
+        missing = missing_beginnings(resolved.environ, needed, vars_file=self._vars_file, root=ROOT)
+        self._note([number], [*resolved.findings, *findings, *missing])
         return texts, resolved, values
 
     def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tfagents_system.errors import UserError
@@ -74,16 +74,19 @@ class Claims:
             self.release(f"cpu/{cpu}")
         return missing
 
-    def take_port(self, wanted: int | None) -> int:
+    def take_port(self, wanted: int | None, without: Collection[int] = ()) -> int:
         """Claims a TCP port for the replay server: `wanted`, or the first free one from FIRST_PORT upwards.
 
-        No other user can listen on it until `release_all`, or this process's end.
+        No other user can listen on it until it is released, or this process's end.
+
+        Args:
+          without: Ports that are free and won't do.
 
         Raises:
           UserError: `wanted` is in use, or no port is free.
         """
         for port in [wanted] if wanted else range(FIRST_PORT, _LAST_PORT + 1):
-            if self.take(f"port/{port}"):
+            if port not in without and self.take(f"port/{port}"):
                 if self._hold(port):
                     return port
                 self.release(f"port/{port}")
@@ -94,6 +97,10 @@ class Claims:
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
             )
         raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
+
+    def release_port(self, port: int) -> None:
+        for name in (f"tcp/{port}", f"port/{port}"):
+            self.release(name)
 
     def _hold(self, port: int) -> bool:
         """Holds a TCP port on which nobody listens; those of our own who wait for a server there hold it as well."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
+import time
 from pathlib import Path
 
 from tfagents_system.machine import cgroups
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
+_LOOK_SECS, _RECENT_SECS = 1.0, 30.0  # A process with much memory takes seconds to end.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
 
@@ -40,6 +43,25 @@ def oom_kills(proc: Path = _PROC, mounts: Path = Path("/sys/fs/cgroup")) -> int:
             if "oom_kill" in counts:
                 return int(counts["oom_kill"])
     return 0
+
+
+class OomWatch:
+    """Whether the kernel has just killed a process for lack of memory, see `oom_kills`."""
+
+    def __init__(self) -> None:
+        self._kills, self._seen_at, self._look_at = oom_kills(), -math.inf, 0.0
+
+    def look(self) -> None:
+        """To be called again and again: a kill counts from when it is seen."""
+        if time.monotonic() >= self._look_at:
+            self.has_killed()
+
+    def has_killed(self) -> bool:
+        now, kills = time.monotonic(), oom_kills()
+        self._look_at = now + _LOOK_SECS
+        if kills > self._kills:
+            self._kills, self._seen_at = kills, now
+        return now - self._seen_at < _RECENT_SECS
 
 
 def children(pid: int) -> list[int]:

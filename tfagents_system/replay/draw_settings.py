@@ -11,6 +11,7 @@ from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.hindsight import GoalFunctions
 from tfagents_system.replay.priorities import Prioritized
 from tfagents_system.replay.ring import Ring
+from tfagents_system.transport.tables import OFFLINE
 
 if TYPE_CHECKING:
     from tfagents_system.replay.sample_forms import SampleForm
@@ -23,10 +24,12 @@ class PriorData:
     Attributes:
       ring: Where it is.
       samples: Of each minibatch, behind those of the run's own: n.
+      offline_env_steps: Of the run at its agent's offline updates, for schedules.
     """
 
     ring: Ring
     samples: int
+    offline_env_steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +78,9 @@ class DrawSettings:
         return None if self.prior is None else self.prior.ring.training_steps
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
-        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin."""
+        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin (of OFFLINE without steps)."""
+        if iteration == OFFLINE and self.prior is not None:
+            env_steps = self.prior.offline_env_steps
         position = env_steps, train_steps, iteration
         settings = self
         if self.gamma is not None:

@@ -41,7 +41,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.resets import catches_up, earlier_checkpoints
+from tfagents_system.run_files.resets import catches_up, earlier_checkpoints, steps_before
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
@@ -189,7 +189,8 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     prior = open_prior(role.paths.prior_data, layout, grows=grows, max_workers=role.max_workers)
     if grows:
         ring.keep_prior = prior.keep
-    return dataclasses.replace(settings, prior=PriorData(prior, iteration_counts.prior_samples(role.params)))
+    samples = iteration_counts.prior_samples(role.params)
+    return dataclasses.replace(settings, prior=PriorData(prior, samples, steps_before(role.paths)))
 
 
 def _experts_add(params: TrainParamsBase) -> bool:

@@ -73,6 +73,11 @@ def catches_up(paths: RunPaths) -> bool:
     return any(reset.catch_up for reset in [each for each in resets_of_run(paths) if each.kind == AGENT][-1:])
 
 
+def steps_before(paths: RunPaths) -> int:
+    """Environment steps of the run when its newest agent began; 0 for the first one."""
+    return next((each.env_steps for each in reversed(resets_of_run(paths)) if each.kind == AGENT), 0)
+
+
 def network_resets(paths: RunPaths) -> int:
     """How often the networks of the newest agent are to be drawn anew by command."""
     kinds = [reset.kind for reset in resets_of_run(paths)]

@@ -73,12 +73,23 @@ class RowsFile:
                 rows = self._replacement if self._replacement is not None else read_rows(self._path)
                 self._rewrite([*rows, *self._unwritten])
             elif self._unwritten:
-                with self._path.open("a", encoding="utf-8", newline="") as file:
-                    file.write("".join(self._line(row) for row in self._unwritten))
+                self._append("".join(self._line(row) for row in self._unwritten))
             self._replacement, self._unwritten, self._must_rewrite = None, [], False
         except OSError as error:
             self._must_rewrite = True  # The next row comes with this one, and with a whole line before it.
             self.complain(error)
+
+    def _append(self, text: str) -> None:
+        """Raises:
+        OSError: There is no file, or no room: the file is as it was before.
+        """
+        size_bytes = self._path.stat().st_size
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError:
+            os.truncate(self._path, size_bytes)  # Rows that have come so far will come once more.
+            raise
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         header = dict(zip(self._columns, self._columns, strict=True))

@@ -261,6 +261,10 @@ class RunLock:
         is_earlier = owner.slurm_restart_count < self._own().slurm_restart_count
         return self._is_of_this_job(owner) and is_earlier and not owner.is_another_here(self._host)
 
+    def may_take_over(self) -> bool:
+        """Whether `acquire` takes the lock of whoever has it: it was requeued, and may not know of it yet."""
+        return self._is_earlier_start_of_this_job(Holder.read(self._path))
+
     def _remedy(self, owner: Holder) -> str:
         is_elsewhere = owner.host != self._host and self._is_of_this_job(owner)
         return "one job runs it on one node (no srun over several), " if is_elsewhere else ""
@@ -280,14 +284,15 @@ def _in_words(owner: Holder) -> str:
 
 
 def owner_of_run(paths: RunPaths) -> str | None:
-    """Who holds a run directory, in words; None if nobody does. Nothing is written."""
+    """Who holds a run directory, in words; None if nobody does, or an earlier start of this job. Nothing is written."""
     lock = RunLock(paths)
     try:
         fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return lock.describe_owner() if lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere() else None
+        is_held = lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere()
+        return lock.describe_owner() if is_held and not lock.may_take_over() else None
     finally:
         os.close(fd)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -17,20 +18,35 @@ from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
+_Find = Callable[[str, list[Path], str, Callable[[Path], bool]], Path]
 
 
-def value_of(kind: str, text: str, folders: list[Path]) -> Any:
+class NothingThereError(ValueError):
+    """There is no such file.
+
+    Args:
+      message: What the variable must be.
+      place: Where it would be.
+    """
+
+    def __init__(self, message: str, place: Path) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def value_of(kind: str, text: str, folders: list[Path], *, may_be_gone: bool = False) -> Any:
     """Reads a variable's text.
 
     Args:
       kind: Says how.
       text: Not empty.
       folders: Where files with relative paths are looked for; the last one is a fallback.
+      may_be_gone: Of what a run begins with, the place will do: a run that has begun needs it no more.
 
     Raises:
       ValueError: It is impossible; says what it must be.
     """
-    find = _FINDERS.get(kind)
+    find = (_PLACES.get(kind) if may_be_gone else None) or _FINDERS.get(kind)
     return find(text, folders) if find else _PARSERS[kind](text)
 
 
@@ -56,26 +72,37 @@ def _find_either(text: str, folders: list[Path]) -> Path:
     return _find(text, folders, "file or folder", Path.exists)
 
 
-def _find_several(text: str, folders: list[Path]) -> tuple[Path, ...]:
-    return tuple(_find_either(each.strip(), folders) for each in text.split(","))
+def _find_several(text: str, folders: list[Path], find: _Find | None = None) -> tuple[Path, ...]:
+    find = find or _find
+    return tuple(find(each.strip(), folders, "file or folder", Path.exists) for each in text.split(","))
 
 
-def _find_agent(text: str, folders: list[Path]) -> Path:
+def _find_agent(text: str, folders: list[Path], find: _Find | None = None) -> Path:
     """RUN, RUN@CHECKPOINT or a policy, with an absolute path."""
+    find = find or _find
     path, at, name = text.rpartition("@")
     if at and path and "/" not in name:
         try:
             return _find_either(text, folders)
         except ValueError:
-            return Path(f"{_find(path, folders, 'run directory', Path.is_dir)}@{name}")
-    return _find_either(text, folders)
+            return Path(f"{find(path, folders, 'run directory', Path.is_dir)}@{name}")
+    return find(text, folders, "file or folder", Path.exists)
+
+
+def _find_or_place(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
+    """As `_find`; where nothing is, what would be there."""
+    try:
+        return _find(text, folders, what, is_one)
+    except NothingThereError as error:
+        return error.place
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
     """`text` below the first folder that has it; the last folder, the repository, is only a fallback.
 
     Raises:
-      ValueError: None has it; or two before the last have different ones, so that the current folder would
+      NothingThereError: None has it; its place is in the first folder that has at least the parent.
+      ValueError: Two before the last have different ones, so that the current folder would
         decide what is trained.
     """
     path = Path(_path(text))
@@ -86,8 +113,10 @@ def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bo
             if is_one(candidate):
                 found.append(candidate)
     if not found:
-        raise ValueError(
-            f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}"
+        place = next((each for each in candidates if os.path.isdir(each.parent)), candidates[0])
+        raise NothingThereError(
+            f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}",
+            Path(os.path.normpath(place)),
         )
     fallback = (folders[-1] / path).absolute()
     others = [other for other in found[1:] if other != fallback and not other.samefile(found[0])]
@@ -202,4 +231,9 @@ _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
     "files or folders": _find_several,
     "agent": _find_agent,
     "program": _find_program,
+}
+# Of what a run begins with.
+_PLACES: dict[str, Callable[[str, list[Path]], Any]] = {
+    "files or folders": functools.partial(_find_several, find=_find_or_place),
+    "agent": functools.partial(_find_agent, find=_find_or_place),
 }

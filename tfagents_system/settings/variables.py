@@ -22,6 +22,8 @@ from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_v
 
 # The run directory, for joined workers that can see it; not a variable for users.
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
+# With what a run begins: it has a copy then.
+AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
 # Workers that the run itself starts beside the planned ones, and what is possible instead.
@@ -75,13 +77,16 @@ class RunVariables(VariableFields):
 def read_variables(
     environ: Mapping[str, str], *, vars_file: Path | None, root: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
+    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings.
+
+    What a run begins with may be gone: a start that needs it asks `missing_beginnings`.
+    """
     values: dict[str, Any] = {}
     findings = [
         f"{wrong} is not a known variable, {right} is: rename it, or unset {wrong}"
         for wrong, right in _misspelt(environ)
     ]
-    folders = [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
+    folders = _folders(vars_file, root)
     for variable in VARIABLES:
         text = environ.get(variable.name, "").strip()
         if not text:
@@ -91,30 +96,55 @@ def read_variables(
                     f"to {vars_file or 'the environment'}"
                 )
             continue
-        findings += _read(variable, text, folders, values)
+        findings += _read(variable, text, folders, values, may_be_gone=True)
     findings += _check_workers(values) + _check_trainer(values)
     runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
     _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
 
 
-def value_findings(given: Mapping[str, str], folder: Path) -> list[str]:
+def missing_beginnings(
+    environ: Mapping[str, str], names: Iterable[str], *, vars_file: Path | None, root: Path
+) -> list[str]:
+    """Findings on what a start begins with and is not there.
+
+    Args:
+      environ, vars_file, root: As of `read_variables`.
+      names: Those of BEGINNINGS that it needs.
+    """
+    folders, findings = _folders(vars_file, root), list[str]()
+    for variable in VARIABLES:
+        text = environ.get(variable.name, "").strip()
+        if text and variable.name in names and not _read(variable, text, folders, {}, may_be_gone=True):
+            findings += _read(variable, text, folders, {})
+    return findings
+
+
+def _folders(vars_file: Path | None, root: Path) -> list[Path]:
+    """Where files with relative paths are looked for."""
+    return [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
+
+
+def value_findings(given: Mapping[str, object], folder: Path, *, goes_on: bool) -> list[str]:
     """What is wrong with some variables, each by itself.
 
     Args:
       folder: That of relative paths.
+      goes_on: There is such a run, which may need no more what it has begun with.
     """
     findings = [f"{wrong} is not a known variable, {right} is: rename it" for wrong, right in _misspelt(given)]
     for variable in VARIABLES:
-        if text := given.get(variable.name, "").strip():
-            findings += _read(variable, text, [folder, Path.cwd()], {})
+        if text := str(given.get(variable.name, "")).strip():
+            findings += _read(variable, text, [folder, Path.cwd()], {}, may_be_gone=goes_on)
     return findings
 
 
-def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
+def _read(
+    variable: Any, text: str, folders: list[Path], values: dict[str, Any], *, may_be_gone: bool = False
+) -> list[str]:
     """Puts a variable's value into `values`; returns a finding where there is none."""
     try:
-        values[variable.field] = value_of(variable.kind, text, folders)
+        values[variable.field] = value_of(variable.kind, text, folders, may_be_gone=may_be_gone)
     except ValueError as error:
         return [f"{variable.name}={shown_value(text)} must be {error}"]
     return []

@@ -21,7 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.agent_start import start_of_run
-from tfagents_system.run_files.resets import AGENT, network_resets, resets_of_run
+from tfagents_system.run_files.resets import network_resets, steps_before
 from tfagents_system.trainer.priority_reports import PriorityReports
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
@@ -88,8 +88,7 @@ class Learner:
 
     def _state_at_start(self) -> TrainerState:
         """Of an agent that begins: the run may have steps that an agent before it has collected."""
-        resets = [reset for reset in resets_of_run(self._role.paths) if reset.kind == AGENT]
-        steps, offline = resets[-1].env_steps if resets else 0, offline_updates(self._role.params)
+        steps, offline = steps_before(self._role.paths), offline_updates(self._role.params)
         return TrainerState(
             iteration=OFFLINE if offline else 0,
             ratio_offset=-offline,

@@ -134,16 +134,33 @@ asked_cpus() {
   echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + $(own_workers) * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
 }
 
+# The rings that the job's run has already, or the runs of the array's tasks.
+own_rings() {
+  local part step folder
+  if [[ -z $tfagents_array ]]; then
+    if [[ -d $tfagents_exp_dir/replay ]]; then echo "$tfagents_exp_dir/replay"; fi
+    return
+  fi
+  for part in $(tr , ' ' <<<"${tfagents_array%%%*}"); do
+    step=1
+    if [[ $part == *:* ]]; then step=${part#*:} part=${part%:*}; fi
+    seq "$((10#${part%-*}))" "$step" "$((10#${part#*-}))"
+  done | while read -r part; do
+    folder=${tfagents_exp_dir}_task_$part/replay
+    if [[ -d $folder ]]; then echo "$folder"; fi
+  done
+}
+
 # MiB: what the programs take, and the ring, which counts as far as it is in the page cache. Only its params know the
-# size of a new run's ring; a continued run's can be measured.
+# size of a new run's ring; a continued run's can be measured, and of an array's the largest one.
 asked_memory_mb() {
   if [[ -n ${SAC_MEM_GB:-} ]]; then echo $((SAC_MEM_GB * 1024)) && return; fi
-  local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} base_mb=$BASE_MB ring_mb=$NEW_RING_MB
+  local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} base_mb=$BASE_MB ring_mb=$NEW_RING_MB size_mb folder
   if [[ ${SAC_FORK_ROLES:-1} == 0 ]]; then worker_mb=$((worker_mb + UNFORKED_MB)) base_mb=$((base_mb + 2 * UNFORKED_MB)); fi
-  if [[ -d $tfagents_exp_dir/replay ]]; then
-    ring_mb=$(du -sm "$tfagents_exp_dir/replay" | cut -f1)
-    if ((ring_mb < NEW_RING_MB)); then ring_mb=$NEW_RING_MB; fi
-  fi
+  while read -r folder; do
+    size_mb=$(du -sm "$folder" | cut -f1)
+    if ((size_mb > ring_mb)); then ring_mb=$size_mb; fi
+  done < <(own_rings)
   if [[ -n $tfagents_add ]]; then
     echo $((base_mb + $(added_workers_a_node) * worker_mb)) && return
   fi

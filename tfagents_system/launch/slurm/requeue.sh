@@ -64,8 +64,9 @@ is_at_time_limit() {
   left=$(seconds_left) && ((left <= $(warning_secs) + EARLY_SECS))
 }
 
-# Says for which job another one was submitted, for the start of that: what is asked for once is done once by both.
-again_file() { echo "$snapshot/submitted_again${slurm_task:+_$slurm_task}"; }
+# Says for which job another one was submitted, for the start of that: what is asked for once is done once by both. By the
+# task's own number: a large array is several ones for SLURM, with this snapshot and the same numbers of SLURM's.
+again_file() { echo "$snapshot/submitted_again${slurm_task:+_$SLURM_ARRAY_TASK_ID}"; }
 
 # Where a site forbids requeueing: a new job continues after this one.
 submit_again() {

@@ -123,11 +123,12 @@ variables_script() { # TARGET
   fi
 }
 
-# Paths, or RUN@CHECKPOINT, separated by commas: as absolute ones, found as Python finds them.
+# Paths, or RUN@CHECKPOINT, separated by commas and spaces: as absolute ones, found as Python finds them.
 sources() { # TEXT
   local source folder path sources found=()
   IFS=, read -ra sources <<<"$1"
   for source in ${sources[@]+"${sources[@]}"}; do
+    source=${source#"${source%%[![:space:]]*}"} source=${source%"${source##*[![:space:]]}"}
     for folder in "$tfagents_vars_folder" "$PWD" "$tfagents_root"; do
       path=$(absolute "$source" "$folder")
       if [[ -e $path || ($source == *@* && -d ${path%@*}) ]]; then source=$path && break; fi
