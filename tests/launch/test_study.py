@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,15 @@ from tfagents_system.launch import study_results, study_task
 from tfagents_system.launch.study import _keep_space, _space, open_study
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
-from tfagents_system.launch.trials import Trials, curve_of, numbers_to_run, progress_of, settings_of, value_of
+from tfagents_system.launch.trials import (
+    Curve,
+    Trials,
+    curve_of,
+    distributions_of,
+    numbers_to_run,
+    progress_of,
+    settings_of,
+)
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.effects import without_effect_in_search
@@ -263,7 +272,7 @@ def test_a_hopeless_run_is_ended_and_its_trial_pruned(folder: Path) -> None:
     search.values = {2: -50.0}
     search.run()
     assert study.get_trials()[2].state == TrialState.PRUNED
-    assert len(curve_of(RunPaths(folder.with_name("swing_task_2")))) < 10
+    assert len(curve_of(RunPaths(folder.with_name("swing_task_2"))).evaluations) < 10
     assert any("is pruned" in line for line in search.said)
 
 
@@ -279,8 +288,33 @@ def test_milestones_are_shares_of_a_run() -> None:
     assert progress_of({"iteration": 5.0, "env_steps": 30.0}, {"num_iter": 20}) == 0.25
     assert progress_of({"iteration": 5.0, "env_steps": 30.0}, {"num_iter": 20, "num_env_steps": 60}) == 0.5
     assert progress_of({"env_steps": 70.0}, {"num_env_steps": 60}) == 1.0
-    assert value_of([(0.5, 9.0), (0.75, 1.0), (1.0, 3.0)]) == 2.0
-    assert value_of([(0.5, 9.0)]) is None
+    assert Curve([(0.5, 9.0), (0.75, 1.0), (1.0, 3.0)]).value == 2.0
+    assert Curve([(0.5, 9.0)]).value is None
+
+
+def test_a_trial_that_ends_early_is_worth_the_last_quarter_of_what_it_ran(
+    optuna_study: optuna.Study, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Curve([(0.1, 9.0), (0.3, 1.0), (0.4, 3.0)], reached=0.4).value == 2.0
+    assert Curve([(0.1, 9.0)], reached=0.4).value is None
+    # Of 40 iterations ten are done when it has succeeded.
+    monkeypatch.setattr(sys.modules[__name__], "RUN", RUN.replace('{"num_iter": 10}', '{"num_iter": 40}'))
+    search = Search(optuna_study, folder, wanted=1)
+    assert search.run() == EXIT_DONE
+    (trial,) = optuna_study.get_trials()
+    assert trial.state == TrialState.COMPLETE and trial.value == settings_of(SPACE, trial.params)["n_step"]
+    assert curve_of(RunPaths(folder.with_name("swing_task_0"))).reached == 0.25 and search.said == []
+
+
+def test_the_line_with_the_best_settings_is_one_for_a_shell(optuna_study: optuna.Study, folder: Path) -> None:
+    space: Space = {"critic_layers": [[256, 256]], "name": ["a b"]}
+    optuna_study.add_trial(
+        optuna.trial.create_trial(
+            value=1.0, params={"critic_layers": 0, "name": 0}, distributions=distributions_of(space)
+        )
+    )
+    last_line = study_results.write(optuna_study, space, folder)[-1]
+    assert shlex.split(last_line) == ["best:", "--set", "critic_layers=[256, 256]", "--set", "name=a b"]
 
 
 def test_what_was_found_is_a_table_a_plot_and_a_line(optuna_study: optuna.Study, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Metrics reach Weights & Biases and MLflow once each, with the real packages and no network."""
 
+import csv
 import errno
 import fcntl
 import importlib.util
@@ -32,22 +33,25 @@ TRAIN, EVAL = "train_return", "eval_return"
 
 
 def row(env_steps: float, kind: str = TRAIN, value: float = 1.0) -> dict[str, float | None]:
-    return {"env_steps": env_steps, "train_step": env_steps / 2, kind: value}
+    """Of an iteration for each ten steps."""
+    return {"env_steps": env_steps, "train_step": env_steps / 2, "iteration": env_steps / 10, kind: value}
 
 
 def write_metrics(paths: RunPaths, rows: Sequence[Mapping[str, float | None]]) -> None:
-    columns = ["train_step", "env_steps", TRAIN, EVAL]
+    columns = list(dict.fromkeys(["train_step", "env_steps", TRAIN, EVAL, *(name for each in rows for name in each)]))
     cells = [[each.get(name) for name in columns] for each in rows]
     lines = [columns, *(["" if cell is None else str(cell) for cell in line] for line in cells)]
-    text = "".join(",".join(line) + "\n" for line in lines)
-    paths.metrics_csv.write_text(text)
+    with paths.metrics_csv.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
     found = RunPaths(tmp_path / "swing_task_3")
     found.exp_dir.mkdir()
-    found.resolved.write_text(json.dumps({"params": {"discount": 0.99, "layers": [256, 256]}, "run": {"seed": 3}}))
+    variables = {"SAC_SEED": "3", "SAC_JOB_PRELUDE": "export HF_TOKEN=s3cret", "SAC_CREDENTIALS_DIR": "/s3cret"}
+    params, config = {"discount": 0.99, "layers": [256, 256]}, {"arms (m)": {"left/": 2.0}}
+    found.resolved.write_text(json.dumps({"params": params, "config": config, "variables": variables}))
     return found
 
 
@@ -59,6 +63,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: list[Mapping[str, float]] = []
         self.files: list[tuple[str, str]] = []
+        self.settings, self.is_refusing = "", False
         self.begun, self.is_broken = 0, False
 
     def begin(self, resolved: Mapping[str, Any]) -> Sent:
@@ -76,9 +81,13 @@ class Recorder:
     def add_files(self, kind: str, files: Sequence[Path]) -> None:
         self._fail()
         self.files += [(kind, file.name) for file in files]
+        self.settings += "".join(file.read_text() for file in files if kind == "settings")
 
     def finish(self, is_done: bool) -> None:
         self._fail()
+
+    def has_refused(self, error: Exception) -> bool:
+        return self.is_refusing
 
     def where(self) -> str:
         return "here"
@@ -102,8 +111,20 @@ def test_an_evaluation_that_ends_after_later_rows_is_sent() -> None:
 
 def test_a_destination_tells_by_its_newest_values_what_it_has() -> None:
     values = {**to_send(row(100)), **to_send(row(300)), **to_send(row(200, EVAL)), "note": "text"}
-    assert Sent.told(values).steps == {"train": 300, "eval": 200}
-    assert Sent.told({}).steps == {}
+    assert Sent.told(values).iterations == {"train": 30, "eval": 20}
+    assert Sent.told({}).iterations == {}
+
+
+def test_every_row_of_an_episode_that_lasts_several_iterations_is_sent() -> None:
+    """With `asynchronous` the environment steps grow when its segment arrives."""
+    rows = [{**row(1000), "iteration": k} for k in range(1, 21)]
+    sent = Sent()
+    assert sent.new(rows) == rows
+    for each in rows[:5]:
+        sent.add(each)
+    assert sent.new(rows) == rows[5:]
+    told = {name: value for each in rows[:7] for name, value in to_send(each).items()}
+    assert Sent.told(told).new(rows) == rows[7:]
 
 
 def test_a_failure_loses_nothing_and_doubles_nothing_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +143,16 @@ def test_a_failure_loses_nothing_and_doubles_nothing_and_is_told_once(monkeypatc
     monkeypatch.setattr(feed, "_next_at", 0.0)
     feed.take([row(100), row(200), row(300)])
     assert [each["env_steps"] for each in recorder.rows] == [100, 200, 300] and recorder.begun == 2
-    assert feed.problem == "" and told[-1] == "recorder is reached again"
+    assert feed.problem == "" and told[-1] == "recorder takes rows again"
+
+
+@pytest.mark.parametrize(("is_refusing", "words"), [(True, "refuses what it is sent"), (False, "can't be reached")])
+def test_a_refusal_is_told_from_a_missing_network(is_refusing: bool, words: str) -> None:
+    told: list[str] = []
+    recorder = Recorder()
+    recorder.is_broken, recorder.is_refusing = True, is_refusing
+    Feed(recorder, {}, told.append).take([row(100)])
+    assert told[0].startswith(f"recorder {words} (ConnectionError: no route to host): it is tried again")
 
 
 def test_each_agent_of_a_run_has_one_name_for_ever(paths: RunPaths) -> None:
@@ -147,6 +177,7 @@ def test_files_are_sent_before_the_first_row_and_a_failure_is_told(
     keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 0)
     assert tracking.main([str(paths.exp_dir), "--files"]) == EXIT_DONE
     assert recorder.files == [("settings", "resolved.json")] and recorder.begun == 1
+    assert json.loads(recorder.settings)["variables"] == {"SAC_SEED": "3"} and "s3cret" not in recorder.settings
     write_metrics(paths, [row(100)])
     monkeypatch.setattr(recorder, "add_files", lambda kind, files: recorder.begin(1 / 0))  # type: ignore[arg-type]
     assert tracking.main([str(paths.exp_dir), "--files"]) == EXIT_FAILED
@@ -208,6 +239,8 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
         (150, None, 7),
         (250, 1, None),
     ]
+    everything = [path.read_bytes() for path in paths.exp_dir.glob("wandb/**/*") if path.is_file()]
+    assert everything and not any(b"s3cret" in each for each in everything)
 
 
 # MLflow, at a server with SQLite and at addresses where nobody answers.
@@ -252,9 +285,76 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(paths: RunPaths, ml
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, TRAIN)]
     assert steps == [*(100 * k for k in range(1, 400)), 39_950]
     assert [metric.step for metric in client.get_metric_history(run.info.run_id, EVAL)] == [39_950]
-    assert run.data.params == {"params.discount": "0.99", "params.layers": "[256, 256]", "run.seed": "3"}
+    assert run.data.params == {
+        "params.discount": "0.99",
+        "params.layers": "[256, 256]",
+        "config.arms _m_.left/_": "2.0",
+        "variables.SAC_SEED": "3",
+    }
     assert run.info.status == "KILLED" and run.info.run_name == "swing_task_3"
     assert [file.path for file in client.list_artifacts(run.info.run_id, "settings")] == ["settings/resolved.json"]
+
+
+def test_mlflow_has_rows_and_settings_whatever_they_are_called(paths: RunPaths, mlflow_server: str) -> None:
+    """Also rows of several iterations with the same environment steps, or with fewer after some were lost."""
+    from mlflow import MlflowClient
+
+    names = ["train/speed (m/s)", "train/speed [m/s]", "train/größe", "eval//a", "train/../b", "train/a/", "x" * 300]
+    steps = (1000, 1000, 990)
+    rows = [{**row(at, value=k), "iteration": k, **dict.fromkeys(names, float(k))} for k, at in enumerate(steps, 1)]
+    write_metrics(paths, rows)
+    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server, mlflow_experiment="names"), 0)
+    for _ in range(2):
+        tracker = Tracker(paths, tracked, print)
+        tracker.look()
+        tracker.close()
+        assert tracker.feeds[0].problem == ""
+    client = MlflowClient(mlflow_server)
+    experiment = client.get_experiment_by_name("names")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    history = lambda name: client.get_metric_history(run.info.run_id, name)  # noqa: E731
+    for name in ("train/speed _m/s_", "train/speed _m/s__", "train/größe", "eval/_/a", "train/_/b", "train/a/_"):
+        assert sorted(metric.value for metric in history(name)) == [1, 2, 3], name
+    assert sorted((metric.value, metric.step) for metric in history(TRAIN)) == [(1, 1000), (2, 1000), (3, 990)]
+
+
+def test_mlflow_gets_the_settings_that_an_attempt_before_could_not_send(
+    paths: RunPaths, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    def send(client: MlflowClient, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        if params and not sent:
+            sent.append(run_id)
+            client.log_param(run_id, params[0].key, "before an edit")
+            raise ConnectionError("no route to host")
+        log_batch(client, run_id, metrics=metrics, params=params)
+
+    sent: list[str] = []
+    log_batch = MlflowClient.log_batch
+    monkeypatch.setattr(MlflowClient, "log_batch", send)
+    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server), 0)
+    tracker = Tracker(paths, tracked, print)
+    tracker.feeds[0].take([row(100)])
+    assert tracker.feeds[0].problem == "ConnectionError: no route to host"
+    monkeypatch.setattr(tracker.feeds[0], "_next_at", 0.0)
+    tracker.feeds[0].take([row(100)])
+    assert tracker.feeds[0].problem == ""
+    run = MlflowClient(mlflow_server).get_run(sent[0])
+    assert run.data.metrics[TRAIN] == 1.0 and run.data.params["params.discount"] == "before an edit"
+    assert run.data.params["params.layers"] == "[256, 256]" and run.data.params["variables.SAC_SEED"] == "3"
+
+
+def test_mlflow_refuses_what_it_can_read_and_is_not_reached_otherwise(mlflow_server: str) -> None:
+    from mlflow.entities import Metric
+
+    destination = ToMlflow(TrackingSettings(mlflow_uri=mlflow_server), "id", "swing")
+    destination.begin({})
+    destination._waiting = [Metric("speed (m/s)", 1.0, 0, 0)]
+    with pytest.raises(Exception, match="Invalid value") as refused:
+        destination.flush()
+    assert destination.has_refused(refused.value) and not destination.has_refused(ConnectionError())
 
 
 @pytest.mark.parametrize("answers", ["refuses", "hangs", "hangs up"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def write(study: optuna.Study, space: Space, folder: Path) -> list[str]:
         lines.append("matters most: " + ", ".join(f"{name} {share:.0%}" for name, share in importances.items()))
     lines.append(f"plot: {folder / 'study.png'}")
     settings = settings_of(space, best[0].params)
-    lines.append("best: " + " ".join(f"--set {assignment(name, value)}" for name, value in settings.items()))
+    words = [shlex.quote(assignment(name, value)) for name, value in settings.items()]
+    lines.append("best: " + " ".join(f"--set {word}" for word in words))
     return lines
 
 

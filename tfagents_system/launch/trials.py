@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,17 +63,38 @@ def progress_of(row: Mapping[str, float | None], params: Mapping[str, Any]) -> f
     return min(1.0, share)
 
 
-def curve_of(paths: RunPaths) -> list[tuple[float, float]]:
-    """(share of the run, return) of each evaluation of its trained policy."""
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """How a trial has learned.
+
+    Attributes:
+      evaluations: (share of the run, return) of each evaluation of its trained policy.
+      reached: The share of the run that is behind it: of one that ended early, by success or by `max_hours`, less
+        than 1.
+    """
+
+    evaluations: Sequence[tuple[float, float]]
+    reached: float = 1.0
+
+    @property
+    def value(self) -> float | None:
+        """What a trial that is done is worth: the mean return over the last quarter of what it ran; None without an
+        evaluation there.
+        """
+        judged_from = (1.0 - _JUDGED_SHARE) * self.reached - 1e-9
+        last = [value for share, value in self.evaluations if share >= judged_from]
+        return sum(last) / len(last) if last else None
+
+
+def curve_of(paths: RunPaths) -> Curve:
+    """Of a run, as far as it is."""
     params = (read_json(paths.resolved) or {}).get("params", {})
-    rows = [row for row in read_metrics(paths.metrics_csv) if row.get("eval_return") is not None]
-    return [(progress_of(row, params), float(row["eval_return"] or 0.0)) for row in rows if row.get("train_step")]
-
-
-def value_of(curve: Sequence[tuple[float, float]]) -> float | None:
-    """What a trial is worth: the mean return over the last quarter of its run; None without an evaluation there."""
-    last = [value for share, value in curve if share >= 1.0 - _JUDGED_SHARE]
-    return sum(last) / len(last) if last else None
+    rows = read_metrics(paths.metrics_csv)
+    evaluated = [row for row in rows if row.get("eval_return") is not None and row.get("train_step")]
+    return Curve(
+        [(progress_of(row, params), float(row["eval_return"] or 0.0)) for row in evaluated],
+        max((progress_of(row, params) for row in rows), default=0.0),
+    )
 
 
 def numbers_to_run(study: optuna.Study, folder: Path, wanted: int) -> list[int]:
@@ -225,7 +247,7 @@ class Trials:
         """Tells the return at each milestone that the run has passed."""
         trial = self._trials[task.number]
         reported = self._study.get_trials(deepcopy=False)[task.number].intermediate_values
-        curve = curve_of(task.paths)
+        curve = curve_of(task.paths).evaluations
         if not curve:
             return
         reached = int(curve[-1][0] * MILESTONES)
@@ -240,12 +262,12 @@ class Trials:
         value = None
         if task.state == DONE:
             self._report(task)
-            value = value_of(curve_of(task.paths))
+            value = curve_of(task.paths).value
         if number in self._pruned and value is None:
             self._study.tell(trial, state=TrialState.PRUNED)
             self._say(f"{task} is pruned: others had more at the same point")
         elif value is None:
-            reason = task.reason or "it has no evaluation in its last quarter"
+            reason = task.reason or "it has no evaluation in the last quarter of what it ran"
             self._study.tell(trial, state=TrialState.FAIL)
             self._say(f"{task} has failed: {reason}")
         else:

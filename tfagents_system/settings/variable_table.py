@@ -11,6 +11,12 @@ from typing import Annotated, Any
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
+# The others are paths, addresses and texts, in which people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
+_KINDS_FOR_OTHERS = (
+    *("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
+    *("parts of an agent", "role"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
@@ -33,6 +39,11 @@ class Variable:
     @property
     def name(self) -> str:
         return variable_name(self.field)
+
+    @property
+    def is_for_others(self) -> bool:
+        """Whether reports and trackers tell its value."""
+        return self.kind in _KINDS_FOR_OTHERS
 
     @property
     def meaning(self) -> str:

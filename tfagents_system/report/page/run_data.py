@@ -23,10 +23,10 @@ from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned
 from tfagents_system.report.page.timeline import timeline_of
 from tfagents_system.report.status import format_number, format_return, format_secs, problems, read_status, state_of
+from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.episode_rows import read_episodes
-from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import assignment, leaves_of
@@ -34,8 +34,6 @@ from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variable_table import VARIABLES
 
 AXES = {"env_steps": "env_steps", "updates": "train_step", "hours": "wall_time_s"}
-# Shown of the variables: the others are paths, addresses and texts, in which people put keys.
-_SHOWN_KINDS = ("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes", "parts of an agent", "role")
 _SAID_BELOW = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
 _NO_METRICS = (*AXES.values(), "iteration")
 
@@ -172,7 +170,7 @@ def _episodes(rows: Sequence[Mapping[str, float]], most: int) -> dict[str, list[
 
 def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
     """Hyperparameters, configuration and variables of the last start: name, value, default (None: it has none)."""
-    resolved = read_json(paths.resolved) or {}
+    resolved = told_settings(paths)
     described = described_by(Hyperparameters)
     overridden = set(Overrides.read(paths.overrides).settings())
     found = []
@@ -188,7 +186,7 @@ def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
             found.append(_setting(".".join(path), value, None, differs=True))
     variables = resolved.get("variables") or {}
     for variable in VARIABLES:
-        if variable.name in variables and variable.kind in _SHOWN_KINDS:
+        if variable.name in variables:
             value = variables[variable.name]
             found.append(_setting(variable.name, value, variable.default, differs=not _same(value, variable.default)))
     for each in found:
@@ -234,8 +232,7 @@ def reproduce(paths: RunPaths) -> list[str]:
         return []
     folder = paths.exp_dir.resolve()
     overrides = Overrides.read(paths.overrides)
-    resolved = (read_json(paths.resolved) or {}).get("variables") or {}
-    shown = {v.name: resolved[v.name] for v in VARIABLES if v.name in resolved and v.kind in _SHOWN_KINDS}
+    shown = told_settings(paths).get("variables") or {}
     defaults = {v.name: v.default for v in VARIABLES}
     needed = {name: value for name, value in shown.items() if not _same(value, defaults[name]) and value}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(needed.items())]

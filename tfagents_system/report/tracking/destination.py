@@ -24,7 +24,7 @@ class Destination(Protocol):
         """Begins the run there, or goes on with it, and says what of it is there.
 
         Args:
-          resolved: Every setting of the run.
+          resolved: The run's settings, see told_settings.
         """
 
     def send(self, row: Mapping[str, float]) -> None:
@@ -38,6 +38,9 @@ class Destination(Protocol):
 
     def finish(self, is_done: bool) -> None:
         """The run has ended there, or is to go on later."""
+
+    def has_refused(self, error: Exception) -> bool:
+        """Whether a method has raised this because what was sent is not accepted there, though it is reached."""
 
     def where(self) -> str:
         """For the user: where it is to be seen, or the command that sends it there."""

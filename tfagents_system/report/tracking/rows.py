@@ -9,45 +9,48 @@ from tfagents_system.run_files.metrics import of_agent, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 
 TRAIN, EVAL = "train", "eval"
-_MARK = "tracked/"
+# Each kind has one row of an iteration at most. Rows of several iterations may have the same environment steps: with
+# `asynchronous` those grow when a segment arrives.
+_ORDER = "iteration"
+MARKS = {kind: f"tracked/{kind}_{_ORDER}" for kind in (TRAIN, EVAL)}
 
 
 def kind_of(row: Mapping[str, float | None]) -> str:
-    """An evaluation's row comes after rows of more steps: each kind has an order of its own."""
+    """An evaluation's row comes after rows of later iterations: each kind has an order of its own."""
     return EVAL if row.get("eval_return") is not None else TRAIN
 
 
 def to_send(row: Mapping[str, float | None]) -> dict[str, float]:
-    """The values of a row, and a mark by which its destination can tell how far it has got: `tracked/train`."""
+    """The values of a row, and a mark by which its destination tells how far it has got: `tracked/train_iteration`."""
     values = {name: value for name, value in row.items() if value is not None}
-    return {**values, _MARK + kind_of(row): values["env_steps"]}
+    return {**values, MARKS[kind_of(row)]: values[_ORDER]}
 
 
 @dataclasses.dataclass
 class Sent:
-    """The most environment steps of the rows that a destination has, by kind."""
+    """The last iteration of the rows that a destination has, by kind."""
 
-    steps: dict[str, float] = dataclasses.field(default_factory=dict)
+    iterations: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def told(cls, newest_values: Mapping[str, object]) -> Sent:
         """From the newest values of a destination's metrics, marks among them."""
-        marks = {kind: newest_values.get(_MARK + kind) for kind in (TRAIN, EVAL)}
+        marks = {kind: newest_values.get(mark) for kind, mark in MARKS.items()}
         return cls({kind: float(value) for kind, value in marks.items() if isinstance(value, int | float)})
 
     def new(self, rows: Sequence[Mapping[str, float | None]]) -> list[Mapping[str, float | None]]:
-        """Rows of more steps than any of their kind before. What a resumed run does again is not among them."""
-        found, newest = [], dict(self.steps)
+        """Rows of later iterations than any of their kind before. What a resumed run does again is not among them."""
+        found, newest = [], dict(self.iterations)
         for row in rows:
-            steps, kind = row.get("env_steps"), kind_of(row)
-            if steps is not None and steps > newest.get(kind, -1.0):
+            iteration, kind = row.get(_ORDER), kind_of(row)
+            if iteration is not None and iteration > newest.get(kind, -1.0):
                 found.append(row)
-                newest[kind] = steps
+                newest[kind] = iteration
         return found
 
     def add(self, row: Mapping[str, float | None]) -> None:
         """A row is there now."""
-        self.steps[kind_of(row)] = row["env_steps"] or 0.0
+        self.iterations[kind_of(row)] = row[_ORDER] or 0.0
 
 
 class MetricsReader:

@@ -60,8 +60,8 @@ class Tracked:
 
     Attributes:
       settings: Those of the last start.
-      ids: A name for each agent of the run, by how many were before it (`--reset_training` replaces one): whose steps
-        count from 0 is another run to those who draw curves.
+      ids: A name for each agent of the run, by how many were before it (`--reset_training` replaces one): whose
+        updates count from 0 is another run to those who draw curves.
     """
 
     settings: TrackingSettings

@@ -94,6 +94,11 @@ class ToWandb:
             self._run.finish(0 if is_done else 1)
             self._run = None
 
+    def has_refused(self, error: Exception) -> bool:
+        from wandb.errors import AuthenticationError, UsageError
+
+        return isinstance(error, AuthenticationError | UsageError)
+
     def where(self) -> str:
         if self._settings.wandb == "offline":
             return f"in files; to send them: wandb sync {' '.join(map(str, self._offline_folders()))}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +21,14 @@ from typing import Any
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.machine.file_locks import lock
+from tfagents_system.report.told_settings import told_settings
 from tfagents_system.report.tracking.destination import Destination
 from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
 from tfagents_system.report.tracking.settings import Tracked, keep_tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.to_wandb import ToWandb
 from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 
@@ -63,7 +66,7 @@ class Feed:
             self._failed(error)
             return
         if self.problem:
-            self.say(f"{self.destination.name} is reached again")
+            self.say(f"{self.destination.name} takes rows again")
         self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
 
     def add_files(self, files: Mapping[str, Sequence[Path]]) -> None:
@@ -91,7 +94,8 @@ class Feed:
     def _failed(self, error: Exception) -> None:
         words = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"
         if words != self.problem:
-            self.say(f"{self.destination.name} can't be reached ({words}): it is tried again, and nothing is lost")
+            fault = "refuses what it is sent" if self.destination.has_refused(error) else "can't be reached"
+            self.say(f"{self.destination.name} {fault} ({words}): it is tried again, and nothing is lost")
         self.problem, self._has_begun = words, False
         self._next_at = time.monotonic() + self._retry_secs
         self._retry_secs = min(2 * self._retry_secs, _LAST_RETRY_SECS)
@@ -109,14 +113,14 @@ class Tracker:
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
         agent = agents_before(paths)
         run_id, name = tracked.ids[str(agent)], paths.exp_dir.name + (f"_reset_{agent}" if agent else "")
-        resolved = read_json(paths.resolved) or {}
         destinations: list[Destination] = []
         if tracked.settings.wandb is not None:
             destinations.append(ToWandb(tracked.settings, paths, run_id, name))
         if tracked.settings.mlflow_uri is not None:
             destinations.append(ToMlflow(tracked.settings, run_id, name))
         self._paths, self._reader, self._rows = paths, MetricsReader(paths, agent), list[Any]()
-        self.feeds = [Feed(destination, resolved, say) for destination in destinations]
+        self._settings = told_settings(paths)
+        self.feeds = [Feed(destination, self._settings, say) for destination in destinations]
 
     def look(self) -> None:
         """Sends the rows that are new, and those that could not be sent before."""
@@ -132,11 +136,18 @@ class Tracker:
         return sum(feed.waiting(self._rows) for feed in self.feeds)
 
     def add_files(self) -> None:
-        """Settings, the best policy and the videos."""
+        """Settings (those that are sent as values, too), the best policy and the videos."""
+        with tempfile.TemporaryDirectory() as folder:
+            settings = Path(folder) / self._paths.resolved.name
+            if self._settings:
+                settings.write_text(json.dumps(self._settings, indent=2) + "\n", encoding="utf-8")
+            self._add_files(settings)
+
+    def _add_files(self, settings: Path) -> None:
         best = (read_best(self._paths) or {}).get("checkpoint")
         policy = self._paths.policy_checkpoints / str(best) if best else self._paths.policies / "policy"
         kinds = {
-            "settings": [self._paths.resolved],
+            "settings": [settings],
             "policy": [policy],
             "videos": sorted(self._paths.videos.glob("*.mp4")),
         }
