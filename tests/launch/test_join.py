@@ -180,6 +180,22 @@ def test_as_many_as_there_are_cpus_and_slots(
     assert elsewhere.workers == 8
 
 
+def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:
+    preparation = JoinPreparation(
+        environ_of(tmp_path), None, Target("localhost:8123", None, None, running), running.joined, 1
+    )
+    own = RunPaths(running.joined / "here")
+    own.exp_dir.mkdir(parents=True)
+    for path in (running.params, running.config, running.specs):
+        path.write_bytes(b"")
+    for content in (b"PK1", b"PK2", None):  # None: the run that they join next has none.
+        running.reward.write_bytes(content or b"")
+        if content is None:
+            running.reward.unlink()
+        preparation.inputs().write(own)
+        assert (own.reward.read_bytes() if own.reward.exists() else None) == content
+
+
 def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
     running: RunPaths, tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ def test_who_changes_the_copy_of_a_run_has_edited_nothing(run: RunPaths, project
     """As the refusal of a setting that must stay proposes."""
     run.params.write_text(PARAMS + "X = 1\n")
     assert edits(run, project)[0] == ["params.py (after line 7)"], "what it began with is unknown"
-    began = run_inputs.Inputs(project / "params.py", project / "config.json").digests_of_two()
+    began = run_inputs.Inputs(project / "params.py", project / "config.json").digests_of_files()
     run.run_json.write_text(json.dumps(json.loads(run.run_json.read_text()) | {"began_with": began}))
     assert edits(run, project) == ([], [])
     (project / "params.py").write_text(PARAMS + "Y = 1\n")

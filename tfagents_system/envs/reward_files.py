@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.envs.reward_places import KEPT, RECORD
 from tfagents_system.errors import UserError
 
 SPACING_METRES = 0.1
 MIN_METRES, MAX_GAP_METRES = 20.0, 1.0
 _POINTS, _ABOUT = "points", "about"
 _MAX_BYTES = 200 * 2**20
-_ROOT = Path(__file__).resolve().parents[2]
-_RECORD = "record it with `python -m tfagents_system.racing record_reward`"
 # All that a pickled array of numbers consists of: constructors of NumPy, which run no code of the file's.
 _ALLOWED = {
     ("numpy", "ndarray"),
@@ -73,23 +72,9 @@ def write_points(path: Path, points: np.ndarray, about: Mapping[str, Any]) -> No
         temporary.unlink(missing_ok=True)
 
 
-def find_reward_file(text: str) -> Path:
-    """The file as given, or relative to the repository.
-
-    Raises:
-      UserError: There is none.
-    """
-    candidates = [Path(text).expanduser().absolute(), _ROOT / text]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    tried = " and ".join(dict.fromkeys(map(str, candidates)))
-    raise UserError(f"the reward file {text} does not exist (looked for {tried}): {_RECORD}, or correct its path")
-
-
 def recorded_track(path: Path) -> str | None:
     """The track on which a reward.npz was recorded, after `read_points`; None if it does not say."""
-    if path.suffix == ".pkl":
+    if not _is_npz(path):
         return None
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file[_ABOUT])).get("track") if _ABOUT in file else None
@@ -104,18 +89,26 @@ def read_points(path: Path) -> np.ndarray:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES // 2**20} MB")
-        points = _unpickled(path.read_bytes()) if path.suffix == ".pkl" else _points_of_npz(path)
+        points = _points_of_npz(path) if _is_npz(path) else _unpickled(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, AttributeError, IndexError) as error:
-        raise UserError(f"the reward file {path} can't be read ({error}): {_RECORD}") from None
+        raise UserError(f"the reward file {path} can't be read ({error}): {RECORD}") from None
     except pickle.UnpicklingError as error:
-        raise UserError(f"the reward file {path} is no array of numbers ({error}): {_RECORD}") from None
+        raise UserError(f"the reward file {path} is no array of numbers ({error}): {RECORD}") from None
     found = f"an array {points.shape} of {points.dtype}"
     if points.dtype.kind not in "fiu" or points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2:
-        raise UserError(f"the reward file {path} must hold points [n, 2] or [n, 3], found {found}: {_RECORD}")
+        raise UserError(f"the reward file {path} must hold points [n, 2] or [n, 3], found {found}: {RECORD}")
     points = points.astype(np.float64)
     if not np.isfinite(points).all():
-        raise UserError(f"the reward file {path} has points that are not finite: {_RECORD}")
+        raise UserError(f"the reward file {path} has points that are not finite: {RECORD}")
     return points
+
+
+def _is_npz(path: Path) -> bool:
+    """Rather than a pickle: the name of a run's copy does not tell."""
+    if path.name != KEPT:
+        return path.suffix != ".pkl"
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
 
 
 def _points_of_npz(path: Path) -> np.ndarray:

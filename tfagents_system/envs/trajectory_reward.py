@@ -12,10 +12,10 @@ import numpy as np
 from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, Positive
 from tfagents_system.checks.rules import Rule
 from tfagents_system.checks.sections import read_section
-from tfagents_system.envs.reward_files import find_reward_file, read_points, recorded_track
+from tfagents_system.envs.reward_files import read_points, recorded_track
+from tfagents_system.envs.reward_places import DEFAULT_FILE, KEY, find_reward_file
 from tfagents_system.errors import UserError
 
-KEY = "trajectory_reward"  # In the JSON of SAC_CONFIG.
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
 _POINTS_PER_REWARD = 100.0
@@ -30,7 +30,7 @@ class TrajectoryRewardSettings:
 
     file: Annotated[
         str, Rule("the path of a reward.npz or reward.pkl", lambda value: isinstance(value, str) and value != "")
-    ] = "reward.npz"
+    ] = DEFAULT_FILE
     end_of_track: Number = 100.0
     """Reward at the finish."""
     constant_penalty: Number = 0.0

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import plan_for
@@ -143,8 +144,9 @@ class JoinInputs:
         """
         for name, content in self.files.items():
             write_atomically(paths.exp_dir / name, content)
-        if paths.overrides.name not in self.files:
-            paths.overrides.unlink(missing_ok=True)
+        for path in (paths.overrides, paths.reward):
+            if path.name not in self.files:
+                path.unlink(missing_ok=True)
         shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             leaves_out = shutil.ignore_patterns("__pycache__")
@@ -216,7 +218,9 @@ class JoinPreparation(Preparation):
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
             contents = {
-                path.name: path.read_bytes() for path in [*files, run.overrides] if path in files or path.exists()
+                path.name: path.read_bytes()
+                for path in [*files, run.overrides, run.reward]
+                if path in files or path.exists()
             }
             return JoinInputs(contents, run.params_folder if run.params_folder.is_dir() else None)
         assert self._paths is not None and self.inspection.specs is not None
@@ -225,6 +229,8 @@ class JoinPreparation(Preparation):
             self._paths.config.name: self._values["config"].read_bytes(),
             self._paths.specs.name: self.inspection.specs,
         }
+        if (reward := named_in(self.inspection.config, self._values["params"].parent)) is not None:
+            contents[self._paths.reward.name] = reward.read_bytes()
         if self.overrides != Overrides():
             contents[self._paths.overrides.name] = self.overrides.to_json().encode()
         return JoinInputs(contents)

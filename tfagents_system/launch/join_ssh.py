@@ -26,7 +26,7 @@ from tfagents_system.transport.remote import machines
 from tfagents_system.transport.remote.credentials import AUTHORITY_KEY
 
 _FETCH_SECS = 120.0
-_FILES = "run.json status.json gateway.json params.py params config.json specs.pbtxt overrides.json"
+_FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt overrides.json"
 _SECRETS = f"ca.pem {AUTHORITY_KEY} client.pem client.key revoked"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
 _NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255

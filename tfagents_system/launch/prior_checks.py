@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfagents_system.agents.iteration_counts import has_prior_data
 from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.machine.scratch import DESCRIPTION
@@ -113,7 +114,9 @@ class PriorStart:
         if self.run is None or self.params.n_expert_episodes_in_prior_data is None:
             return None
         digests = read_json(Path(self.folder) / _DIGESTS) if self.folder is not None else None
-        inputs = Inputs(self.values["params"], self.values["config"], digests=digests or {}, agent=self.agent)
+        params, config = self.values["params"], self.values["config"]
+        reward = named_in(self.params.env_config, params.parent)
+        inputs = Inputs(params, config, digests=digests or {}, agent=self.agent, reward=reward)
         if not run_directory.has_begun(self.run) and not run_directory.keeps_experience(
             self.run, inputs, self.overrides, self.seed
         ):

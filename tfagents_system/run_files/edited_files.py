@@ -150,7 +150,8 @@ class Edits:
     """All differences.
 
     Attributes:
-      used: Of the params file, of the JSON, and of files that the params import or name.
+      used: Of the params file, of the JSON, of the reward file that this names, and of files that the params import or
+        name.
       beside: `changed plot.py`, `new arm.xml`: further ones of the folder.
     """
 
@@ -180,6 +181,10 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
     pairs = [(paths.params, params), (paths.config, config)]
     known = run_inputs.are_what_it_began_with(paths, params, config)
     edits = [_edit(*pair, str(pair[1])) for pair, is_known in zip(pairs, known, strict=True) if not is_known]
+    reward = run_inputs.edited_reward(paths, params)
+    if reward is not None:
+        pairs.append((paths.reward, reward))
+        edits.append(_edit(*pairs[-1], str(reward)))
     used = [edit for edit in edits if edit is not None]
     kept = run_inputs.kept_digests(paths) if digests is not None else None
     if kept is None or digests is None:

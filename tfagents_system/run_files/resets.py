@@ -102,7 +102,7 @@ def set_aside(paths: RunPaths, kind: str, before: str) -> None:
     """
     folder = paths.exp_dir / before
     folder.mkdir(exist_ok=True)
-    for path in (paths.run_json, paths.params, paths.config, paths.overrides, paths.resolved):
+    for path in (paths.run_json, paths.params, paths.config, paths.reward, paths.overrides, paths.resolved):
         copy = folder / path.name
         if path.exists() and not copy.exists():
             write_atomically(copy, path.read_bytes(), mode=path.stat().st_mode & 0o777)

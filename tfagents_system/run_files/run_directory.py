@@ -275,7 +275,7 @@ def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mappin
         "params_source": str(params),
         "params_kept": str(paths.params_folder / name) if has_folder else None,
         "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
-        **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_two()),
+        **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_files()),
     }
 
 

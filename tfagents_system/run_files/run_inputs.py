@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.envs.reward_places import named_in
 from tfagents_system.machine.files import copy_with_holes, sync
 from tfagents_system.run_files import params_folder, resets, run_checkpoints
 from tfagents_system.run_files.agent_start import AgentStart
@@ -39,6 +40,7 @@ class Inputs:
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
       name: Of the params file in that folder; None: that of `params`.
       digests: Of that folder's files, by relative path.
+      reward: The file that `trajectory_reward` of the JSON names; None: there is none.
       agent: What a new agent begins with; None: random weights.
       prior_data: The ring of prior data for a new agent; None: there is none.
     """
@@ -50,11 +52,12 @@ class Inputs:
     agent: AgentStart | None = None
     prior_data: Path | None = None
     name: str | None = None
+    reward: Path | None = None
 
-    def digests_of_two(self) -> dict[str, str]:
-        """SHA-256 of params file and JSON, by `params` and `config`."""
-        both = {"params": self.params, "config": self.config}
-        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in both.items()}
+    def digests_of_files(self) -> dict[str, str]:
+        """SHA-256 of params file and JSON, by `params` and `config`, and of the reward file, if any, by `reward`."""
+        files = {"params": self.params, "config": self.config, "reward": self.reward}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path is not None}
 
 
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> Path:
@@ -78,14 +81,29 @@ def origin_of_run(paths: RunPaths) -> Path | None:
 def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple[bool, bool]:
     """Whether params file and JSON are those that the run has copied, though somebody may have changed the copies."""
     began = (read_json(paths.run_json) or {}).get("began_with", {})
-    now = Inputs(params, config).digests_of_two()
+    now = Inputs(params, config).digests_of_files()
     return now["params"] == began.get("params"), now["config"] == began.get("config")
+
+
+def edited_reward(paths: RunPaths, params: Path) -> Path | None:
+    """The reward file of a run's JSON as it is found now, if the run began with another one.
+
+    Args:
+      params: SAC_PARAMS, beside which it is looked for first.
+    """
+    if not paths.reward.exists():
+        return None  # The run needs none, or began before runs kept it.
+    config = Overrides.read(paths.overrides).merged(read_json(paths.config) or {})
+    found, began = named_in(config, params.parent), (read_json(paths.run_json) or {}).get("began_with", {})
+    is_known = found is None or hashlib.sha256(found.read_bytes()).hexdigest() == began.get("reward")
+    return None if is_known else found
 
 
 def inputs_of_run(paths: RunPaths) -> Inputs:
     """The run's own copies; the digests are of the folder as it was when it was copied."""
     folder = paths.params_folder if paths.params_folder.is_dir() else None
-    return Inputs(paths.params, paths.config, folder, kept_digests(paths) or {}, name=name_of_params(paths))
+    digests, reward = kept_digests(paths) or {}, paths.reward if paths.reward.exists() else None
+    return Inputs(paths.params, paths.config, folder, digests, name=name_of_params(paths), reward=reward)
 
 
 def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection[str]) -> dict[str, str]:
@@ -102,6 +120,8 @@ def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection
     settings = json.dumps([own, overrides.config], sort_keys=True).encode()
     # Its own copies have these suffixes, whatever the user's files are called.
     files = {"params.py": (inputs.params, ".py"), "config.json": (inputs.config, ".json")}
+    if inputs.reward is not None:
+        files["reward"] = (inputs.reward, "")
     if inputs.folder is not None:
         name = inputs.name or inputs.params.name
         used = used_files(inputs.folder, name, inputs.digests, inputs.config, inputs.params) - {name}
@@ -153,18 +173,22 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
 
 def are_same(paths: RunPaths, inputs: Inputs) -> bool:
     """Whether the run's copies are these files."""
-    return _are_same_two(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
+    return _are_same_files(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
 
 
 def fit_experience(paths: RunPaths, inputs: Inputs) -> bool:
     """Whether experience that was collected with the run's copies is of the task that these files describe."""
     before, now = (_decisive(digests) for digests in (kept_digests(paths) or {}, inputs.digests))
-    return _are_same_two(paths, inputs) and before == now
+    return _are_same_files(paths, inputs) and before == now
 
 
-def _are_same_two(paths: RunPaths, inputs: Inputs) -> bool:
-    pairs = ((paths.params, inputs.params), (paths.config, inputs.config))
-    return all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs)
+def _are_same_files(paths: RunPaths, inputs: Inputs) -> bool:
+    if inputs.reward is None and paths.reward.exists():
+        return False
+    pairs = ((paths.params, inputs.params), (paths.config, inputs.config), (paths.reward, inputs.reward))
+    return all(
+        copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs if source is not None
+    )
 
 
 def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
@@ -208,6 +232,10 @@ def install(
     if inputs is not None:
         (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
         (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
+        if inputs.reward is None:
+            (partial / f"{_NO}{paths.reward.name}").touch()
+        else:
+            (partial / paths.reward.name).write_bytes(inputs.reward.read_bytes())
         if inputs.folder is None:
             (partial / f"{_NO}{paths.params_folder.name}").touch()
         else:
@@ -253,7 +281,10 @@ def finish_install(paths: RunPaths) -> None:
         if new.is_dir():
             os.replace(new, folder)
         none.unlink(missing_ok=True)
-    for path in (paths.params, paths.config, paths.overrides, paths.run_json):
+    if (no_reward := staged / f"{_NO}{paths.reward.name}").exists():
+        paths.reward.unlink(missing_ok=True)
+        no_reward.unlink()
+    for path in (paths.params, paths.config, paths.reward, paths.overrides, paths.run_json):
         if (staged / path.name).exists():
             os.replace(staged / path.name, path)
     staged.rmdir()
@@ -263,7 +294,7 @@ def copy_aside(paths: RunPaths) -> Path:
     """Copies the run's copies to `before_edits_<n>`, which is returned."""
     aside = next(path for n in itertools.count(1) if not (path := paths.exp_dir / f"before_edits_{n}").exists())
     aside.mkdir()
-    for path in (paths.params, paths.config):
+    for path in filter(Path.exists, (paths.params, paths.config, paths.reward)):
         shutil.copy2(path, aside / path.name)
     if paths.params_folder.is_dir():
         shutil.copytree(paths.params_folder, aside / paths.params_folder.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from tfagents_system.envs.reward_places import KEPT
+
 TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
@@ -52,6 +54,7 @@ class RunPaths:
     )
     params = Below("params.py", "the run's copy of SAC_PARAMS")
     params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
+    reward = Below(KEPT, "the run's copy of the file that `trajectory_reward` of config.json names, if it names one")
     overrides = Below(
         "overrides.json",
         "values from `--set` and grid files, which replace those of the copies; only if there are any",

@@ -15,6 +15,7 @@ from typing import Any
 from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
+from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings import merge, other_libraries
 from tfagents_system.settings.grid import noting_twice
@@ -178,7 +179,7 @@ def load_params(
 
     Args:
       params_path: The file to execute.
-      env_config: What the constructor gets.
+      env_config: What the constructor gets, with the path at which its reward file was found.
       origin: See `load_params_class`.
       compute_config: The run's size, which a constructor with that argument gets as well; what the user's class says
         wins.
@@ -193,6 +194,7 @@ def load_params(
     params_class = load_params_class(params_path, origin)
     if fixed := {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}:
         raise SettingsError(fixed)
+    env_config = with_file_of(params_path, env_config)
     try:
         params, unknown, wrong = _build(
             params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})
