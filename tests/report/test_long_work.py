@@ -161,7 +161,11 @@ def test_a_run_is_told_in_lines_too(lines: io.StringIO) -> None:
                 bar.show({"run": {}, "roles": {"trainer": {**trainer, "env_steps": steps}}})
                 assert bar._work is not None and bar._work.done == shown, "no more than were asked for"
             bar.show({"run": {}, "roles": {"trainer": {"iteration": -1, "num_iter": 25}}})
-            assert (bar._work.done, bar._work.total, bar._work.doing) == (0, 25, "offline updates")
+            assert bar._work is not None and (bar._work.done, bar._work.total, bar._work.doing) == (
+                0,
+                25,
+                "offline updates",
+            )
         with RunBar(is_shown=False) as bar:
             bar.show({"run": {}})
     assert "reacher: running: 500 of 2,000 steps (25 %), evaluation -12, " in lines.getvalue()
