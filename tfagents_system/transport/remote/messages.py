@@ -27,6 +27,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
 PROTOCOL = 3
+SLOT_LOST = "slot_lost"  # The reason of a refusal after which a worker's process begins anew.
 KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
 
 
