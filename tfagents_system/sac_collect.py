@@ -16,8 +16,8 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESU
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
-from tfagents_system.transport.connection import SlotLostError
 from tfagents_system.transport.joining import ROLE
+from tfagents_system.transport.remote.errors import SlotLostError
 from tfagents_system.worker.kinds import make_worker
 from tfagents_system.worker.memory_limit import TooLargeError
 from tfagents_system.worker.progress import OtherAgentError

@@ -41,10 +41,6 @@ class ServerUnreachableError(Exception):
     """The replay server did not answer before the deadline."""
 
 
-class SlotLostError(Exception):
-    """While this worker was out of reach its slot was given to another one: a new process of it gets another slot."""
-
-
 class Waiting:
     """One wait with a deadline, which logs every minute what it waits for.
 

@@ -26,7 +26,8 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.report.episodes import Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection, SlotLostError, StoppedError, Waiting
+from tfagents_system.transport.connection import Connection, StoppedError, Waiting
+from tfagents_system.transport.remote.errors import SlotLostError
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor

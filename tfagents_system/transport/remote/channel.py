@@ -12,9 +12,8 @@ import msgspec
 import numpy as np
 from absl import logging
 
-from tfagents_system.transport.connection import SlotLostError
 from tfagents_system.transport.remote import messages
-from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
+from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError, SlotLostError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.messages import Hello, Welcome
 from tfagents_system.transport.remote.stream import Transport, describe
