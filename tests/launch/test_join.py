@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -22,7 +24,7 @@ from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import directory_guard, join, join_checks, role_process
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.join_checks import JoinPreparation, Target, find_target
+from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
@@ -32,6 +34,8 @@ from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
+from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.transport.remote.messages import identity_of
 
 HERE = "this_machine"
 
@@ -196,6 +200,25 @@ def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: 
         assert (own.reward.read_bytes() if own.reward.exists() else None) == content
 
 
+def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the run can't be seen from here, its gateway compares the files."""
+    variables, _ = read_variables(environ_of(tmp_path), vars_file=None, root=tmp_path)
+    run = RunVariables(**variables | {"exp_dir": tmp_path / "here"})
+    own = RunPaths(run.exp_dir)
+    own.exp_dir.mkdir()
+    for name in ("claim_cpus", "supervisor_of"):
+        monkeypatch.setattr(join, name, MagicMock())
+    target, digests = Target("a:1", Path("/c"), None, None), []
+    for content in (b"PK1", b"PK2", None):
+        files = dict.fromkeys((own.params.name, own.config.name, own.specs.name), b"")
+        files |= {} if content is None else {own.reward.name: content}
+        join.join(run, JoinInputs(files), 5, target, Claims(), StopFlag(signals=()), MagicMock())
+        digests.append(identity_of(own).get("reward"))
+    assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
+
+
 def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
     running: RunPaths, tmp_path: Path
 ) -> None:
@@ -227,9 +250,11 @@ def test_what_is_beside_the_params_comes_with_them(
     """The run's paths may be those of another machine."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     there = "/machine/of/the/run/mine.py"
+    files = {"beside_joined.py": "", "removed.py": ""}
     run = json.loads(running.run_json.read_text()) | {"params_source": there, "params_kept": there}
-    running.run_json.write_text(json.dumps(run))
+    running.run_json.write_text(json.dumps(run | {"params_files": files}))
     running.params_folder.mkdir()
+    os.mkfifo(running.params_folder / "written_by_the_run")
     (running.params_folder / "beside_joined.py").write_text("VALUE = 7\n")
     (running.params_folder / "__pycache__").mkdir()
     running.params.write_text(

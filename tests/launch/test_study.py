@@ -1,5 +1,6 @@
 """Searches for settings: what may be tried, which trials there are, how they go on, and what was found."""
 
+import errno
 import json
 import os
 import shlex
@@ -14,9 +15,9 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.support.waiting import until
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import study as studies
-from tfagents_system.launch import study_results, study_task
+from tfagents_system.launch import study_results, study_task, sweep_tasks
 from tfagents_system.launch.study import _keep_space, _space, open_study
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
@@ -217,6 +218,33 @@ def test_a_trial_whose_run_still_saves_holds_up_nobody(optuna_study: optuna.Stud
     assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
 
 
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """No process starts while it has something; it has the numbers of the tasks that were tried meanwhile."""
+
+    def begin(running: Any, task: Task, place: Place) -> None:
+        if tried:
+            tried.append(task.number)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        begun(running, task, place)
+
+    tried, begun = [-1], sweep_tasks._Running.__init__
+    monkeypatch.setattr(sweep_tasks._Running, "__init__", begin)
+    return tried
+
+
+def test_runs_that_cannot_be_started_use_up_no_trial(
+    optuna_study: optuna.Study, folder: Path, full_disk: list[int]
+) -> None:
+    search = Search(optuna_study, folder, wanted=50, parallel=2)
+    search.run()
+    assert full_disk == [-1, 0, 1] and search.trials.left == {0, 1} and "No space left" in search.trials.unstarted
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING] * 2
+    full_disk.clear()
+    assert Search(optuna_study, folder, wanted=3, parallel=2).run() == EXIT_DONE
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
+
+
 def test_settings_that_are_refused_ask_for_no_further_trial(optuna_study: optuna.Study, folder: Path) -> None:
     search = Search(optuna_study, folder, wanted=5)
     search.is_busy = lambda number: True
@@ -233,11 +261,20 @@ def test_a_trial_that_was_killed_before_it_had_all_settings_gets_them(optuna_stu
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"), [("done", EXIT_DONE), ("one is left", EXIT_RESUMABLE), ("refused", EXIT_BAD_INPUT)]
+    ("outcome", "code"),
+    [("done", EXIT_DONE), ("one is left", EXIT_RESUMABLE), ("refused", EXIT_BAD_INPUT), ("full disk", EXIT_FAILED)],
 )
 def test_how_a_study_ends(
-    optuna_study: optuna.Study, folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: str, code: int
+    optuna_study: optuna.Study,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_disk: list[int],
+    capsys: pytest.CaptureFixture[str],
+    outcome: str,
+    code: int,
 ) -> None:
+    if outcome != "full disk":
+        full_disk.clear()
     plan = SimpleNamespace(add=Search(optuna_study, folder, wanted=2).add, places=[Place()])
     args = SimpleNamespace(pruner="none", parallel=1, trials=2)
     if outcome == "refused":
@@ -248,6 +285,7 @@ def test_how_a_study_ends(
     with pytest.raises(SystemExit) as ended:
         exit_with(lambda: studies._search(args, plan, SPACE, folder))  # type: ignore[arg-type]
     assert ended.value.code == code
+    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk")
 
 
 def _leaving(look: Callable[..., None]) -> Callable[..., None]:
@@ -384,6 +422,15 @@ def test_a_trial_is_over_only_where_its_job_is_not_requeued(
     settings = study.get_trials()[0].params
     assert array(0) == EXIT_DONE
     assert study.get_trials()[0].params == settings and len(study.get_trials()) == 1
+
+
+def test_a_trial_whose_run_cannot_be_started_is_submitted_again(
+    array: Callable[..., int], folder: Path, full_disk: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert array(1) == EXIT_FAILED and "No space left" in capsys.readouterr().out
+    assert numbers_to_run(open_study(folder, "none", 1), folder, 3) == [0, 1, 2]
+    full_disk.clear()
+    assert array(1) == EXIT_DONE and starts(folder) == {"swing_task_1": 1}
 
 
 def test_a_trial_that_another_process_runs_is_left_to_it(

@@ -85,6 +85,26 @@ def test_curves_have_a_gap_where_another_agent_begins(browser, tmp_path):
     assert means[2:4] == [None, 9] and means[4] == pytest.approx((0.25 * 9 + 0.5 * 8) / 0.75)
 
 
+def test_a_curve_shows_the_only_point_of_an_agent(browser, tmp_path):
+    run = reset_run(tmp_path)
+    header = "train_step,iteration,env_steps,eval_success,curriculum/mass,long,reset"
+    long = [f"{k},{k},{100 * k},,,{k}," for k in range(3, 80)]
+    lines = ["1,1,100,0.1,1,1,", "2,2,200,0.2,,2,", *long, "5,1,9000,0.5,2,9,1"]
+    run.metrics_csv.write_text("\n".join([header, *lines]) + "\n")
+    assert main([str(run.exp_dir)]) == 0
+    browser.open(run.report.as_uri(), READY)
+    drawn = "document.getElementById('learning-plot').data.map(each => [each.name, each.mode, each.marker.opacity])"
+    assert browser.value(drawn) == [
+        ["eval_success", "lines+markers", [0, 0, 0, 1]],
+        ["curriculum/mass", "lines+markers", [1, 0, 1]],
+    ]
+    shown = """[...document.querySelectorAll('#learning-plot .scatterlayer .points path')].filter(
+        path => getComputedStyle(path).opacity > 0 && path.getBBox().width > 0).length"""
+    assert browser.value(shown) == 3
+    points = browser.value("document.querySelector('[data-metric=long]').data[0].marker")
+    assert points["opacity"] == [0] * 80 + [1] and points["size"] == 3.5
+
+
 def test_several_runs_are_compared_and_one_is_left_out(browser, tmp_path):
     runs = [make_run(tmp_path / f"exp_seed_{k}", rows=60, offset=40.0 * k) for k in range(3)]
     assert main([*(str(run.exp_dir) for run in runs), "--out", str(tmp_path / "all.html")]) == 0

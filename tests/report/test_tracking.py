@@ -115,6 +115,21 @@ def test_a_destination_tells_by_its_newest_values_what_it_has() -> None:
     assert Sent.told({}).iterations == {}
 
 
+def test_a_run_that_began_with_marks_in_environment_steps_goes_on_behind_them() -> None:
+    rows = [row(100), row(200), row(100, EVAL), row(300), row(200, EVAL), row(400)]
+    sent = Sent.told({"tracked/train": 300, "tracked/eval": 100.0, "env_steps": 300})
+    assert sent.new(rows) == [row(200, EVAL), row(400)]
+    sent.add(row(400))
+    asynchronous = [{**row(400), "iteration": k} for k in (40, 41)]
+    assert sent.new([*rows, *asynchronous]) == [row(200, EVAL), asynchronous[1]]
+    assert Sent.told({"tracked/train": 300, **to_send(row(200))}).new(rows) == [
+        row(100, EVAL),
+        row(300),
+        row(200, EVAL),
+        row(400),
+    ]
+
+
 def test_every_row_of_an_episode_that_lasts_several_iterations_is_sent() -> None:
     """With `asynchronous` the environment steps grow when its segment arrives."""
     rows = [{**row(1000), "iteration": k} for k in range(1, 21)]
@@ -182,6 +197,22 @@ def test_files_are_sent_before_the_first_row_and_a_failure_is_told(
     monkeypatch.setattr(recorder, "add_files", lambda kind, files: recorder.begin(1 / 0))  # type: ignore[arg-type]
     assert tracking.main([str(paths.exp_dir), "--files"]) == EXIT_FAILED
     assert capsys.readouterr().out.splitlines()[-1] == "recorder: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(("missing", "other"), [("wandb", "ToMlflow"), ("mlflow", "ToWandb")])
+def test_without_its_package_a_destination_fails_in_one_line_and_the_other_gets_its_rows(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str, other: str
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(tracking, other, lambda *args: recorder)
+    for name in [name for name in sys.modules if name == missing or name.startswith(f"{missing}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    keep_tracked(paths, TrackingSettings(wandb="offline", mlflow_uri="http://127.0.0.1:9"), 0)
+    write_metrics(paths, [row(100)])
+    assert tracking.main([str(paths.exp_dir)]) == EXIT_FAILED
+    assert [each["env_steps"] for each in recorder.rows] == [100]
+    assert f"ModuleNotFoundError: import of {missing} halted" in capsys.readouterr().out
 
 
 def test_an_agent_that_was_not_tracked_is_sent_by_hand_under_a_name_of_its_own(

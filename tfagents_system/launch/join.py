@@ -41,6 +41,7 @@ from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.status import is_dead, read_status
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -238,7 +239,9 @@ def join(
         end_orphans(paths, variables.save_deadline_secs)
         inputs.write(paths)
         if paths.run_json.name not in inputs.files:
-            run_directory.write_inputs(paths, variables, num_iter, Overrides.read(paths.overrides))
+            reward = paths.reward if paths.reward.exists() else None
+            own = Inputs(variables.params, variables.config, reward=reward)
+            run_directory.write_inputs(paths, variables, num_iter, Overrides.read(paths.overrides), inputs=own)
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)

@@ -26,7 +26,7 @@ from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.report.status import read_status
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -131,10 +131,12 @@ class JoinInputs:
     Attributes:
       files: Contents of the run's files, by name.
       params_folder: The run's copy of the folder of its params; None: it has none, or can't be seen from here.
+      params_files: Relative paths of what the run has copied there; others were written by the run.
     """
 
     files: dict[str, bytes]
     params_folder: Path | None = None
+    params_files: Sequence[str] = ()
 
     def write(self, paths: RunPaths) -> None:
         """Puts all of it into the workers' own folder, in place of what an earlier start of them has left there.
@@ -149,8 +151,8 @@ class JoinInputs:
                 path.unlink(missing_ok=True)
         shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
-            leaves_out = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(self.params_folder, paths.params_folder, ignore=leaves_out, dirs_exist_ok=True)
+            names = [name for name in self.params_files if (self.params_folder / name).is_file()]
+            params_folder.copy(self.params_folder, names, paths.params_folder)
 
 
 class JoinPreparation(Preparation):
@@ -222,7 +224,8 @@ class JoinPreparation(Preparation):
                 for path in [*files, run.overrides, run.reward]
                 if path in files or path.exists()
             }
-            return JoinInputs(contents, run.params_folder if run.params_folder.is_dir() else None)
+            copied = run_inputs.kept_digests(run)
+            return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
         assert self._paths is not None and self.inspection.specs is not None
         contents = {
             self._paths.params.name: self._values["params"].read_bytes(),

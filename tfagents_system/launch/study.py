@@ -6,7 +6,7 @@
 The study lies in <name>_study beside its runs <name>_task_<trial>. The same command goes on with what is unfinished,
 also after everything was killed. Several of them, on one machine or many, share a study. With --slurm the trials are
 tasks of a job array, which submit.sh submits. Exit codes: 0 all trials are over, or are submitted, 1 none of them has
-succeeded, 2 bad input: nothing was started, 75 stopped and saved.
+succeeded or a run can't be started, 2 bad input: nothing was started, 75 stopped and saved.
 """
 
 from __future__ import annotations
@@ -184,6 +184,9 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
     print("\n".join(lines), flush=True)
     if trials.refusal is not None:
         raise trials.refusal
+    if trials.unstarted:
+        print(f"error: {trials.unstarted}; the same command goes on with that trial", file=sys.stderr, flush=True)
+        return EXIT_FAILED
     if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):
         return EXIT_RESUMABLE
     return EXIT_DONE if study_results.finished(study) else EXIT_FAILED

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.study import open_study, read_plan
 from tfagents_system.launch.sweep_plan import TASK
@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     look(trials.tasks)
     if trials.refusal is not None:
         raise trials.refusal
+    if trials.unstarted:  # Its job is not requeued, which might go on for ever.
+        _say(f"error: {trials.unstarted}; sac tune-params --slurm submits that trial again")
+        return EXIT_FAILED
     is_over = trials.is_over(number)
     if is_over:
         with (study_folder / "results.lock").open("w") as file:

@@ -50,6 +50,11 @@ class Task:
     exit_code: int | None = None
 
     @property
+    def is_unstarted(self) -> bool:
+        """Whether it has FAILED because no process could be started for it: nothing of it has run."""
+        return self.state == FAILED and self.exit_code is None
+
+    @property
     def log(self) -> Path:
         """What run_script.sh prints."""
         return self.paths.log("sweep")

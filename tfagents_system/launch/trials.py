@@ -141,6 +141,7 @@ class Trials:
       tasks: Those begun or continued here.
       left: Numbers of trials that are not over and go on with another start.
       refusal: Why no further trial can begin.
+      unstarted: Why a run could not be started (a full disk): no further trial begins, each would fail alike.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Trials:
         self.tasks: list[Task] = []
         self.left: set[int] = set()
         self.refusal: UserError | None = None
+        self.unstarted = ""
         self._study, self._space, self._folder, self._add = study, space, folder, add
         self._wanted, self._parallel, self._end, self._say, self._only = wanted, parallel, end, say, only
         self._trials: dict[int, Trial] = {}
@@ -190,6 +192,9 @@ class Trials:
                 if not is_pruned and self._trials[task.number].should_prune():
                     self._pruned.add(task.number)
                     self._end(task)
+            elif task.is_unstarted:
+                self.unstarted = f"{task}: {task.reason}"
+                self._leave(task.number)
             elif not is_pruned and (task.state == STOPPED or (is_stopped and task.state == FAILED)):
                 self._leave(task.number)
             elif task.state in (DONE, FAILED, STOPPED):
@@ -198,7 +203,7 @@ class Trials:
             self._fill()
 
     def _fill(self) -> None:
-        if self.refusal is None:
+        if self.refusal is None and not self.unstarted:
             with self._locked("study"):
                 while len(self._trials) < self._parallel and self._claim_next():
                     pass

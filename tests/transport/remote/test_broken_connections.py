@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,11 +19,15 @@ from tests.support.channel_for_tests import (
     segment,
     wait_until,
 )
+from tfagents_system import sac_collect
+from tfagents_system.errors import EXIT_RENEW
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError
 from tfagents_system.transport.remote import client as client_module
-from tfagents_system.transport.remote import credentials, messages, shared_tables
+from tfagents_system.transport.remote import credentials, messages, remote_slots, shared_tables
 from tfagents_system.transport.remote.streaming import Arrivals
+from tfagents_system.transport.remote.tls_client import TlsClient
+from tfagents_system.worker.progress import ProgressReader
 
 
 def test_segments_arrive_in_order_through_a_cable_that_is_cut_again_and_again(tmp_path):
@@ -136,6 +141,33 @@ def test_waits_end_with_the_role_with_the_deadline_and_with_the_run(tmp_path):
             other.put(tables.REPORTS, report(2).to_wire())
         late = running.client()
         wait_until(lambda: late.end_of_run == "done" or "refused" in late.describe())
+
+
+def test_a_worker_whose_slot_was_given_away_ends_and_a_new_process_gets_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(sac_collect, "make_worker", MagicMock())
+    with running_gateway(tmp_path) as running:
+        cable = Cable(running.port)
+        away = running.client(cable=cable, hello={"token": "first"})
+        away.wait_until_up(10)
+        progress, slot = ProgressReader(away, away.slot), away.slot
+        monkeypatch.setattr(remote_slots, "KEEP_SECS", 0.0)
+        cable.close()
+        wait_until(lambda: running.gateway.slots.connected == 0)
+        other = running.client(hello={"token": "other", "worker_id": slot})
+        other.wait_until_up(10)
+        away._channel._tls_client = TlsClient(running.address, running.paths.credentials, None)  # The cable is whole.
+
+        def wait_for_a_policy():
+            while time.monotonic() - began < 10.0:
+                progress.get(wait_secs=0.1)
+
+        sac_collect.make_worker().run = wait_for_a_policy
+        began = time.monotonic()
+        assert sac_collect.collect(MagicMock(stop=threading.Event()), slot, MagicMock()) == EXIT_RENEW
+        again = running.client(hello={"token": "first"})
+        again.wait_until_up(10)
+        assert other.slot == slot != again.slot
+        assert running.refused("slot_lost") == 1
 
 
 def test_who_cannot_reach_whom_is_told_with_since_when_and_what_to_check(tmp_path):

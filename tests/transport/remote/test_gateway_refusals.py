@@ -24,7 +24,7 @@ from tests.support.channel_for_tests import (
     wait_until,
 )
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import credentials, frames, gateway, listener, machines, messages
+from tfagents_system.transport.remote import admission, credentials, frames, gateway, listener, machines, messages
 from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.transport.remote.tls_client import TlsClient
 
@@ -209,7 +209,7 @@ def test_the_right_password_is_let_in_and_told_nowhere(tmp_path, caplog):
     ("changes", "reason", "words"),
     [
         ({"version": "9.9.9"}, "version", r"has tfagents_system 0\.1\.0, you have 9\.9\.9"),
-        ({"protocol": 99}, "version", "speaks protocol 2, you speak 99"),
+        ({"protocol": 99}, "version", "speaks protocol 3, you speak 99"),
         (
             {"identity": IDENTITY | {"params": "d" * 64}},
             "inputs",
@@ -227,6 +227,23 @@ def test_what_does_not_belong_to_the_run_is_refused_with_both_sides_named(tmp_pa
         stranger = running.client(kind, hello={name: v for name, v in changes.items() if name != "kind"})
         with pytest.raises(GatewayRefusedError, match=words):
             stranger.wait_until_up(10)
+
+
+def test_another_reward_file_is_refused_where_the_run_has_one():
+    own = IDENTITY | {"reward": "d" * 64}
+    holder = machines.Holder("laptop", 0.0)
+    with_reward = admission.Admission(own, "", lambda: [])
+    with_reward.check(messages.Hello("collect", own), holder)
+    for theirs in (IDENTITY, own | {"reward": "e" * 64}):
+        with pytest.raises(admission.RefusedClientError, match="another reward file .*: use the run's own .*, reward"):
+            with_reward.check(messages.Hello("collect", theirs), holder)
+    admission.Admission(IDENTITY, "", lambda: []).check(messages.Hello("collect", own), holder)
+
+
+def test_a_changed_layout_of_progress_is_another_protocol():
+    """Machines with another version of this package are refused, and do not misread what the trainer tells."""
+    progress = tables.Progress(1, 2, 3, 4, (), 5, 6, 7, (8, 9))
+    assert (messages.PROTOCOL, progress.to_wire()[0].tolist()) == (3, [1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
 def test_slow_loris_connections_are_ended(shared, monkeypatch):

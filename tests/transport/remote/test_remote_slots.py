@@ -10,6 +10,7 @@ import pytest
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
 from tfagents_system.transport.remote import remote_slots
+from tfagents_system.transport.remote.messages import SLOT_LOST
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
 
 PORT = 1  # No run has it.
@@ -64,7 +65,7 @@ def test_no_slot_is_given_to_two_workers(
     assert local.take(COLLECT, 1) == 1
     with pytest.raises(NoSlotError, match="slot 1 was given to another worker meanwhile") as raised:
         slots.take(COLLECT, 1, "laptop", "b")
-    assert not raised.value.final, "its process ends after a while, and is started again"
+    assert (raised.value.reason, raised.value.final) == (SLOT_LOST, True), "its process is started again"
     assert slots.take(COLLECT, None, "laptop", "c") == (2, None)
     assert slots.take(COLLECT, 2, "laptop", "d") == (2, "c"), "that is its own from now on"
 

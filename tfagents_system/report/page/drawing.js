@@ -70,11 +70,15 @@ const yAxis = (title, extra) => Object.assign({
   title: {text: title, standoff: 6, font: {size: 12}}, gridcolor: LINE, zeroline: false, automargin: true, ...NUMBERS,
 }, extra);
 
+// A line, with markers at points between two gaps or ends, such as the only one of an agent, which a line does not show.
 function trace(points, extra) {
-  return Object.assign({type: "scatter", mode: points.x.length === 1 ? "markers" : "lines", x: points.x, y: points.y}, extra);
+  const alone = points.y.map((value, k) => value !== null && (points.y[k - 1] ?? points.y[k + 1] ?? null) === null);
+  const line = Object.assign({type: "scatter", mode: "lines", x: points.x, y: points.y}, extra);
+  if (extra.mode || !alone.some(Boolean)) return line;
+  return Object.assign(line, {mode: "lines+markers", marker: Object.assign({}, extra.marker, {opacity: alone.map(Number)})});
 }
 
-const marked = (points) => (points.x.length <= 60 ? "lines+markers" : "lines");
+const marked = (points) => (points.x.length <= 60 ? {mode: "lines+markers"} : {});
 
 // Learning: returns, and below them whatever changed the task or the agent meanwhile, over the same steps.
 
@@ -159,7 +163,7 @@ function evaluations(run, evaluated) {
   return [
     ...agents.flatMap((places) => [trace(edge(places, -1), hidden), trace(edge(places, 1), band)]),
     trace(evaluated, {
-      mode: marked(evaluated) === "lines" ? "lines" : "lines+markers", name: "evaluations, mean and spread",
+      ...marked(evaluated), name: "evaluations, mean and spread",
       legendgroup: "evaluations", line: {color: "#D55E00", width: 2.4}, marker: {size: 6},
       customdata: std.map((value, k) => [value, episodes.has(evaluated.rows[k]) ? `, ${episodes.get(evaluated.rows[k])} episodes` : ""]),
       hovertemplate: "evaluation %{y} ± %{customdata[0]:.4g}%{customdata[1]}<extra></extra>",
@@ -186,7 +190,7 @@ function comparedReturns(data, view) {
     traces.push(trace({x: group.curve.steps, y: group.curve.low}, hidden));
     traces.push(trace({x: group.curve.steps, y: group.curve.high}, Object.assign({}, hidden, {fill: "tonexty", fillcolor: withAlpha(color, 0.18)})));
     traces.push(trace({x: group.curve.steps, y: group.curve.iqm}, {
-      mode: marked({x: group.curve.steps}), name, legendgroup: `g${g}`, line: {color, dash, width: 2.6}, marker: {size: 5},
+      ...marked({x: group.curve.steps}), name, legendgroup: `g${g}`, line: {color, dash, width: 2.6}, marker: {size: 5},
       customdata: group.curve.low.map((low, k) => [low, group.curve.high[k], group.curve.counts[k]]),
       hovertemplate: "%{y} [%{customdata[0]}, %{customdata[1]}], %{customdata[2]} runs",
     }));
@@ -222,7 +226,7 @@ function metricFigure(data, name, view) {
     const style = data.runs.length > 1 ? styleOf(data, k) : {color: COLORS[0], dash: "solid"};
     if (view.smooth) traces.push(trace(points, {line: {color: style.color, width: 1}, opacity: 0.25, hoverinfo: "skip"}));
     traces.push(trace({x: points.x, y: smoothed(points.y, view.smooth)}, {
-      name: plain(run.name), mode: marked(points), marker: {size: 3.5}, line: {color: style.color, dash: style.dash, width: 1.6},
+      name: plain(run.name), ...marked(points), marker: {size: 3.5}, line: {color: style.color, dash: style.dash, width: 1.6},
       hovertemplate: data.runs.length > 1 ? "%{y:.5g}" : "%{y:.5g}<extra></extra>",
     }));
     values = values.concat(points.y.filter((value) => value !== null));

@@ -13,6 +13,9 @@ TRAIN, EVAL = "train", "eval"
 # `asynchronous` those grow when a segment arrives.
 _ORDER = "iteration"
 MARKS = {kind: f"tracked/{kind}_{_ORDER}" for kind in (TRAIN, EVAL)}
+_STEP_MARKS = {
+    kind: f"tracked/{kind}" for kind in (TRAIN, EVAL)
+}  # Those of runs that began before MARKS: in env_steps.
 
 
 def kind_of(row: Mapping[str, float | None]) -> str:
@@ -28,21 +31,28 @@ def to_send(row: Mapping[str, float | None]) -> dict[str, float]:
 
 @dataclasses.dataclass
 class Sent:
-    """The last iteration of the rows that a destination has, by kind."""
+    """How far the rows go that a destination has, by kind.
+
+    Attributes:
+      iterations: The last one.
+      env_steps: The most, where there is no last iteration: the rows were sent before those had MARKS.
+    """
 
     iterations: dict[str, float] = dataclasses.field(default_factory=dict)
+    env_steps: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def told(cls, newest_values: Mapping[str, object]) -> Sent:
         """From the newest values of a destination's metrics, marks among them."""
-        marks = {kind: newest_values.get(mark) for kind, mark in MARKS.items()}
-        return cls({kind: float(value) for kind, value in marks.items() if isinstance(value, int | float)})
+        return cls(_marked(newest_values, MARKS), _marked(newest_values, _STEP_MARKS))
 
     def new(self, rows: Sequence[Mapping[str, float | None]]) -> list[Mapping[str, float | None]]:
         """Rows of later iterations than any of their kind before. What a resumed run does again is not among them."""
         found, newest = [], dict(self.iterations)
         for row in rows:
             iteration, kind = row.get(_ORDER), kind_of(row)
+            if kind not in newest and (row.get("env_steps") or 0.0) <= self.env_steps.get(kind, -1.0):
+                continue
             if iteration is not None and iteration > newest.get(kind, -1.0):
                 found.append(row)
                 newest[kind] = iteration
@@ -51,6 +61,11 @@ class Sent:
     def add(self, row: Mapping[str, float | None]) -> None:
         """A row is there now."""
         self.iterations[kind_of(row)] = row[_ORDER] or 0.0
+
+
+def _marked(newest_values: Mapping[str, object], marks: Mapping[str, str]) -> dict[str, float]:
+    found = {kind: newest_values.get(mark) for kind, mark in marks.items()}
+    return {kind: float(value) for kind, value in found.items() if isinstance(value, int | float)}
 
 
 class MetricsReader:

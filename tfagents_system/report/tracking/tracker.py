@@ -94,11 +94,17 @@ class Feed:
     def _failed(self, error: Exception) -> None:
         words = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"
         if words != self.problem:
-            fault = "refuses what it is sent" if self.destination.has_refused(error) else "can't be reached"
+            fault = "refuses what it is sent" if self._has_refused(error) else "can't be reached"
             self.say(f"{self.destination.name} {fault} ({words}): it is tried again, and nothing is lost")
         self.problem, self._has_begun = words, False
         self._next_at = time.monotonic() + self._retry_secs
         self._retry_secs = min(2 * self._retry_secs, _LAST_RETRY_SECS)
+
+    def _has_refused(self, error: Exception) -> bool:
+        try:
+            return self.destination.has_refused(error)
+        except Exception:  # Its package is not installed, or has other errors than ours knows.
+            return False
 
 
 class Tracker:

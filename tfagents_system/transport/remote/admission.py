@@ -22,6 +22,7 @@ _WORDS: Final = {
     "config": "another configuration",
     "specs": "other specs",
     "settings": "other settings (--set)",
+    "reward": "another reward file",
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.transport.remote import messages
-from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
+from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError, SlotLostError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.messages import Hello, Welcome
 from tfagents_system.transport.remote.stream import Transport, describe
@@ -56,7 +56,7 @@ class Channel:
         self.changed = threading.Condition()
         self.transport: Transport | None = None
         self.welcome: Welcome | None = None
-        self.refusal: GatewayRefusedError | None = None
+        self.refusal: GatewayRefusedError | SlotLostError | None = None
         self.end_of_run: str | None = None
         self.is_closed = False
         self._tls_client = tls_client
@@ -107,7 +107,7 @@ class Channel:
         return self.is_left or self.refusal is not None
 
     def raise_if_refused(self) -> None:
-        """Raises: GatewayRefusedError."""
+        """Raises: GatewayRefusedError, SlotLostError."""
         if self.refusal is not None:
             raise self.refusal
 
@@ -130,7 +130,7 @@ class Channel:
                 with contextlib.closing(self._connect()) as transport:
                     backoff_secs = _FIRST_BACKOFF_SECS
                     self._receive_forever(transport)
-            except GatewayRefusedError as refusal:
+            except (GatewayRefusedError, SlotLostError) as refusal:
                 self.refusal = refusal
                 logging.error("%s", refusal)
             except (ChannelError, OSError) as error:
@@ -176,8 +176,10 @@ class Channel:
             raise
         return transport
 
-    def _refused(self, answer: messages.Refused) -> GatewayRefusedError:
+    def _refused(self, answer: messages.Refused) -> GatewayRefusedError | SlotLostError:
         what = f"the gateway at {self._tls_client.address} refuses us: {answer.message}"
+        if answer.reason == messages.SLOT_LOST:
+            return SlotLostError(what)
         return GatewayRefusedError(what, answer.reason)
 
     def _begin(self, transport: Transport, welcome: Welcome) -> None:

@@ -28,3 +28,7 @@ class GatewayRefusedError(UserError):
     def __init__(self, finding: str, reason: str = "refused") -> None:
         super().__init__(finding)
         self.reason = reason
+
+
+class SlotLostError(Exception):
+    """While this worker was out of reach its slot was given to another one: a new process of it gets another slot."""

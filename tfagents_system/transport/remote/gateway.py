@@ -281,7 +281,7 @@ class Gateway:
         try:
             worker_id, before = self.slots.take(session.client.kind, session.wished, session.token, session)
         except NoSlotError as error:
-            raise RefusedClientError("slots", str(error), error.final) from None
+            raise RefusedClientError(error.reason, str(error), error.final) from None
         if isinstance(before, Session):
             before.transport.shut()  # The same worker's: it has lost that connection, unnoticed on this side.
         return worker_id

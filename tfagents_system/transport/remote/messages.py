@@ -26,7 +26,8 @@ import tfagents_system
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
-PROTOCOL = 2
+PROTOCOL = 3
+SLOT_LOST = "slot_lost"  # The reason of a refusal after which a worker's process begins anew.
 KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
 
 
@@ -219,9 +220,10 @@ def identity_of(paths: RunPaths) -> dict[str, str]:
     """SHA-256 of each of a run's inputs by name, for comparison with another machine's."""
     files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
     contents = {name: path.read_bytes() for name, path in files.items()}
-    overrides = Overrides.read(
-        paths.overrides
-    )  # Without the variables, each machine's own, and defaults, which workers are told.
+    if paths.reward.exists():  # Runs have it where their JSON names one.
+        contents["reward"] = paths.reward.read_bytes()
+    # Without the variables, each machine's own, and defaults, which workers are told.
+    overrides = Overrides.read(paths.overrides)
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 

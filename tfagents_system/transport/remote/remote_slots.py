@@ -16,6 +16,7 @@ from absl import logging
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.worker_slots import SlotCounts, claim_of
 from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.transport.remote import messages
 
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.
 
@@ -26,11 +27,12 @@ class NoSlotError(Exception):
     Args:
       message: For the user.
       final: Trying again will not help.
+      reason: One word, as the gateway counts it.
     """
 
-    def __init__(self, message: str, final: bool = True) -> None:
+    def __init__(self, message: str, final: bool = True, reason: str = "slots") -> None:
         super().__init__(message)
-        self.final = final
+        self.final, self.reason = final, reason
 
 
 @dataclasses.dataclass
@@ -99,8 +101,9 @@ class RemoteSlots:
                     self._remember()
                     return number, before
                 self._slots[number] = _Slot()  # It is a worker's of this machine by now.
-        if wished in fitting:  # Once it has given up and is started again, it takes any.
-            raise NoSlotError(f"slot {wished} was given to another worker meanwhile ({self._counts})", final=False)
+        if wished in fitting:  # Its process is started again, and takes any.
+            text = f"slot {wished} was given to another worker meanwhile ({self._counts})"
+            raise NoSlotError(text, reason=messages.SLOT_LOST)
         if fitting and wished is not None:
             raise NoSlotError(f"slot {wished} is not free ({self._counts}): join without asking for it")
         is_kept = any(self._slots[number].connection is None for number in fitting)  # For one that has vanished.
