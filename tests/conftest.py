@@ -5,7 +5,8 @@ import gc
 import itertools
 import os
 import sys
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -108,12 +109,12 @@ def no_subreaper_left() -> Iterator[None]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-# Classes that start a thread or make a folder, and the arguments of their `close`.
+# Classes that start a thread, and the arguments of their `close`.
 _TO_CLOSE: dict[tuple[str, str], tuple[float, ...]] = {
-    ("tfagents_system.launch.preparation", "Preparation"): (),
     ("tfagents_system.transport.connection", "Connection"): (),
     ("tfagents_system.replay.snapshots", "SnapshotWriter"): (5.0,),
 }
+_PREPARATION = ("tfagents_system.launch.preparation", "Preparation")
 
 
 @pytest.fixture(autouse=True)
@@ -121,23 +122,31 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Readers that look for earlier tests' servers would take the CPUs from later tests; writers keep rings open; and
     checks keep temporary folders.
     """
-    opened: list[tuple[Any, tuple[float, ...]]] = []
-    for (module, name), arguments in _TO_CLOSE.items():
-        if module in sys.modules:
-            kind = getattr(sys.modules[module], name)
-            monkeypatch.setattr(kind, "__init__", _noted(kind, opened, arguments))
+    opened: dict[tuple[str, str], list[Any]] = {what: [] for what in _TO_CLOSE}
+    for what, made in opened.items():
+        _note_each(monkeypatch, what, made.append)
+    prepared: weakref.WeakSet[Any] = weakref.WeakSet()  # One that nobody holds has removed its folders itself.
+    _note_each(monkeypatch, _PREPARATION, prepared.add)
     yield
-    for made, arguments in opened:
-        made.close(*arguments)
+    for preparation in list(prepared):
+        preparation.close()
+    for what, arguments in _TO_CLOSE.items():
+        for each in opened[what]:
+            each.close(*arguments)
     if len(os.listdir("/proc/self/fd")) > 300:
         gc.collect()  # Rings that only refer to themselves: `select` knows 1024 files.
 
 
-def _noted(kind: Any, opened: list[tuple[Any, tuple[float, ...]]], arguments: tuple[float, ...]) -> Any:
+def _note_each(monkeypatch: pytest.MonkeyPatch, what: tuple[str, str], note: Callable[[Any], None]) -> None:
+    """Every object of a class, where its module is loaded."""
+    module, name = what
+    if module not in sys.modules:
+        return
+    kind = getattr(sys.modules[module], name)
     make = kind.__init__
 
     def make_and_note(self: Any, *args: object, **kwargs: object) -> None:
         make(self, *args, **kwargs)
-        opened.append((self, arguments))
+        note(self)
 
-    return make_and_note
+    monkeypatch.setattr(kind, "__init__", make_and_note)
