@@ -274,7 +274,7 @@ class Hyperparameters:
     min_updates_per_env_step: Annotated[
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None
-    """Workers wait while fewer updates have been done for each step since the ratios last changed. None: never."""
+    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
     max_updates_per_env_step: Annotated[
         Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = 1.0
