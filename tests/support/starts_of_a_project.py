@@ -63,13 +63,14 @@ def write(
     overrides: Overrides | None = None,
     reset: Reset | None = None,
     reward: Path | None = None,
+    inputs: Inputs | None = None,
 ) -> RunPaths:
     """What a start leaves once its checks have passed."""
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
-    inputs = Inputs(values["params"], values["config"], folder, digests, reward=reward)
+    inputs = inputs or Inputs(values["params"], values["config"], folder, digests, reward=reward)
     asked: dict[str, Any] = {"take_edits": take_edits, "reset": reset}
     run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, **asked)
     return paths

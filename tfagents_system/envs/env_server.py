@@ -103,6 +103,7 @@ class _Server:
             origin=Path(request["origin"]) if request["origin"] else None,
             compute_config=request["compute_config"],
             attributes=request["attributes"],
+            finds_reward=False,  # The other side has found it.
         )
         self._records = request["kind"] in ("play", "replay") or hooks.records_episodes(params)
         if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params, request["env_id"]):

@@ -37,11 +37,15 @@ def named_in(env_config: Mapping[str, Any], folder: Path) -> Path | None:
     Args:
       folder: Of the params file.
     """
+    text = name_in(env_config)
+    return None if text is None else next((path for path in _candidates(text, folder) if path.is_file()), None)
+
+
+def name_in(env_config: Mapping[str, Any]) -> str | None:
+    """How a JSON names its reward file; None: it names none."""
     section = env_config.get(KEY)
     text = section.get("file", DEFAULT_FILE) if isinstance(section, Mapping) else None
-    if not isinstance(text, str) or not text:
-        return None
-    return next((path for path in _candidates(text, folder) if path.is_file()), None)
+    return text if isinstance(text, str) and text else None
 
 
 def with_file_of(params: Path, env_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,9 +56,14 @@ def with_file_of(params: Path, env_config: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = (params.parent / KEPT).absolute()
     found = kept if kept.is_file() else named_in(env_config, params.parent.absolute())
-    if found is None or not isinstance(env_config.get(KEY), Mapping):
+    return with_path(env_config, found) if found is not None else dict(env_config)
+
+
+def with_path(env_config: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """A JSON with another path of its reward file; unchanged where it asks for no such reward."""
+    if not isinstance(env_config.get(KEY), Mapping):
         return dict(env_config)
-    return {**env_config, KEY: {**env_config[KEY], "file": str(found)}}
+    return {**env_config, KEY: {**env_config[KEY], "file": str(file)}}
 
 
 def _candidates(text: str, *folders: Path) -> list[Path]:

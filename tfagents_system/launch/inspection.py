@@ -168,12 +168,13 @@ class Inspector:
     def load_inputs(self) -> TrainParamsBase | None:
         """Params and configuration, which are checked on their own and together; returns the params if they load."""
         checks = self.found.checks
-        config = None
+        config, named = None, False
         if "config" in self._values:
             check, path = checks[CONFIG], self._choose(CONFIG)
             with check.catching():
-                config = load_env_config(path)
-                config = self._merged(config)
+                config = self._merged(load_env_config(path))
+                folder = self._values.get("params", path).parent
+                config, named = run_inputs.with_other_reward(self._run if self._uses_copies else None, config, folder)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -186,11 +187,9 @@ class Inspector:
             if config is None:
                 load_params_class(path, origin)
                 return None
-            compute = {
-                f"SAC_{name.upper()}": str(self._values[name]) for name in _COMPUTE_FIELDS if name in self._values
-            }
-            compute_config = compute_config_from(compute | {"SAC_SEED": str(self._seed)})
-            load = functools.partial(load_params, path, config, origin=origin, compute_config=compute_config)
+            compute = {f"SAC_{key.upper()}": str(self._values[key]) for key in _COMPUTE_FIELDS if key in self._values}
+            own = {"origin": origin, "compute_config": compute_config_from(compute | {"SAC_SEED": str(self._seed)})}
+            load = functools.partial(load_params, path, config, **own, finds_reward=not named)
             params, attributes = _with_possible(load, self._overrides.attributes, check)
             errors = params_check.check_params(params)
             self.found.defaults = self._defaults(params) if not errors else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.envs.reward_places import named_in
+from tfagents_system.envs.reward_places import name_in, named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
@@ -203,6 +203,7 @@ class Preparation:
             self.inspection.agent_start,
             self.inspection.prior_data,
             reward=named_in(self.inspection.config, self._values["params"].parent),
+            reward_named=name_in(self.inspection.config),
         )
 
     @property

@@ -189,7 +189,8 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
     kept = run_inputs.kept_digests(paths) if digests is not None else None
     if kept is None or digests is None:
         return Edits(used)
-    compared = {source.resolve() for _, source in pairs}
+    named = run_inputs.named_reward(paths, params)
+    compared = {source.resolve() for _, source in pairs} | ({named.resolve()} if named is not None else set())
     name_then = run_inputs.name_of_params(paths)
     uses = used_files(paths.params_folder, name_then, kept, paths.config)
     beside = []

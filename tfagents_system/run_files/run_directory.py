@@ -213,13 +213,13 @@ def write_inputs(
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
-    are_new = not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists())
-    new = inputs if are_new else None
-    task = run_inputs.digests_of_task(new or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
+    new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
+    other = run_inputs.other_reward(paths, inputs, kept) if new is None else None
+    task = run_inputs.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
     edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
-        **_of_params(paths, variables.params, new, before),
+        **run_inputs.of_params(paths, variables.params, new, other, before),
         **_of_start(variables, num_iter, ends_for, kept),
         "edits": edits,
         "task": task,
@@ -227,8 +227,8 @@ def write_inputs(
         **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
-    if are_new or reset is not None:
-        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None)
+    if reset is not None or new is not None or other is not None:
+        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)
     else:
         write_atomically(paths.run_json, content)
 
@@ -265,18 +265,6 @@ def _resets(before: Mapping[str, Any], reset: Reset | None) -> list[dict[str, An
 def _if_any(**values: Any) -> dict[str, Any]:
     """Without those that are empty."""
     return {name: value for name, value in values.items() if value}
-
-
-def _of_params(paths: RunPaths, params: Path, new: Inputs | None, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What run.json has on the params and their folder, which are new or stay."""
-    has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
-    name = run_inputs.name_of_params(paths) if new is None else params.name
-    return {
-        "params_source": str(params),
-        "params_kept": str(paths.params_folder / name) if has_folder else None,
-        "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
-        **_if_any(began_with=before.get("began_with") if new is None else new.digests_of_files()),
-    }
 
 
 def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept: Overrides) -> dict[str, Any]:

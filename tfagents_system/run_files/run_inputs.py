@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.envs.reward_places import named_in
+from tfagents_system.envs import reward_places
 from tfagents_system.machine.files import copy_with_holes, sync
 from tfagents_system.run_files import params_folder, resets, run_checkpoints
 from tfagents_system.run_files.agent_start import AgentStart
@@ -41,6 +41,7 @@ class Inputs:
       name: Of the params file in that folder; None: that of `params`.
       digests: Of that folder's files, by relative path.
       reward: The file that `trajectory_reward` of the JSON names; None: there is none.
+      reward_named: How the JSON names it, with what overrides that.
       agent: What a new agent begins with; None: random weights.
       prior_data: The ring of prior data for a new agent; None: there is none.
     """
@@ -53,6 +54,7 @@ class Inputs:
     prior_data: Path | None = None
     name: str | None = None
     reward: Path | None = None
+    reward_named: str | None = None
 
     def digests_of_files(self) -> dict[str, str]:
         """SHA-256 of params file and JSON, by `params` and `config`, and of the reward file, if any, by `reward`."""
@@ -86,17 +88,91 @@ def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple
 
 
 def edited_reward(paths: RunPaths, params: Path) -> Path | None:
-    """The reward file of a run's JSON as it is found now, if the run began with another one.
+    """The reward file of which the run has a copy, as it is found now, if it was edited since.
 
     Args:
       params: SAC_PARAMS, beside which it is looked for first.
     """
-    if not paths.reward.exists():
-        return None  # The run needs none, or began before runs kept it.
-    config = Overrides.read(paths.overrides).merged(read_json(paths.config) or {})
-    found, began = named_in(config, params.parent), (read_json(paths.run_json) or {}).get("began_with", {})
+    if not paths.reward.exists() or _names_other_reward(paths, _own_config(paths)):
+        return None  # The run needs none, or began before runs kept it; or its own JSON was edited.
+    found, began = named_reward(paths, params), (read_json(paths.run_json) or {}).get("began_with", {})
     is_known = found is None or hashlib.sha256(found.read_bytes()).hexdigest() == began.get("reward")
     return None if is_known else found
+
+
+def named_reward(paths: RunPaths, params: Path) -> Path | None:
+    """The reward file that a run's own JSON names, as it is found now; beside `params` first."""
+    return reward_places.named_in(_own_config(paths), params.parent)
+
+
+def _own_config(paths: RunPaths) -> dict[str, Any]:
+    return Overrides.read(paths.overrides).merged(read_json(paths.config) or {})
+
+
+def with_other_reward(paths: RunPaths | None, config: dict[str, Any], folder: Path) -> tuple[dict[str, Any], bool]:
+    """A JSON, and whether it names another reward file than that of which the run has a copy, since somebody has edited
+    the run's own JSON or overrides: then with the path of that file.
+
+    Args:
+      paths: The run that goes on; None: there is none.
+      config: With all that overrides it.
+      folder: Of SAC_PARAMS, beside which the file is looked for first.
+
+    Raises:
+      UserError: There is no such file.
+    """
+    if paths is None or not _names_other_reward(paths, config):
+        return config, False
+    found = reward_places.named_in(config, folder)
+    found = found or reward_places.find_reward_file(reward_places.name_in(config) or "")
+    return reward_places.with_path(config, found), True
+
+
+def other_reward(paths: RunPaths, inputs: Inputs, overrides: Overrides) -> Inputs | None:
+    """The reward file that a run's JSON names since somebody edited that, and how: a start copies it. None: nobody has.
+
+    Args:
+      inputs: As a start finds them.
+      overrides: All of the run.
+    """
+    config = overrides.merged(read_json(paths.config) or {})
+    if inputs.reward is None or not _names_other_reward(paths, config):
+        return None
+    print(f"{paths.reward} becomes a copy of {inputs.reward}, which the run's own JSON names")
+    return dataclasses.replace(inputs_of_run(paths), reward=inputs.reward, reward_named=reward_places.name_in(config))
+
+
+def of_params(
+    paths: RunPaths, params: Path, new: Inputs | None, other: Inputs | None, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What run.json has on the params, their folder, and what the run began with.
+
+    Args:
+      params: SAC_PARAMS.
+      new: What is copied; None: the copies stay.
+      other: See `other_reward`.
+      before: The content of run.json.
+    """
+    has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
+    name = name_of_params(paths) if new is None else params.name
+    began = before.get("began_with") if new is None else new.digests_of_files()
+    if other is not None:
+        began = {**(began or {}), "reward": other.digests_of_files()["reward"]}
+    source = new or other
+    named = before.get("reward_named") if source is None else source.reward_named
+    return {
+        "params_source": str(params),
+        "params_kept": str(paths.params_folder / name) if has_folder else None,
+        "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
+        **({"began_with": began} if began else {}),
+        **({"reward_named": named} if named else {}),
+    }
+
+
+def _names_other_reward(paths: RunPaths, config: Mapping[str, Any]) -> bool:
+    """Whether a run's JSON names another reward file than that of which the run has a copy."""
+    named = (read_json(paths.run_json) or {}).get("reward_named")  # Runs that began earlier lack it.
+    return named is not None and reward_places.name_in(config) not in (None, named)
 
 
 def inputs_of_run(paths: RunPaths) -> Inputs:
@@ -206,6 +282,7 @@ def install(
     reset: Reset | None = None,
     overrides: bytes = b"",
     begins: Inputs | None = None,
+    other: Inputs | None = None,
 ) -> None:
     """Replaces the run's copies and run.json, which describes them: all of these, even if this process is killed.
 
@@ -217,6 +294,7 @@ def install(
         anything else, so a run is as it was before the reset or as it is after it.
       overrides: Content of overrides.json, with a reset.
       begins: An agent begins with these inputs, and what another one began with is removed.
+      other: See `other_reward`.
 
     Raises:
       OSError: They can't be written; those that are there stay.
@@ -230,16 +308,9 @@ def install(
         (partial / _RESET).write_text(json.dumps(dataclasses.asdict(reset)))
         (partial / paths.overrides.name).write_bytes(overrides)
     if inputs is not None:
-        (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
-        (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
-        if inputs.reward is None:
-            (partial / f"{_NO}{paths.reward.name}").touch()
-        else:
-            (partial / paths.reward.name).write_bytes(inputs.reward.read_bytes())
-        if inputs.folder is None:
-            (partial / f"{_NO}{paths.params_folder.name}").touch()
-        else:
-            params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
+        _stage_inputs(paths, inputs, partial)
+    elif other is not None and other.reward is not None:
+        (partial / paths.reward.name).write_bytes(other.reward.read_bytes())
     if begins is not None:
         _stage_beginning(paths, begins, partial)
     if reset is not None:  # After a power cut, too.
@@ -247,6 +318,19 @@ def install(
             sync(path)
     os.rename(partial, staged)  # From here on it will be done, by the next start if not by this one.
     finish_install(paths)
+
+
+def _stage_inputs(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
+    (partial / paths.params.name).write_bytes(inputs.params.read_bytes())
+    (partial / paths.config.name).write_bytes(inputs.config.read_bytes())
+    if inputs.reward is None:
+        (partial / f"{_NO}{paths.reward.name}").touch()
+    else:
+        (partial / paths.reward.name).write_bytes(inputs.reward.read_bytes())
+    if inputs.folder is None:
+        (partial / f"{_NO}{paths.params_folder.name}").touch()
+    else:
+        params_folder.copy(inputs.folder, inputs.digests, partial / paths.params_folder.name)
 
 
 def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
