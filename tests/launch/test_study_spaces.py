@@ -1,0 +1,146 @@
+"""What a search may try: spaces of settings, shipped ones and written ones; and what is refused before it begins."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.launch import study as studies
+from tfagents_system.launch.study import _keep_space, _space, open_study
+from tfagents_system.launch.sweep_plan import SweepPlan
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.effects import without_effect_in_search
+from tfagents_system.settings.params_check import check_params
+from tfagents_system.settings.search_spaces import SPACES, Range, Space, as_json, corners, read_space
+from tfagents_system.train_params_base import TrainParamsBase
+
+SPACE: Space = {"n_step": Range(1, 5), "discount": [0.9, 0.99]}
+
+
+class Params(TrainParamsBase):
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        raise AssertionError("not built here")
+
+
+@pytest.mark.parametrize("algorithm", SPACES)
+def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> None:
+    for settings in corners(SPACES[algorithm]):
+        params = Params({"horizon": 100})
+        params.algorithm = algorithm  # type: ignore[assignment]
+        for name, value in settings.items():
+            assert hasattr(TrainParamsBase, name), name
+            setattr(params, name, value)
+        assert check_params(params) == [] and without_effect_in_search(params, SPACES[algorithm]) == []
+
+
+def test_what_has_no_effect_in_any_trial_is_not_searched(user_folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        studies.main([str(user_folder / "vars.sh"), "--space", "sac", "--set", "algorithm=dqn"])
+    told = (
+        "_learning_rate has no effect with algorithm='dqn': remove it, or change that, or give a --space without it: "
+        "sac tune-params --show_space NAME prints a shipped one as JSON"
+    )
+    assert [*caught.value.findings] == [f"the space's {part}{told}" for part in ("actor", "alpha")]
+    assert not list(user_folder.glob("*_study"))
+    params = Params({"horizon": 100})
+    params.algorithm = "dqn"
+    assert without_effect_in_search(params, {"actor_learning_rate", "algorithm"}) == [], (
+        "other trials may have an actor"
+    )
+
+
+def test_a_space_is_read_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "space.json"
+    path.write_text(as_json(SPACE))
+    assert read_space(path) == SPACE
+    assert _space("sac") is SPACES["sac"] and _space(str(path)) == SPACE
+
+
+def test_all_that_is_wrong_with_a_space_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "space.json"
+    wrong = {"a": [1], "b": {"low": 2, "high": 1}, "c": {"low": 0, "high": 1, "log": True}, "d": {"hi": 1}, "e": 3}
+    path.write_text(json.dumps(wrong))
+    with pytest.raises(UserError) as caught:
+        read_space(path)
+    assert [finding.split(": ")[1].split()[0] for finding in caught.value.findings] == list("abcde")
+    with pytest.raises(UserError, match="JSON file, or one of sac"):
+        _space("ppo")
+
+
+def test_a_study_keeps_its_space(tmp_path: Path) -> None:
+    _keep_space(tmp_path, SPACE)
+    _keep_space(tmp_path, SPACE)
+    with pytest.raises(UserError, match="has begun with another space"):
+        _keep_space(tmp_path, {"n_step": Range(1, 6)})
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path) -> Path:
+    """With params, JSON and vars file of the run `a`."""
+    (tmp_path / "p.py").write_text(
+        "from tfagents_system.train_params_base import TrainParamsBase\n\n"
+        "class TrainParams(TrainParamsBase):\n    def env_ctor(self, *args, **kwargs):\n        raise ValueError\n"
+    )
+    (tmp_path / "c.json").write_text('{"horizon": 50}')
+    variables = "SAC_EXP_NAME=a SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_SHARE_CPUS=1"
+    more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path}"
+    (tmp_path / "vars.sh").write_text("\n".join((variables + more).split()) + "\n")
+    return tmp_path
+
+
+def test_a_shipped_space_is_printed_as_json_to_edit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """For `--set learn_entropy_coef=false`: the space has an attribute without effect then."""
+    with pytest.raises(SystemExit) as ended:
+        studies.main(["--show_space", "sac"])
+    assert ended.value.code == 0
+    space = json.loads(capsys.readouterr().out)
+    for name in (None, "alpha_learning_rate"):
+        space.pop(name, None)
+        (tmp_path / "space.json").write_text(json.dumps(space))
+        assert read_space(tmp_path / "space.json") == {k: v for k, v in SPACES["sac"].items() if k != name}
+
+
+def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+
+    def search(args: Any, plan: SweepPlan, *more: Any) -> int:
+        asked.append({"--keep", "--take_edits"} & set(plan.add(1, {}).command))
+        return EXIT_DONE
+
+    monkeypatch.setattr(studies, "_search", search)
+    (user_folder / "space.json").write_text('{"discount": [0.9, 0.99]}')
+    command = [str(user_folder / "vars.sh"), "--space", str(user_folder / "space.json"), "--trials", "2"]
+    assert studies.main(command) == EXIT_DONE
+    folder, run = user_folder / "a_study", RunPaths(user_folder / "a_task_1")
+    run.exp_dir.mkdir()
+    run.params.write_text((user_folder / "p.py").read_text())
+    run.config.write_text('{"horizon": 40}')
+    run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
+    run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+        studies.main(command)
+    assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
+    for option in ("--keep", "--take_edits"):
+        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == {option}
+    with pytest.raises(SystemExit):
+        studies.main([*command, "--fresh"])
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert studies.main(command) == EXIT_DONE and asked[-1] == {"--keep"}, "nobody is there to answer"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for jobs, option in (([], "--take_edits"), (["7"], "--keep")):
+        run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
+        assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
+
+
+def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:
+    tmp_path = user_folder
+    (tmp_path / "space.json").write_text('{"discount": {"low": 0.5, "high": 2.0}, "n_steps": [1, 2]}')
+    with pytest.raises(UserError) as caught:
+        studies.main([str(tmp_path / "vars.sh"), "--space", str(tmp_path / "space.json")])
+    text = "\n".join(caught.value.findings)
+    assert "n_steps" in text and "n_step" in text
+    assert not list(tmp_path.glob("a_*"))
