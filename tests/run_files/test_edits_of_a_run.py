@@ -17,7 +17,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
-from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs
+from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
@@ -273,7 +273,7 @@ def test_what_was_moved_aside_is_no_task_of_the_sweep(tmp_path: Path) -> None:
     for number in (1, 2):
         paths = RunPaths(tmp_path / "try_task_3")
         paths.exp_dir.mkdir()
-        assert run_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
+        assert install_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
     assert not list(tmp_path.glob("try_task_*"))
 
 
@@ -319,7 +319,7 @@ def test_copies_are_all_new_or_all_old_whenever_a_start_is_killed(
             patched.setattr(os, name, dying(getattr(os, name)))
         with contextlib.suppress(KeyboardInterrupt):
             write(environ, folder=project, take_edits=True)
-    run_inputs.finish_install(paths)
+    install_inputs.finish_install(paths)
     run = run_directory.read_run_json(paths)
     is_new = len(run.get("edits", [])) == 1
     assert ("num_iter = 4" in paths.params.read_text()) == is_new

@@ -32,7 +32,7 @@ from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
-from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -174,7 +174,7 @@ class Inspector:
             with check.catching():
                 config = self._merged(load_env_config(path))
                 folder = self._values.get("params", path).parent
-                config, named = run_inputs.with_other_reward(self._run if self._uses_copies else None, config, folder)
+                config, named = reward_copy.with_other_reward(self._run if self._uses_copies else None, config, folder)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")

@@ -59,7 +59,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
@@ -226,7 +226,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     if preparation.edits == FRESH and paths.run_json.exists():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            was_done.append(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
+            was_done.append(f"the run that was in {paths.exp_dir} is in {install_inputs.move_aside(paths)} now")
             print(was_done[-1])
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

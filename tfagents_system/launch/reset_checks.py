@@ -12,7 +12,7 @@ from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
-from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files import install_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, NETWORKS
@@ -30,9 +30,9 @@ def finish_interrupted(paths: RunPaths | None) -> None:
     Raises:
       UserError: Another start works in it.
     """
-    if paths is not None and run_inputs.is_interrupted(paths):
+    if paths is not None and install_inputs.is_interrupted(paths):
         with RunLock(paths):
-            run_inputs.finish_install(paths)
+            install_inputs.finish_install(paths)
 
 
 def reset_in_words(environ: Mapping[str, str]) -> str:

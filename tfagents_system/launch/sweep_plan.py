@@ -45,7 +45,7 @@ from tfagents_system.machine.topology import (
     split_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
@@ -146,7 +146,7 @@ class SweepPlan:
         for task in self._to_move:
             wait_for_orphans(task.paths, task.save_secs)
             with RunLock(task.paths):
-                run_inputs.move_aside(task.paths)
+                install_inputs.move_aside(task.paths)
         if self._to_move:
             name = self._to_move[0].paths.exp_dir.name.rpartition("_task_")[0]
             print(f"{len(self._to_move)} runs that were there are in {name}_before_<n>_task_<id> now", flush=True)

@@ -18,7 +18,7 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_inputs, run_starts
+from tfagents_system.run_files import install_inputs, reward_copy, run_checkpoints, run_inputs, run_starts, task_edits
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
@@ -204,7 +204,7 @@ def write_inputs(
       jobs: The SLURM job of this start, and what it does once, as run.json records them.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
-    run_inputs.finish_install(paths)
+    install_inputs.finish_install(paths)
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
@@ -214,9 +214,9 @@ def write_inputs(
         _remove_experience(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
-    other = run_inputs.other_reward(paths, inputs, kept) if new is None else None
-    task = run_inputs.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
-    edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
+    other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
+    task = task_edits.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
+    edits = task_edits.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
         **run_inputs.of_params(paths, variables.params, new, other, before),
@@ -228,7 +228,7 @@ def write_inputs(
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if reset is not None or new is not None or other is not None:
-        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)
+        install_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)
     else:
         write_atomically(paths.run_json, content)
 
