@@ -327,6 +327,11 @@ def test_a_vector_environment_has_all_of_its_lanes_and_is_replaced_as_a_whole() 
     environments.close()
 
 
+def test_lanes_have_the_id_of_their_environment() -> None:
+    assert [make(VectorParams(), worker=3).env_id(lane) for lane in range(3)] == [3, 3, 3]
+    assert [make(Params(), worker=3, count=4).env_id(env) for env in range(4)] == [12, 13, 14, 15]
+
+
 def test_several_vector_environments_in_a_worker_are_refused() -> None:
     with pytest.raises(UserError, match="SAC_ENVS_PER_WORKER=2, but env_ctor returns a vector environment of 3 lanes"):
         make(VectorParams(), count=2)
