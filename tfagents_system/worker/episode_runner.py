@@ -112,8 +112,9 @@ class EpisodeRunner:
         self._guard.stopped_stepping()
 
     def env_id(self, env: int) -> int:
-        """`id`, as hooks get it, of an environment, or of the vector environment that has this lane."""
-        return self._environments.env_id(env)
+        """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
+        environments = self._environments
+        return environments.first_env_id + min(env, len(environments.collect or environments.evaluation) - 1)
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""

@@ -283,8 +283,7 @@ class Worker:
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version
         observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
-        values = self._curriculum.values
-        self._report_collected(Report(TRAIN, 0, *where, episodes, observed, values, device, best))
+        self._report_collected(Report(TRAIN, 0, *where, episodes, observed, self._curriculum.values, device, best))
 
     def _device_metrics(self) -> dict[str, float]:
         return self._environments.take_metrics() | self._links.sender.take_metrics()

@@ -98,10 +98,6 @@ class WorkerEnvironments:
                 raise UserError(several_devices(count))
         _check_counts(self.collect or self.evaluation, params, count, collects=collects)
 
-    def env_id(self, env: int) -> int:
-        """The hooks' `id` of an environment; that of a vector environment, which is the only one, for each lane."""
-        return self.first_env_id + min(env, self._count - 1)
-
     @property
     def device(self) -> Device | None:
         """Of the environment that acts in real time; None: no environment does."""
