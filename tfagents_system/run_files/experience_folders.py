@@ -32,8 +32,8 @@ def strays(paths: RunPaths) -> list[str]:
         return []
 
 
-def remove(paths: RunPaths, replay_dir: Path | None) -> bool:
-    """Removes what a run without an update has collected; returns whether there was something.
+def remove(paths: RunPaths, replay_dir: Path | None) -> None:
+    """Removes what a run without an update has collected, and says so.
 
     Of a link what is behind it goes, and the link stays. Without a run.json only `replay_dir`, whose name is of this
     run alone, is removed.
@@ -42,7 +42,8 @@ def remove(paths: RunPaths, replay_dir: Path | None) -> bool:
       replay_dir: The ring's folder on scratch, if it is there.
     """
     folders = [*(_folders(paths) if paths.run_json.exists() else []), *([replay_dir] if replay_dir else [])]
-    found = any(folder.exists() for folder in folders)
+    if any(folder.exists() for folder in folders) and paths.run_json.exists():
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:
         if folder.is_symlink():
             with contextlib.suppress(OSError):
@@ -50,7 +51,6 @@ def remove(paths: RunPaths, replay_dir: Path | None) -> bool:
                     _remove(path)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    return found
 
 
 def _folders(paths: RunPaths) -> list[Path]:

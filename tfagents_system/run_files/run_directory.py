@@ -201,8 +201,7 @@ def write_inputs(
     jobs: Sequence[str] = (),
 ) -> None:
     """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
-    begun gets different ones, its experience, of another task or other settings, is removed. Before that,
-    `experience_folders.fault_of` is to be asked.
+    begun gets different ones, its experience, of another task or other settings, is removed.
 
     Args:
       inputs: The user's files; by default without a folder.
@@ -218,9 +217,8 @@ def write_inputs(
     kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
-    starts_over = not (is_begun or keeps_experience(paths, inputs, kept, seed))
-    if starts_over and experience_folders.remove(paths, variables.replay_dir) and paths.run_json.exists():
-        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
+    if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
+        experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
     other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
