@@ -164,8 +164,7 @@ class Hyperparameters:
         number_where("0 or a number in [0.0001, 0.99]", lambda rate: rate == 0 or 1e-4 <= rate <= 0.99),
         ByAlgorithm(0.0, droq=0.01),
     ] = None
-    """Rate of the dropout behind each hidden layer's product in the critics, in all updates; nothing is dropped while
-    the network of `dqn` or `iqn` acts."""
+    """Rate of the dropout behind each hidden layer's product in the critics, in updates: policies drop nothing."""
     batch_renormalization: Annotated[bool | None, ByAlgorithm(False, crossq=True)] = None
     """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
     1702.03275); not with discrete actions."""
