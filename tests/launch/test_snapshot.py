@@ -103,6 +103,13 @@ def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
         assert "SAC_LOGS_DIR=" not in done.stderr
 
 
+def test_an_array_is_not_called_as_a_task_is(user: User) -> None:
+    user.write_vars("SAC_EXP_DIR=logs/walk_task_3\n")
+    (finding,) = refused(user.submit("--array=0-4"))
+    assert "must not end in _task_3 with --array" in finding
+    assert user.submit("--dry_run").returncode == 0
+
+
 def test_other_runs_are_not_copied(user: User) -> None:
     user.write_vars("unset SAC_EXP_DIR\nSAC_LOGS_DIR=runs\n")
     snapshots = [user.submit("--array=0-1"), user.submit()]

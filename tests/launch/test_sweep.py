@@ -293,6 +293,13 @@ def grid_file(folder: Path, content: Any) -> str:
     return str(folder / "g.json")
 
 
+def test_a_sweep_is_not_called_as_a_task_of_another_one(vars_file: Path, started: list[Task]) -> None:
+    vars_file.write_text(vars_file.read_text() + "SAC_EXP_NAME=try_task_1\n")
+    with pytest.raises(UserError, match="tasks 0, 2: SAC_EXP_NAME=try_task_1 must not end in _task_1 in a sweep"):
+        sweep.main([str(vars_file), "--seeds", "0-2"])
+    assert not started
+
+
 def test_what_its_runs_begin_with_may_be_gone_where_they_have_begun(vars_file: Path, started: list[Task]) -> None:
     vars_file.write_text(vars_file.read_text() + "SAC_AGENT_FROM=other\n")
     with pytest.raises(UserError, match=r"^SAC_AGENT_FROM=other must be an existing file or folder"):
