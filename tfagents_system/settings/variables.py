@@ -258,8 +258,8 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
             if of_another := re.search(r"_task_([0-9]+)$", exp_dir):
                 findings.append(
-                    f"{variable_name(given)}={values[given]} must not end in {of_another[0]} in a sweep or a job array, "
-                    f"where that is the run directory of task {of_another[1]}: choose another name"
+                    f"{variable_name(given)}={values[given]} must not end in {of_another[0]} in a sweep or a job "
+                    f"array, where that is the run directory of task {of_another[1]}: choose another name"
                 )
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
