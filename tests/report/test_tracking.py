@@ -115,6 +115,22 @@ def test_a_destination_tells_by_its_newest_values_what_it_has() -> None:
     assert Sent.told({}).iterations == {}
 
 
+def test_an_evaluation_that_was_given_up_and_is_told_after_a_newer_one_is_sent_once() -> None:
+    given_up, later = row(100, EVAL), row(200, EVAL)
+    told = [row(100), row(200), later, given_up, row(300)]
+    recorder = Recorder()
+    feed = Feed(recorder, {}, lambda line: None)
+    for known in range(1, 6):
+        feed.take(told[:known])
+        # Another process, such as after a restart, knows only what the destination says.
+        assert Sent.told({name: v for each in recorder.rows for name, v in each.items()}).new(told[:known]) == []
+    assert [each.get(EVAL) and each["iteration"] for each in recorder.rows] == [None, None, 20, 10, None]
+    # What is trained again after a kill is told in order.
+    assert feed.waiting([row(100), row(100, EVAL), row(200), later]) == 0
+    more = [*told, row(150, EVAL), row(400, EVAL), row(300, EVAL)]
+    assert Sent.told(to_send(given_up, Sent({"train": 30, "eval": 20}))).new(more)[-3:] == more[-3:]
+
+
 def test_a_run_that_began_with_marks_in_environment_steps_goes_on_behind_them() -> None:
     rows = [row(100), row(200), row(100, EVAL), row(300), row(200, EVAL), row(400)]
     sent = Sent.told({"tracked/train": 300, "tracked/eval": 100.0, "env_steps": 300})
