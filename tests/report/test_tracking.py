@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import pytest
 
 from tests.support.tracked_runs import history
 from tfagents_system.checks.checklist import Check
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
@@ -428,6 +429,20 @@ def test_only_one_sends(paths: RunPaths) -> None:
     keep_tracked(paths, TrackingSettings(wandb="offline"), 0)
     with alone(paths), pytest.raises(UserError, match="is under way and sends its metrics itself"):
         tracking.main([str(paths.exp_dir)])
+
+
+def test_without_a_temporary_folder_the_remedy_is_told(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = TrackingSettings.of({"wandb": "offline", "wandb_project": "p"})
+    keep_tracked(paths, variables, 0)
+    monkeypatch.setattr(tracking, "ToWandb", lambda *_: Recorder())
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(lambda: tracking.main([str(paths.exp_dir), "--files"]))
+    assert ended.value.code == EXIT_FAILED
+    assert "found in ['/proc']: free space in one of them, or set TMPDIR" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:
