@@ -367,8 +367,9 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     """
     trainer, run, given = _trainer(paths), read_run_json(paths), (wanted or Overrides()).params
     num_iter, ends_for = given.get("num_iter", run.get("num_iter")), run.get("ends_for")
-    ended_early = trainer.get("ended_early") and ends_for is not None
-    has_other_end = ended_early and not is_same_end(trainer.get("ended_for"), ends_for, given)
+    has_other_end = False
+    if trainer.get("ended_early") and ends_for is not None:
+        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given)
     steps = given.get("num_env_steps")
     if steps is not None and trainer.get("num_env_steps") != steps:
         return False
