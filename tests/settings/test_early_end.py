@@ -322,7 +322,8 @@ def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> N
         }
         assert not is_finished(trainer, ends_for=settings_of_end(settings))
     is_finished(trainer, ends_for=ended_for)
-    for params in ({}, {"stop_when": {"eval_return": 5}}, {"num_iter": 100, "max_hours": None}):
+    alike: list[dict[str, Any]] = [{}, {"stop_when": {"eval_return": 5}}, {"num_iter": 100, "max_hours": None}]
+    for params in alike:
         assert run_directory.is_finished(paths, Overrides(params)), params
     impossible: list[dict[str, Any]] = [{"max_hours": "long"}, {"stop_when": {"eval_return": {}}}, {"stop_when": 5}]
     for params in (*others, *impossible, {"num_iter": 200}, {"num_env_steps": 900}):
