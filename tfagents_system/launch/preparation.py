@@ -245,6 +245,9 @@ class Preparation:
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
         check.notes += run_directory.not_repeated(self._run_before, self._values)
+        if RESET in self._environ and not run_directory.has_begun(self._run_before):
+            options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
+            check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "

@@ -8,16 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.iteration_counts import updates_ratio
+from tfagents_system.agents.network_parts import networks_of
 from tfagents_system.checks.checklist import Check
+from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
-from tfagents_system.run_files import install_inputs
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.resets import NETWORKS
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.params_check import resolved_attributes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Column, Layout
 
@@ -43,19 +48,57 @@ def reset_in_words(environ: Mapping[str, str]) -> str:
     return f"a new agent learns from the experience that is there; its steps {counted}"
 
 
-def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths) -> list[str]:
-    """What is wrong with a reset of this run."""
-    kind, findings = environ.get(RESET), list[str]()
-    steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
-    if kind == AGENT and params.num_env_steps is not None and steps >= params.num_env_steps:
-        findings.append(
-            f"{_OPTION}: num_env_steps={params.num_env_steps} counts the steps of the whole run, which has "
-            f"{steps:.0f}: say how many it is to have with --set num_env_steps=N"
-        )
+def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
+    """What is wrong with a reset of this run.
+
+    Args:
+      agent: Of the run from now on; None if it could not be built, which others report.
+    """
+    findings = _of_networks(params, paths, agent) if environ[RESET] == NETWORKS else []
+    findings = findings or _of_ends(params, paths)
     if CATCH_UP in environ and not params.asynchronous and updates_ratio(params) is None:
         findings.append(
             f"--catch_up has no effect with num_steps_per_iter={params.num_steps_per_iter} updates in each iteration: "
             "remove it, or set updates_per_env_step"
+        )
+    return findings
+
+
+def _of_networks(params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
+    """Why nothing can be drawn anew, or nobody would learn with it."""
+    findings = list[str]()
+    ends_for = settings_of_end(resolved_attributes(params))
+    if run_directory.has_ended_with(paths, params.num_iter, ends_for):
+        goes_on = what_goes_on(run_directory.why_early(paths))
+        findings.append(
+            f"{_OPTION} {NETWORKS}: the run is finished, so no update would follow: let it go on as well, with --set "
+            f"{goes_on}"
+        )
+    try:
+        if agent is not None:
+            networks_of(agent)
+    except UnsupportedAgentError as error:
+        findings.append(
+            f"{_OPTION} {NETWORKS} draws the networks of the toolkit's own agents and of TF-Agents' SacAgent anew, and "
+            f"{error}: begin with a new agent ({_OPTION})"
+        )
+    return findings
+
+
+def _of_ends(params: TrainParamsBase, paths: RunPaths) -> list[str]:
+    """What the whole run has had of what it is to have: it would end after a moment."""
+    rows, findings = read_metrics(paths.metrics_csv), list[str]()
+    steps, hours = (max((row.get(name) or 0 for row in rows), default=0) for name in ("env_steps", "wall_time_s"))
+    hours /= 3600
+    if params.num_env_steps is not None and steps >= params.num_env_steps:
+        findings.append(
+            f"{_OPTION}: num_env_steps={params.num_env_steps} counts the steps of the whole run, which has "
+            f"{steps:.0f}: say how many it is to have with --set num_env_steps=N"
+        )
+    if params.max_hours is not None and hours >= params.max_hours:
+        findings.append(
+            f"{_OPTION}: max_hours={params.max_hours:g} counts the hours of the whole run, which has had {hours:.2f}: "
+            "say how many it is to have with --set max_hours=N"
         )
     return findings
 

@@ -364,13 +364,22 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     Args:
       wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
     """
-    trainer, run = _trainer(paths), read_run_json(paths)
-    num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
-    ends_for = run.get("ends_for")
-    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
-    steps = (wanted or Overrides()).params.get("num_env_steps")
-    if steps is not None and trainer.get("num_env_steps") != steps:
+    run, params = read_run_json(paths), (wanted or Overrides()).params
+    steps = params.get("num_env_steps")
+    if steps is not None and _trainer(paths).get("num_env_steps") != steps:
         return False
+    return has_ended_with(paths, params.get("num_iter", run.get("num_iter")), run.get("ends_for"))
+
+
+def has_ended_with(paths: RunPaths, num_iter: int | None, ends_for: str | None) -> bool:
+    """Whether the trainer reported that it is done, with so many iterations, or early.
+
+    Args:
+      num_iter: None: with no number.
+      ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
+    """
+    trainer = _trainer(paths)
+    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 
