@@ -103,6 +103,7 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         max_workers=role.max_workers,
         epoch=1 + role.agents_before,
         counts_kept_steps=catches_up(paths),
+        history_rows=layout.history_rows(params.frame_stack),
         work=work,
     )
     if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
