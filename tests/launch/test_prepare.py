@@ -34,6 +34,7 @@ from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.remote import check
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
@@ -300,6 +301,24 @@ def test_a_reset_after_which_the_run_would_end_at_once_is_refused(
             start(kind, "max_hours=1.2")
     start("agent", "max_hours=1.6")
     assert [each.kind for each in resets_of_run(paths)] == ["networks", "agent"]
+
+
+def test_a_trainer_that_would_be_ahead_of_its_server_is_not_reset(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").mkdir()
+    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    monkeypatch.setattr(check, "run_there", lambda *args: {"resets": []})
+    with pytest.raises(
+        UserError, match="the agent of the run at node7:8443 was replaced 0 times, and would be 1 times"
+    ):
+        prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
+    assert not resets_of_run(paths) and not (paths.exp_dir / "before_reset_1").exists()
+    monkeypatch.setattr(check, "run_there", lambda *args: None)
+    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and len(resets_of_run(paths)) == 1
 
 
 def test_a_reset_of_what_has_not_begun_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.channel_for_tests import running_gateway
 from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
-from tfagents_system.launch.reset_checks import layout_findings, size_changes
+from tfagents_system.launch.reset_checks import layout_findings, server_findings, size_changes
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
+from tfagents_system.run_files.resets import AGENT
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
 
 OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
@@ -89,6 +94,36 @@ def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: py
         check = Check("experience")
         size_changes(params, now, [ring.folder], check)
         assert bool(check.notes) == is_enough and bool(check.errors) != is_enough
+
+
+def reset_entry(number: int) -> dict[str, Any]:
+    return {
+        "kind": AGENT,
+        "before": f"before_reset_{number}",
+        "train_step": 5,
+        "env_steps": 5,
+        "catch_up": False,
+        "time": "",
+    }
+
+
+@pytest.mark.parametrize(("there", "here", "is_refused"), [(0, 0, True), (1, 1, True), (1, 0, False), (3, 1, False)])
+def test_a_trainer_elsewhere_gets_no_agent_that_its_server_does_not_know(
+    tmp_path: Path, there: int, here: int, is_refused: bool
+) -> None:
+    own, environ = RunPaths(tmp_path / "trainer"), {"TFAGENTS_RESET": AGENT}
+    own.exp_dir.mkdir()
+    own.run_json.write_text(json.dumps({"resets": [reset_entry(number) for number in range(here)]}))
+    run = json.dumps({"seed": 7, "resets": [reset_entry(number) for number in range(there)]})
+    with running_gateway(tmp_path, run=run) as running:
+        keys = machines.add(running.paths.credentials, "trainer")
+        values = {"trainer_server": running.address, "credentials_dir": keys}
+        told = server_findings(environ, values, own)
+        assert not is_refused or f"replaced {there} times, and would be {here + 1} times here: start the" in told[0]
+        assert len(told) == is_refused
+        assert server_findings({"TFAGENTS_RESET": "networks"}, values, own) == []
+        assert server_findings(environ, {}, own) == [], "its server is its own"
+    assert server_findings(environ, values, own) == [], "a server that is down may have been told, too"
 
 
 def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(

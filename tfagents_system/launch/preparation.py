@@ -21,7 +21,7 @@ from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.reset_checks import reset_in_words
+from tfagents_system.launch.reset_checks import reset_in_words, server_findings
 from tfagents_system.launch.run_settings import (
     CATCH_UP,
     EDITS,
@@ -110,6 +110,9 @@ class Preparation:
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
+        if self.reset is not None and self._paths is not None and not self._is_for_job:
+            work.doing = "the replay server"
+            self.checks["replay server"].errors += server_findings(self._environ, self._values, self._paths)
         has_sources = self._has_sources()
         if has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"

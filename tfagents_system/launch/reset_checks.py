@@ -18,7 +18,7 @@ from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.replay.stored_ring import differences
 from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import NETWORKS
+from tfagents_system.run_files.resets import AGENT, NETWORKS, agents_before, agents_in
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
@@ -105,6 +105,29 @@ def _of_ends(params: TrainParamsBase, paths: RunPaths) -> list[str]:
             "say how many it is to have with --set max_hours=N"
         )
     return findings
+
+
+def server_findings(environ: Mapping[str, str], values: Mapping[str, Any], paths: RunPaths) -> list[str]:
+    """Why a trainer whose replay server is elsewhere can't have another agent now: it would be ahead of that run.
+
+    A server that does not answer may have been told, too: they may be started in any order.
+
+    Args:
+      values: The variables that could be read, by field.
+      paths: The trainer's own run directory.
+    """
+    server, credentials = values.get("trainer_server"), values.get("credentials_dir")
+    if environ.get(RESET) != AGENT or server is None or credentials is None:
+        return []
+    from tfagents_system.transport.remote.check import run_there
+
+    run, here = run_there(server, credentials, values.get("password_file")), agents_before(paths) + 1
+    if run is None or (there := agents_in(run)) >= here:
+        return []
+    return [
+        f"{_OPTION}: the agent of the run at {server} was replaced {there} times, and would be {here} times here: "
+        f"start the replay server anew with {_OPTION} first, or go on without it"
+    ]
 
 
 def layout_findings(layout: Layout, folder: Path) -> list[str]:
