@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.iteration_counts import updates_ratio
-from tfagents_system.agents.network_parts import networks_of
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
@@ -66,6 +64,10 @@ def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: R
 
 def _of_networks(params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
     """Why nothing can be drawn anew, or nobody would learn with it."""
+    # Imported here, where an agent was built: a start that only says what it does needs no TensorFlow.
+    from tfagents_system.agents.action_sampling import UnsupportedAgentError
+    from tfagents_system.agents.network_parts import networks_of
+
     findings = list[str]()
     ends_for = settings_of_end(resolved_attributes(params))
     if run_directory.has_ended_with(paths, params.num_iter, ends_for):

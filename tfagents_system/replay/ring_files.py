@@ -155,7 +155,8 @@ class RingFiles:
                 "run (SAC_EXP_NAME)"
             )
         with self._usable():
-            return ring_header.map_slots(self.header), newest
+            slots = ring_header.map_slots(self.header)
+        return (slots if slots.dtype == newest.dtype else self.write_header(newest)), newest
 
     def write_header(self, header: np.ndarray) -> np.ndarray:
         """Makes the file of the slots again, with only this header; returns the slots.
