@@ -54,7 +54,7 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     """
     numbered, alike = _Numbered(), _Alike()
     for segment in stored.segments():
-        parts = numbered if segment.episode is not None and segment.episode[0, 0] >= 0 else alike
+        parts: _Numbered | _Alike = numbered if segment.episode is not None and segment.episode[0, 0] >= 0 else alike
         part = parts.continued(segment)
         if segment.ends_episode:
             yield part
