@@ -23,6 +23,7 @@ from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
+from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.resets import resets_of_run
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -32,6 +33,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.layout import Column, Layout
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
@@ -232,10 +234,10 @@ def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: P
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     train(paths)
-    paths.replay.mkdir(exist_ok=True)
-    column = {"name": "observation", "shape": [99], "dtype": "float32"}
-    (paths.replay / "layout.json").write_text(json.dumps({"columns": [column]}))
-    with pytest.raises(UserError, match=r"observation float32 \[99\] before"):
+    Ring.open(
+        paths.replay, Layout((Column("observation", (99,), "float32"),), (Column("action", (1,), "float32"),)), 210
+    )
+    with pytest.raises(UserError, match=r"observation: here float32 \[3\], there float32 \[99\]"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
     with pytest.raises(UserError, match="--catch_up has no effect"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)

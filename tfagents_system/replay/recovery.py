@@ -28,7 +28,6 @@ from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import (
     OWN_COLUMNS,
     RingFiles,
-    default_slack_rows,
     find_any_files,
     find_files,
     is_of_earlier_size,
@@ -92,11 +91,10 @@ def open_ring(
 
     Args:
       places: Where it is.
-      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of another capacity gets this,
-        and one of other columns these, where they can be made up.
+      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of others gets these (`_refit`).
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
-      history_rows: Frames that its samples need before them.
+      history_rows: Frames that its samples need.
       work: Is told what takes long.
 
     Raises:
@@ -106,9 +104,7 @@ def open_ring(
     began = time.monotonic()
     if places.is_copied:
         scratch.make_private(places.ring)
-    work = work or LongWork("ring")
-    slack = slack_rows or default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-    _refit(places, Wanted(layout, capacity_rows, slack), epoch, history_rows, work)
+    _refit(places, Wanted.of(layout, capacity_rows, slack_rows), epoch, history_rows, work := work or LongWork("ring"))
     is_as_it_was = _is_as_it_was(places)
     home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
     slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
@@ -126,9 +122,12 @@ def open_ring(
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(places, ring, epoch, counts_kept_steps)
     _write_origin(places)
-    secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
-    logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
+    logging.info("ring: %s, opened in %.1f s", _in_words(ring), time.monotonic() - began)
     return ring, copy
+
+
+def _in_words(ring: Ring) -> str:
+    return f"{ring.filled_rows} of {ring.capacity_rows} rows filled, {ring.env_steps} env steps so far"
 
 
 def _refit(places: RingFolders, wanted: Wanted, epoch: int, history_rows: int, work: LongWork) -> None:

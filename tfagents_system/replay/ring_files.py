@@ -105,7 +105,7 @@ class RingFiles:
     def num_bytes(self) -> int:
         """On disk, all columns together, as far as they get their space."""
         rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
-        return sum(column.step_bytes for column in self._own_columns) * rows
+        return sum(column.step_bytes for column in _own_columns(self)) * rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -132,10 +132,6 @@ class RingFiles:
 
     def column(self, column: Column) -> Path:
         return self.kept.get(column.name, self.folder / f"{file_stem(column.name)}.bin")
-
-    @property
-    def _own_columns(self) -> list[Column]:
-        return [column for column in self.columns if column.name not in self.kept]
 
     def map(self, column: Column, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file.
@@ -267,7 +263,7 @@ class RingFiles:
         """
         with self._usable():
             self.folder.mkdir(parents=True, exist_ok=True)
-            for column in self._own_columns:  # Left by an interrupted start.
+            for column in _own_columns(self):  # Left by an interrupted start.
                 self.column(column).unlink(missing_ok=True)
             self._reserve()
             (fill or self.reset_header)()
@@ -281,7 +277,7 @@ class RingFiles:
         """
         rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
         with self._usable():
-            for column in self._own_columns:
+            for column in _own_columns(self):
                 _reserve(self.column(column), column.step_bytes * rows, column.step_bytes * self.num_rows)
 
     @contextlib.contextmanager
@@ -294,6 +290,11 @@ class RingFiles:
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
                 f"({error.strerror}): {self.remedy}"
             ) from None
+
+
+def _own_columns(files: RingFiles) -> list[Column]:
+    """Those whose files are in the ring's own folder."""
+    return [column for column in files.columns if column.name not in files.kept]
 
 
 def _reserve(path: Path, reserved: int, size: int) -> None:

@@ -30,7 +30,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine.files import sync
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_columns, ring_header
-from tfagents_system.replay.ring_files import RingFiles
+from tfagents_system.replay.ring_files import RingFiles, default_slack_rows
 from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
@@ -76,6 +76,13 @@ class Wanted:
     capacity_rows: int
     slack_rows: int
     history_rows: int = 0
+
+    @classmethod
+    def of(cls, layout: Layout, capacity_rows: int, slack_rows: int | None) -> Wanted:
+        """With the default slack where none is said."""
+        if slack_rows is None:
+            slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
+        return cls(layout, capacity_rows, slack_rows)
 
     def files_beside(self, old: RingFiles) -> RingFiles:
         """The new files: of all columns, or of those that change."""
