@@ -31,6 +31,7 @@ from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.early_end import is_same_end
 from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
@@ -360,24 +361,29 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     the reasons that they give.
 
     Args:
-      wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
+      wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    run, params = read_run_json(paths), (wanted or Overrides()).params
-    steps = params.get("num_env_steps")
+    run, given = read_run_json(paths), (wanted or Overrides()).params
+    steps = given.get("num_env_steps")
     if steps is not None and _trainer(paths).get("num_env_steps") != steps:
         return False
-    return has_ended_with(paths, params.get("num_iter", run.get("num_iter")), run.get("ends_for"))
+    return has_ended_with(paths, given.get("num_iter", run.get("num_iter")), run.get("ends_for"), given)
 
 
-def has_ended_with(paths: RunPaths, num_iter: int | None, ends_for: str | None) -> bool:
+def has_ended_with(
+    paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
+) -> bool:
     """Whether the trainer reported that it is done, with so many iterations, or early.
 
     Args:
       num_iter: None: with no number.
       ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
+      given: Attributes that are other ones than in `ends_for`.
     """
     trainer = _trainer(paths)
-    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    has_other_end = False
+    if trainer.get("ended_early") and ends_for is not None:
+        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given or {})
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 
