@@ -6,6 +6,9 @@ import contextlib
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,17 +229,19 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
         train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
 
-    def told(array: str, **variables: str) -> list[str]:
+    def told(array: str, *settings: str, **variables: str) -> list[str]:
         check = Check("")
-        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, settings, check)
         return check.errors
 
     (error,) = told("0-6:2,7%2")
     assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
     assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
     assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
-    monkeypatch.setattr(run_directory, "is_finished", lambda run: run.exp_dir.name.endswith(("4", "6")))
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: run.exp_dir.name.endswith(("4", "6")))
     assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: "num_iter" not in wanted.params)
+    assert not told("0-7") and told("0-7", "num_iter=9"), "and those that are asked for more go on"
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:
@@ -265,7 +270,7 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
         train(paths)
     assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
     checked = start("--fresh", "--check")
-    assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told
     assert paths.status_json.exists(), "a check moves nothing"
 
 
@@ -397,3 +402,32 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     ring.mkdir(parents=True)
     write(environ, folder=project)
     assert not ring.exists(), "it was of a run that is elsewhere now"
+
+
+@pytest.mark.parametrize(
+    ("option", "at", "words"),
+    [
+        ("--take_edits", "in the installation", "the run has the edited files now: go on without --take_edits"),
+        ("--reset_training", "after it", "the reset is done: go on without --reset_training"),
+        ("--keep", "after it", ""),
+    ],
+)
+def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
+    environ: dict[str, str], project: Path, option: str, at: str, words: str
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    place = "install_inputs.finish_install" if at == "in the installation" else "run_directory.write_resolved"
+    script = (
+        "import os, signal, sys\nfrom tfagents_system.launch import prepare\n"
+        "from tfagents_system.run_files import install_inputs, run_directory\n"
+        "def ended(paths, *rest, **more):\n"
+        "    if install_inputs.is_interrupted(paths) or len(rest):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
+        "prepare.main()\n"
+    )
+    given = {**environ, "SAC_FORK_ROLES": "0"}
+    ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
+    told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout

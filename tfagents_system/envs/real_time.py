@@ -159,7 +159,8 @@ class RealTimeEnvironment(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._give_up_capture()
-        self._is_running, self._captured = False, None
+        # The time of a reset is no time step's, whoever has ended the episode before.
+        self._is_running, self._captured, self._sent_at = False, None, None
         options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
         self._evaluation_episode = None
         observation, info = self.interface.reset(seed=seed, options=options)

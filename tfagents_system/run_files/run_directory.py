@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,21 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import install_inputs, reward_copy, run_checkpoints, run_inputs, run_starts, task_edits
+from tfagents_system.run_files import (
+    experience_folders,
+    install_inputs,
+    reward_copy,
+    run_checkpoints,
+    run_inputs,
+    run_starts,
+    task_edits,
+)
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.early_end import is_same_end
 from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
@@ -211,7 +219,7 @@ def write_inputs(
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
-        _remove_experience(paths, variables.replay_dir)
+        experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
     other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
@@ -285,15 +293,6 @@ def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[s
     return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
 
 
-def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
-    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]
-    folders += [replay_dir] if replay_dir else []
-    if any(folder.exists() for folder in folders) and paths.run_json.exists():
-        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
@@ -362,24 +361,29 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     the reasons that they give.
 
     Args:
-      wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
+      wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    run, params = read_run_json(paths), (wanted or Overrides()).params
-    steps = params.get("num_env_steps")
+    run, given = read_run_json(paths), (wanted or Overrides()).params
+    steps = given.get("num_env_steps")
     if steps is not None and _trainer(paths).get("num_env_steps") != steps:
         return False
-    return has_ended_with(paths, params.get("num_iter", run.get("num_iter")), run.get("ends_for"))
+    return has_ended_with(paths, given.get("num_iter", run.get("num_iter")), run.get("ends_for"), given)
 
 
-def has_ended_with(paths: RunPaths, num_iter: int | None, ends_for: str | None) -> bool:
+def has_ended_with(
+    paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
+) -> bool:
     """Whether the trainer reported that it is done, with so many iterations, or early.
 
     Args:
       num_iter: None: with no number.
       ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
+      given: Attributes that are other ones than in `ends_for`.
     """
     trainer = _trainer(paths)
-    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
+    has_other_end = False
+    if trainer.get("ended_early") and ends_for is not None:
+        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given or {})
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

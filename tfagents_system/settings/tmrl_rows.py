@@ -249,6 +249,7 @@ def _put_interface(given: Given, to: Translation) -> None:
         to.put_json("racing.camera_channels", _channels(given))
         to.put_json("tmrl.picture", [given["ENV.IMG_HEIGHT"], given["ENV.IMG_WIDTH"]])
     to.put_json("trajectory_reward.file", REWARD_FILE)
+    to.put_json("trajectory_reward.regain", True)  # TMRL's rule.
 
 
 def _put_history(given: Given, to: Translation) -> None:

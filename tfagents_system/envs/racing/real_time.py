@@ -74,11 +74,13 @@ class RacingDevice:
 
     Attributes:
       pid: Of the process.
+      track_names: Of the race.
     """
 
     def __init__(self, racing: RacingSettings, settings: RealTimeSettings, seed: int | None, **options: Any) -> None:
         twin = RacingEnvironment(racing, **options)  # For its spaces.
         self._spaces = twin.observation_space, twin.action_space
+        self.track_names = twin.track_names
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
