@@ -92,9 +92,8 @@ def test_another_potential_than_that_of_the_stored_steps_is_told(tmp_path: Path)
     assert potential_notes(params_with(before), now, folders) == []
     assert potential_notes(params_with(), now, folders) == []
     assert potential_notes(params_with(lambda observation: 1 / 0), now, folders) == [], "the check of the environment"
-    (told,) = potential_notes(
-        params_with(lambda observation: before(observation) + (observation["id"][2] == 0)), now, folders
-    )
+    edited = params_with(lambda observation: before(observation) + (observation["id"][2] == 0))
+    (told,) = potential_notes(edited, now, folders)
     assert "gives other numbers than those that are stored, with 34 of 204 observations: " in told
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import tree
 
+from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.envs.actions import in_words
@@ -17,12 +18,36 @@ from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import conversion_for
 from tfagents_system.experience.ring_actions import mean_the_same
+from tfagents_system.launch.run_settings import RESET
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 _LOOKED_AT = 200  # Of the newest observations.
+
+
+def check_stored(
+    environ: Mapping[str, str],
+    params: TrainParamsBase,
+    specs: bytes | None,
+    paths: RunPaths,
+    folders: Iterable[Path],
+    check: Check,
+) -> None:
+    """Compares what a run has that has begun.
+
+    Args:
+      environ: Of the start, which may reset the run.
+      params, specs, paths, folders: As of the functions below; without specs there is nothing to compare with.
+      check: Gets what was found; has what is wrong with the layout already.
+    """
+    if not check.errors and specs is not None:
+        check.errors += action_findings(paths, specs)
+        check.notes += [] if check.errors else potential_notes(params, specs, folders)
+    if environ.get(RESET) == AGENT:
+        check.notes += schedule_notes(params, paths)
 
 
 def action_findings(paths: RunPaths, specs: bytes) -> list[str]:
@@ -60,9 +85,7 @@ def potential_notes(params: TrainParamsBase, specs: bytes, folders: Iterable[Pat
     with _file(specs) as file:
         conversion = conversion_for(params, file)
     for folder in folders:
-        with contextlib.suppress(
-            UserError
-        ):  # No ring, or a potential that raises, which the environment's check tells.
+        with contextlib.suppress(UserError):  # No ring, or a potential that raises: others tell it.
             stored = StoredRing(folder)
             if stored.layout.potential is None or stored.layout.observation != conversion.layout.observation:
                 continue
@@ -70,14 +93,15 @@ def potential_notes(params: TrainParamsBase, specs: bytes, folders: Iterable[Pat
             for segment in stored.segments(_LOOKED_AT):
                 here = slice(-_LOOKED_AT, None)
                 found = conversion.potentials([leaf[here] for leaf in segment.observation], str(folder))
+                assert segment.potential is not None, "the layout has potentials"
                 is_same = np.isclose(found, segment.potential[here], rtol=1e-4, atol=1e-6)
                 looked_at, other = looked_at + len(is_same), other + int((~is_same).sum())
             if other:
                 return [
-                    f"TrainParams.potential gives other numbers than those that are stored, with {other} of {looked_at} "
-                    "observations: steps that were collected before keep theirs, and the agent learns from two "
-                    "shapings of the reward until these are overwritten. Begin another run (SAC_EXP_NAME), or restore "
-                    "what it was"
+                    f"TrainParams.potential gives other numbers than those that are stored, with {other} of "
+                    f"{looked_at} observations: steps that were collected before keep theirs, and the agent learns "
+                    "from two shapings of the reward until these are overwritten. Restore what it was, or begin "
+                    "another run (SAC_EXP_NAME)"
                 ]
     return []
 
@@ -97,8 +121,9 @@ def schedule_notes(params: TrainParamsBase, paths: RunPaths) -> list[str]:
         return []
     words = ", ".join(f"{name} is {value:g} from step {position:,.0f} on" for name, (position, value) in over.items())
     return [
-        f"--reset_training: schedules by env_steps count the steps of the whole run, {steps:,.0f}, and are over for the "
-        f'new agent: {words}. Move their points with --set, or count by "train_steps" or "iterations", which begin anew'
+        f"--reset_training: schedules by env_steps count the steps of the whole run, {steps:,.0f}, and are over for "
+        f'the new agent: {words}. Move their points with --set, or count by "train_steps" or "iterations", which begin '
+        "anew"
     ]
 
 
