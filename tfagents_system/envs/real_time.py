@@ -151,6 +151,11 @@ class RealTimeEnvironment(gymnasium.Env):
         return self._clock.is_real
 
     @property
+    def time_step_duration(self) -> float:
+        """Seconds."""
+        return self._duration
+
+    @property
     def default_action(self) -> Any:
         """The device's, in its own units."""
         return self.interface.get_default_action()

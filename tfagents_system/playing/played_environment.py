@@ -59,7 +59,7 @@ def stopping_between_steps(env: Any) -> Iterator[Callable[[], None]]:
     if env.device is None or threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    received = []
+    received = list[int]()
 
     def check() -> None:
         if received:
