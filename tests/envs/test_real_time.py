@@ -205,6 +205,31 @@ def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
     assert device.log[-1][0] == "wait"
 
 
+def test_a_wait_that_has_failed_is_told_again() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    working, device.wait = device.wait, lambda: 1 / 0  # type: ignore
+    with pytest.raises(ZeroDivisionError):
+        env.wait()
+    device.wait = working  # type: ignore
+    env.wait()
+    env.wait()
+    assert len(device.calls("wait")) == 1
+    assert env.step(action(0.1))[0][0] == approx([1, 0.25, -0.5]), "nothing is lost"
+
+
+def test_an_observation_that_fails_before_a_pause_is_told_by_the_next_step() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    env.interface.get_obs_rew_terminated_info = lambda: {}["no camera"]
+    env.wait()
+    assert device.log[-1][0] == "wait"
+    with pytest.raises(KeyError, match="no camera"):
+        env.step(action(0.1))
+
+
 @pytest.mark.parametrize("delay", [1, 3])
 def test_the_action_history_has_the_actions_that_are_still_to_act(delay: int) -> None:
     """A device with a delay of d steps acts by the action d + 1 before the newest of the history."""

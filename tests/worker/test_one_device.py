@@ -228,12 +228,30 @@ def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
     assert sum(segment.num_steps for segment in work.sent) == 5 and device.calls("reset") == [], "it went on"
 
 
+def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, now = Work(tmp_path), VirtualClock(100.0)
+    monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
+    working, waits = Device.wait, []
+    monkeypatch.setattr(Device, "wait", lambda self: waits.append(now.now()) or 1 / 0)
+    work.runner.rest()
+    work.runner.rest()
+    monkeypatch.setattr(Device, "wait", working)
+    device = work.params.devices[0]
+    for _ in range(8):
+        now.advance(1.0)
+        work.runner.rest()
+    assert waits == [100.0] and len(device.calls("wait")) == 1, "not at once, and then once"
+
+
 def test_a_wait_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("absl.logging.warning", lambda text, *args: told.append(text % args))
     environments = build(Params())
+    working = Device.wait
     monkeypatch.setattr(Device, "wait", lambda self: 1 / 0)
-    environments.rest()
+    assert not environments.rest()
+    monkeypatch.setattr(Device, "wait", working)
+    assert environments.rest()
     assert len(told) == 1 and told[0].startswith("wait() of the environment raised ZeroDivisionError")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
@@ -209,16 +209,19 @@ class RealTimeEnvironment(gymnasium.Env):
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.
 
-        In the middle of an episode the running time step ends before; the next step returns its observation.
+        In the middle of an episode the running time step ends before; the next step returns its observation, or raises
+        what that has raised.
         """
         if self._is_waiting:
             return
-        self._is_waiting, self._sent_at = True, None
-        try:
-            if self._is_running and self._capture is not None:
+        self._sent_at = None
+        if self._is_running and self._capture is not None:
+            try:
                 self._captured = self._finish_time_step()
-        finally:
-            getattr(self.interface, "wait", _nothing)()
+            except Exception as error:
+                self._captured = _Failed(error)
+        getattr(self.interface, "wait", _nothing)()
+        self._is_waiting = True
 
     def render(self) -> Any:
         with self._one_at_a_time:
@@ -271,6 +274,8 @@ class RealTimeEnvironment(gymnasium.Env):
         """Waits for the capture and for the time step's end; returns what was captured."""
         if self._captured is not None:
             captured, self._captured = self._captured, None
+            if isinstance(captured, _Failed):
+                raise captured.error
             return captured
         assert self._capture is not None and self._end is not None
         capture, self._capture = self._capture, None
@@ -304,6 +309,12 @@ class RealTimeEnvironment(gymnasium.Env):
     def _as_space(self, observation: Any) -> Any:
         """RTgym's interfaces return a list for a Tuple space."""
         return tuple(observation) if isinstance(observation, list) else observation
+
+
+class _Failed(NamedTuple):
+    """Stands for an observation."""
+
+    error: Exception
 
 
 def _check_methods(interface: Any) -> None:

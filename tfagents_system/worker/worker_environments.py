@@ -118,10 +118,10 @@ class WorkerEnvironments:
         for place in self._places():
             _logged("close", self._at(place).close)
 
-    def rest(self) -> None:
-        """Lets a device wait until the next reset or step, and logs what that raises."""
-        if self.device is not None:
-            _logged("wait", self.device.wait)
+    def rest(self) -> bool:
+        """Lets a device wait until the next reset or step, and logs what that raises; returns whether it waits."""
+        device = self.device
+        return device is not None and bool(_logged("wait", lambda: (device.wait(), True)))
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""
