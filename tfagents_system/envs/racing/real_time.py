@@ -87,7 +87,7 @@ class RacingDevice:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                process_group=0,  # Ctrl-C is meant for the worker, which tells it to wait.
+                start_new_session=True,  # Ctrl-C is meant for the worker, which tells it to wait.
             )
         self.pid = self._process.pid
         self._connection = Connection(ours.detach())
