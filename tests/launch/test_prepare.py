@@ -372,7 +372,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     was_done = list[str]()
     held = prepare._write_run(preparations[0], True, was_done)
     assert held is not None and held.token in paths.lock.read_text()
-    assert was_done == [f"the run that was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
+    assert was_done == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
     with pytest.raises(UserError, match="is in use by"):
         prepare._write_run(preparations[1], True, [])
     held.release()

@@ -6,6 +6,9 @@ import contextlib
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,7 +268,7 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
         train(paths)
     assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
     checked = start("--fresh", "--check")
-    assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told
     assert paths.status_json.exists(), "a check moves nothing"
 
 
@@ -397,3 +400,32 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     ring.mkdir(parents=True)
     write(environ, folder=project)
     assert not ring.exists(), "it was of a run that is elsewhere now"
+
+
+@pytest.mark.parametrize(
+    ("option", "at", "words"),
+    [
+        ("--take_edits", "in the installation", "the run has the edited files now: go on without --take_edits"),
+        ("--reset_training", "after it", "the reset is done: go on without --reset_training"),
+        ("--keep", "after it", ""),
+    ],
+)
+def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
+    environ: dict[str, str], project: Path, option: str, at: str, words: str
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    place = "install_inputs.finish_install" if at == "in the installation" else "run_directory.write_resolved"
+    script = (
+        "import os, signal, sys\nfrom tfagents_system.launch import prepare\n"
+        "from tfagents_system.run_files import install_inputs, run_directory\n"
+        "def ended(paths, *rest, **more):\n"
+        "    if install_inputs.is_interrupted(paths) or len(rest):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
+        "prepare.main()\n"
+    )
+    given = {**environ, "SAC_FORK_ROLES": "0"}
+    ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
+    told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout

@@ -38,7 +38,7 @@ from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -243,6 +243,9 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
+        if self.edits != FRESH and (fault := experience_folders.fault_of(self._paths)) is not None:
+            check.errors.append(fault)
+            return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
         check.notes += run_directory.not_repeated(self._run_before, self._values)
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
@@ -253,7 +256,8 @@ class Preparation:
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():
-            return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
+            is_moved = paths.run_json.exists() or experience_folders.strays(paths)
+            return "a new run" + (", what is there is moved aside" if is_moved else "")
         if self._environ.get(RESET) and run_directory.has_begun(paths):
             return f"a run that is reset: {reset_in_words(self._environ)}"
         if not run_directory.has_begun(paths):

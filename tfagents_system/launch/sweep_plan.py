@@ -45,7 +45,7 @@ from tfagents_system.machine.topology import (
     split_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.run_files import install_inputs, run_directory
+from tfagents_system.run_files import experience_folders, install_inputs, run_directory
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
@@ -176,9 +176,11 @@ class SweepPlan:
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+            elif edits != FRESH and (fault := experience_folders.fault_of(paths)) is not None:
+                self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
-        if edits == FRESH and paths.run_json.exists():
+        if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
         self.tasks.append(task)
         self._values.append(values)

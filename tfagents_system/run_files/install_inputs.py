@@ -93,6 +93,11 @@ def is_interrupted(paths: RunPaths) -> bool:
     return (paths.exp_dir / _STAGED).is_dir()
 
 
+def newest_run_json(paths: RunPaths) -> Path:
+    """Where the run.json is that counts: of an `install` that is to be completed, else the run's own."""
+    return paths.exp_dir / _STAGED / paths.run_json.name if is_interrupted(paths) else paths.run_json
+
+
 def finish_install(paths: RunPaths) -> None:
     """Completes an `install` that was killed."""
     staged = paths.exp_dir / _STAGED

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,15 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import install_inputs, reward_copy, run_checkpoints, run_inputs, run_starts, task_edits
+from tfagents_system.run_files import (
+    experience_folders,
+    install_inputs,
+    reward_copy,
+    run_checkpoints,
+    run_inputs,
+    run_starts,
+    task_edits,
+)
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
@@ -211,7 +218,7 @@ def write_inputs(
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
-        _remove_experience(paths, variables.replay_dir)
+        experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
     other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
@@ -283,15 +290,6 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
 def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
     return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
-
-
-def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
-    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]
-    folders += [replay_dir] if replay_dir else []
-    if any(folder.exists() for folder in folders) and paths.run_json.exists():
-        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _now() -> str:
