@@ -231,8 +231,13 @@ def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
 def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, now = Work(tmp_path), VirtualClock(100.0)
     monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
-    working, waits = Device.wait, []
-    monkeypatch.setattr(Device, "wait", lambda self: waits.append(now.now()) or 1 / 0)
+    working, waits = Device.wait, list[float]()
+
+    def fails(self: Device) -> None:
+        waits.append(now.now())
+        raise ValueError("no line to the device")
+
+    monkeypatch.setattr(Device, "wait", fails)
     work.runner.rest()
     work.runner.rest()
     monkeypatch.setattr(Device, "wait", working)

@@ -120,8 +120,14 @@ class WorkerEnvironments:
 
     def rest(self) -> bool:
         """Lets a device wait until the next reset or step, and logs what that raises; returns whether it waits."""
-        device = self.device
-        return device is not None and bool(_logged("wait", lambda: (device.wait(), True)))
+        if self.device is None:
+            return False
+        try:
+            self.device.wait()
+        except Exception as error:
+            _log("wait", error)
+            return False
+        return True
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""
@@ -323,4 +329,8 @@ def _logged(name: str, method: Callable[[], Any]) -> Any:
     try:
         return method()
     except Exception as error:
-        logging.warning("%s() of the environment raised %s", name, describe_error(error))
+        _log(name, error)
+
+
+def _log(name: str, error: Exception) -> None:
+    logging.warning("%s() of the environment raised %s", name, describe_error(error))
