@@ -137,6 +137,45 @@ def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
 
 
+GARBAGE = """
+
+class Cycle:
+    alive = 0
+
+    def __init__(self):
+        Cycle.alive += 1
+        self.itself = self
+
+    def __del__(self):
+        Cycle.alive -= 1
+
+
+class Littering(Device):
+    def get_obs_rew_terminated_info(self):
+        Cycle()
+        return np.array([Cycle.alive, gc.isenabled(), sys.getswitchinterval()], np.float32), 1.0, False, {}
+
+    def reset(self, seed=None, options=None):
+        return np.array([Cycle.alive, gc.isenabled(), sys.getswitchinterval()], np.float32), {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Littering(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_garbage_is_collected_between_episodes_there(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text("import gc\nimport sys\n" + PARAMS.partition("class TrainParams")[0] + GARBAGE)
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 4}), 0, 0, process=settings) as env:
+        for _ in range(2):
+            assert env.reset().observation == approx(np.array([0.0, 0.0, 0.0005]))
+            alive = [float(env.step(np.zeros(2, np.float32)).observation[0]) for _ in range(4)]
+            assert alive == [1.0, 2.0, 3.0, 4.0]
+
+
 RTGYM = """
 
 class ForRtgym(Device):

@@ -401,6 +401,17 @@ def rtgym_env(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, device: Any,
     return real_time_env.RealTimeEnv({**config, "act_in_obs": False})
 
 
+def test_one_of_rtgym_whose_steps_would_all_be_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    fits = rtgym_env(monkeypatch, clock, DummyDevice(clock), start_obs_capture=0.1)
+    assert device_of(gym_layers(fits)) is not None
+    env = rtgym_env(monkeypatch, clock, DummyDevice(clock), start_obs_capture=0.11)
+    with pytest.raises(
+        UserError, match="start_obs_capture=0.11 must be from 0 to time_step_duration=0.05 plus its ela"
+    ):
+        TrainingEnvironment(env, horizon=5)
+
+
 LATENESS = (0.0, 0.0, 0.03, 0.0, 0.0455, 0.0, 0.0, 0.0515, 0.0, 0.2, 0.0, 0.0)
 """Seconds from the end of a time step to the next step()."""
 

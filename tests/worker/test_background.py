@@ -21,6 +21,7 @@ from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
@@ -32,7 +33,6 @@ from tfagents_system.worker.background import (
     BackgroundHeartbeat,
     BackgroundReader,
     Chore,
-    leave_python_to_steps,
 )
 from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.progress import ProgressReader
@@ -299,4 +299,5 @@ def test_garbage_is_collected_between_episodes(monkeypatch: pytest.MonkeyPatch) 
         assert not gc.isenabled() and sys.getswitchinterval() < before
     finally:
         gc.enable()
+        gc.unfreeze()
         sys.setswitchinterval(before)

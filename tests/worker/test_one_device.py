@@ -315,3 +315,22 @@ def test_idle_workers_let_their_devices_wait() -> None:
     worker._idle()
     worker._wait_for_the_end()
     assert did == ["rest", "beat", "wait for news"] * 2
+
+
+def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
+    did: list[str] = []
+    later: list[Any] = []
+    worker = bare_worker(did)
+    worker._environments = types.SimpleNamespace(
+        collect=[], evaluation=[], faults=0, eval_faults=0, last_fault="", look_at_memory=lambda: did.append("memory")
+    )
+    worker._guard = types.SimpleNamespace(
+        still_stepping=lambda envs: did.append("rearm"), write=lambda: did.append("write")
+    )
+    worker._links = types.SimpleNamespace(look=later.append)
+    worker._policy = types.SimpleNamespace(policy=types.SimpleNamespace(inference="numpy"))
+    worker._curriculum = types.SimpleNamespace(values={})
+    worker._look_around("collecting")
+    assert did == ["rearm"]
+    later[0]()
+    assert did == ["rearm", "write", "memory"]

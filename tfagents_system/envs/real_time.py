@@ -30,6 +30,7 @@ from tfagents_system.envs.step_times import (
     STEP,
     TIME_STEP,
     StepTimes,
+    check_time_step,
     metrics_of,
 )
 from tfagents_system.errors import UserError
@@ -119,7 +120,7 @@ class RealTimeEnvironment(gymnasium.Env):
     ) -> None:
         capture = time_step_duration if start_obs_capture is None else start_obs_capture
         _check_methods(interface)
-        _check_times(time_step_duration, capture, time_step_timeout_factor)
+        check_time_step(time_step_duration, capture, time_step_timeout_factor)
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
         self.is_evaluation = False
@@ -326,21 +327,6 @@ def _check_methods(interface: Any) -> None:
             + ("it" if len(missing) == 1 else "them")
             + "".join(f" ({known}() is meant by {wrong}?)" for wrong, known in meant.items())
         )
-
-
-def _check_times(duration: float, capture: float, factor: float) -> None:
-    findings = []
-    if not duration > 0:
-        findings.append(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
-    if not factor >= 0:
-        findings.append(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
-    if not findings and not 0 <= capture <= duration * (1.0 + factor):
-        findings.append(
-            f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
-            f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"
-        )
-    if findings:
-        raise UserError(*findings)
 
 
 def _nothing() -> None:
