@@ -25,11 +25,10 @@ _DEADLINE_SECS = 120.0
 
 def measure(kind: str, steps: int) -> dict[str, float]:
     """Steps a second of CPU time, and the process's memory before the race is there and after it, MB."""
-    import gymnasium
+    import gymnasium  # noqa: F401 (its memory and NumPy's are not the race's)
     import numpy as np
 
     process = psutil.Process()
-    assert gymnasium is not None  # Its memory and NumPy's are not the race's.
     before = process.memory_full_info().uss
     from tfagents_system.envs.racing.environment import RacingEnvironment
     from tfagents_system.envs.racing.settings import RacingSettings
