@@ -293,7 +293,8 @@ def stacked_draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
 
     def ring_of(folder: str, rays: int) -> Ring:
         columns = Column("observation/lidar", (rays,), "float32"), Column("observation/motion", (5,), "float32")
-        ring = Ring.open(Path(folder), Layout(columns, (Column("action", (3,), "float32"),)), steps + steps // 1000 + 1)
+        layout = Layout(columns, (Column("action", (3,), "float32"),), leaves=("lidar", "motion"))
+        ring = Ring.open(Path(folder), layout, steps + steps // 1000 + 1)
         rng = np.random.default_rng(0)
         segment = make_segment(1000)
         segment.observation = [rng.standard_normal((1001, size), np.float32) for size in (rays, 5)]
@@ -305,6 +306,7 @@ def stacked_draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     where = os.environ.get("SAC_REPLAY_DIR")
     with tempfile.TemporaryDirectory(dir=where) as single, tempfile.TemporaryDirectory(dir=where) as stored:
         of_rows, of_stacks = ring_of(single, 19), ring_of(stored, 4 * 19)
+        assert of_rows.layout.frames({"lidar": 4}) == (4, 1)
         kinds: dict[str, tuple[Ring, Any]] = {
             "draws of single rows": (of_rows, 1),
             "draws of stacks": (of_rows, {"lidar": 4}),
