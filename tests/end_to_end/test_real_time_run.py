@@ -105,6 +105,11 @@ def has_learned(row: dict[str, float | None]) -> bool:
     return row.get("eval_return") is not None and (row["train_step"] or 0) > 0
 
 
+def of_steps(rows: list[dict[str, float | None]]) -> list[dict[str, float | None]]:
+    """Those that say what steps were like."""
+    return [row for row in rows if row.get("train/late_steps") is not None]
+
+
 @pytest.mark.parametrize(("env_python", "stall_secs"), [("", STALL_SECS), (sys.executable, 3.0)])
 def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_python: str, stall_secs: float) -> None:
     names = {"FOLDER_OF_THE_TEST": str(tmp_path), "STEP_SECS": str(STEP_SECS), "FACTOR": str(FACTOR)}
@@ -128,6 +133,7 @@ def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_pyth
     assert "wait" not in {what for what, when in worker if began < when < ended}, "it did not rest"
     steps = run.trainer()["env_steps"]
     until(lambda: run.trainer().get("env_steps", 0) > steps + 2 * len(sent), 60.0, "what was kept to be stored")
+    run.wait_until(process, lambda: bool(of_steps(read_metrics(metrics))))
     process.send_signal(signal.SIGTERM)
     code, output = finish(process)
     assert code == EXIT_RESUMABLE, output
@@ -137,7 +143,7 @@ def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_pyth
         assert did.count("open") == did.count("close") == 1, did[-9:]
         assert did[-3:] == ["wait", "stands", "close"], did[-9:]
     assert checked[-1][1] < worker[0][1], "one after the other"
-    rows = [row for row in read_metrics(metrics) if row.get("train/late_steps") is not None]
+    rows = of_steps(read_metrics(metrics))
     sums = {name: sum(row[f"train/{name}"] or 0.0 for row in rows) for name in ("late_steps", "dropped_steps")}
     assert rows and sums == {"late_steps": 0.0, "dropped_steps": 0.0}
     last = rows[-1]
