@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
