@@ -296,6 +296,15 @@ def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 
+def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:
+    """Why a run can't go on with an agent from the checkpoints that it has or had; empty if it can, or has had none."""
+    try:
+        newest = newest_complete(paths.trainer_checkpoints)
+        return why_not_of(newest, signature) if newest is not None else why_lost(paths.trainer_checkpoints, paths.saved)
+    except OSError as error:
+        return f"{error.filename} can't be read: {error.strerror}"
+
+
 def _in_words(name: str) -> str:
     return name if name in ("class", REWARD_SCALE) else f"variables of shape {name}:"
 
