@@ -28,6 +28,7 @@ _REMEDIES = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "the machine has too many open files: end some programs",
 }
+_NO_TEMPORARY = "No usable temporary directory"
 
 
 class UserError(Exception):
@@ -98,6 +99,8 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         code = EXIT_BAD_INPUT
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0)
+        if _NO_TEMPORARY in str(error):  # With all that were tried, and ENOENT.
+            remedy = "free space in one of them, or set TMPDIR to another folder"
         if remedy is None:
             raise
         print_findings([f"{error}: {remedy}, then start the same command again"])

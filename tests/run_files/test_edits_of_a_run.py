@@ -229,17 +229,19 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
         train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
 
-    def told(array: str, **variables: str) -> list[str]:
+    def told(array: str, *settings: str, **variables: str) -> list[str]:
         check = Check("")
-        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, settings, check)
         return check.errors
 
     (error,) = told("0-6:2,7%2")
     assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
     assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
     assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
-    monkeypatch.setattr(run_directory, "is_finished", lambda run: run.exp_dir.name.endswith(("4", "6")))
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: run.exp_dir.name.endswith(("4", "6")))
     assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: "num_iter" not in wanted.params)
+    assert not told("0-7") and told("0-7", "num_iter=9"), "and those that are asked for more go on"
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:

@@ -18,6 +18,7 @@ from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
 from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
+from tfagents_system.settings.overrides import Overrides
 
 __all__ = ["now"]  # A fixture.
 
@@ -320,6 +321,13 @@ def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> N
             **other,
         }
         assert not is_finished(trainer, ends_for=settings_of_end(settings))
+    is_finished(trainer, ends_for=ended_for)
+    alike: list[dict[str, Any]] = [{}, {"stop_when": {"eval_return": 5}}, {"num_iter": 100, "max_hours": None}]
+    for params in alike:
+        assert run_directory.is_finished(paths, Overrides(params)), params
+    impossible: list[dict[str, Any]] = [{"max_hours": "long"}, {"stop_when": {"eval_return": {}}}, {"stop_when": 5}]
+    for params in (*others, *impossible, {"num_iter": 200}, {"num_env_steps": 900}):
+        assert not run_directory.is_finished(paths, Overrides(params)), f"a sweep goes on with it for {params}"
     assert not is_finished({**trainer, "state": "saving"}, ends_for=ended_for)
     old = {"state": "done", "num_iter": 100}
     assert is_finished(old) and is_finished(old, ends_for=ended_for) and run_directory.why_early(paths) is None

@@ -167,6 +167,14 @@ def test_a_job_array_task_gets_its_own_directory_once(environ: dict[str, str], t
     assert again == variables
 
 
+@pytest.mark.parametrize("name", ["SAC_EXP_NAME", "SAC_EXP_DIR"])
+def test_a_job_array_is_not_called_as_a_task_of_another_one(environ: dict[str, str], tmp_path: Path, name: str) -> None:
+    environ |= {name: "walk_task_3"}
+    assert read(environ, tmp_path).exp_dir.name == "walk_task_3"  # One of them alone.
+    with pytest.raises(UserError, match=rf"{name}=walk_task_3 must not end in _task_3 in a sweep or a job array"):
+        read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path)
+
+
 def test_runs_lie_where_the_vars_file_says(environ: dict[str, str], tmp_path: Path) -> None:
     environ["SAC_LOGS_DIR"] = "project/../runs"
     variables = read(environ | {"SLURM_ARRAY_TASK_ID": "7"}, tmp_path)

@@ -134,6 +134,7 @@ def running_gateway(
     port: int = 0,
     fake: FakeConnection | None = None,
     has_trainer: bool = False,
+    max_worker_bytes: int = MAX_BYTES,
 ) -> Iterator[Running]:
     """A gateway of a run with one planned worker."""
     paths = RunPaths(folder / "run")
@@ -150,7 +151,7 @@ def running_gateway(
         max_workers=max_workers,
         settings={"SAC_SEED": "7"},
         run='{"seed": 7}',
-        max_worker_bytes=MAX_BYTES,
+        max_worker_bytes=max_worker_bytes,
     )
     slots = RemoteSlots(SlotCounts(1, 1, max_workers), 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)

@@ -23,8 +23,8 @@ import numpy as np
 
 from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, rtgym_steps, wire
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS
-from tfagents_system.errors import UserError
+from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, recorded
+from tfagents_system.errors import UserError, shown
 from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
@@ -70,6 +70,7 @@ class _Server:
         self._other: Any = None  # The collect environment that an evaluation environment may use.
         self._ignored: set[Any] = set()
         self._records = False  # Somebody asks for `record/...`.
+        self._untold: set[str] = set()  # What of it was not recorded, which was said.
 
     def serve(self) -> None:
         connection = self._connection
@@ -161,12 +162,12 @@ class _Server:
             number = float(reward)
         except TypeError:
             raise TypeError(f"the reward is {reward!r}: it must be a number") from None
-        told = self._told_info(info) if info else b""
+        told = self._encoded(self._told_info(info)) if info else b""
         self._memory.put_result(number, discount == 0.0, is_over and discount != 0.0, told)
         self._connection.sendall(b".")
 
-    def _told_info(self, info: Mapping[Any, Any]) -> bytes:
-        """The parts of an info that training needs, as JSON: finite `log/...` numbers, `record/...` and success."""
+    def _told_info(self, info: Mapping[Any, Any]) -> dict[str, Any]:
+        """The parts of an info that training needs, for JSON: finite `log/...` numbers, `record/...` and success."""
         told: dict[str, Any] = {}
         for key in info:
             if key in self._ignored:
@@ -176,13 +177,30 @@ class _Server:
                 if _is_finite_number(value):
                     told[key] = float(value)
             elif isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                if self._records:
-                    told[key] = np.asarray(value).tolist()
+                if self._records and (array := recorded(value)) is not None:
+                    told[key] = array.tolist()
+                elif self._records:
+                    self._tell_once(key, f"it is {shown(value)}, neither numbers nor texts")
             elif key in SUCCESS_KEYS:
                 told[key] = bool(value)
             else:
                 self._ignored.add(key)
-        return json.dumps(told).encode() if told else b""
+        return told
+
+    def _encoded(self, told: dict[str, Any]) -> bytes:
+        """As JSON; what is to be recorded is left out where there is no room for it."""
+        encoded = json.dumps(told).encode() if told else b""
+        if len(encoded) <= wire.INFO_BYTES:
+            return encoded
+        self._tell_once(
+            RECORD_PREFIX + "...", f"info takes {len(encoded)} bytes in a step, at most {wire.INFO_BYTES} are taken"
+        )
+        return json.dumps({key: told[key] for key in told if not key.startswith(RECORD_PREFIX)}).encode()
+
+    def _tell_once(self, key: str, why: str) -> None:
+        if key not in self._untold:
+            self._untold.add(key)
+            print(f"{key} of the environment's info is not recorded: {why}", file=sys.stderr, flush=True)
 
     def _call(self) -> None:
         """set_state, render, close, those of goals, or of a device: wait, limit_steps, set_evaluation, take_metrics."""

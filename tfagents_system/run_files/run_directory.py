@@ -31,6 +31,7 @@ from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.early_end import is_same_end
 from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
@@ -360,13 +361,14 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     the reasons that they give.
 
     Args:
-      wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
+      wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    trainer, run = _trainer(paths), read_run_json(paths)
-    num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
-    ends_for = run.get("ends_for")
-    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
-    steps = (wanted or Overrides()).params.get("num_env_steps")
+    trainer, run, given = _trainer(paths), read_run_json(paths), (wanted or Overrides()).params
+    num_iter, ends_for = given.get("num_iter", run.get("num_iter")), run.get("ends_for")
+    has_other_end = False
+    if trainer.get("ended_early") and ends_for is not None:
+        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given)
+    steps = given.get("num_env_steps")
     if steps is not None and trainer.get("num_env_steps") != steps:
         return False
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter

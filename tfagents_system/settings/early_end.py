@@ -11,6 +11,7 @@ from tfagents_system.checks.stop_conditions import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
+from tfagents_system.settings.merge import overridden
 from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
@@ -25,6 +26,22 @@ def settings_of_end(attributes: Mapping[str, Any]) -> str:
     settings = [int(num_iter), numbers, None if max_hours is None else float(max_hours)]
     settings += [] if num_env_steps is None else [int(num_env_steps)]  # Earlier versions have none.
     return json.dumps(settings, sort_keys=True)
+
+
+def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run that has ended early would end so for other settings, too.
+
+    Args:
+      ended_for: As `settings_of_end` has them.
+      settings: Those of its newest start.
+      wanted: Attributes that are given in the place of these. Impossible ones are another end: checks tell of them.
+    """
+    before = dict(zip(_SETTINGS, [*json.loads(settings), None], strict=False))
+    try:
+        given = {name: overridden(name, before[name], wanted[name]) for name in _SETTINGS if name in wanted}
+        return ended_for == settings_of_end(before | given)
+    except (UserError, AttributeError, TypeError, ValueError, OverflowError):
+        return False
 
 
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:

@@ -111,10 +111,10 @@ class EpisodeRunner:
         yield
         self._guard.stopped_stepping()
 
-    @property
-    def first_env_id(self) -> int:
-        """`id` of its environment 0, as hooks get it."""
-        return self._environments.first_env_id
+    def env_id(self, env: int) -> int:
+        """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
+        environments = self._environments
+        return environments.first_env_id + min(env, len(environments.collect or environments.evaluation) - 1)
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""

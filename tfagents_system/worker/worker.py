@@ -23,7 +23,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Report, eval_episodes
+from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
@@ -197,7 +197,8 @@ class Worker:
 
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
-        self._connection.put(tables.REPORTS, report.to_wire())
+        for part in report.parts():
+            self._connection.put(tables.REPORTS, part.to_wire())
 
     # What to do next.
 
@@ -282,8 +283,7 @@ class Worker:
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version
         observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
-        values = self._curriculum.values
-        self._report_collected(Report("train", 0, *where, episodes, observed, values, device, best))
+        self._report_collected(Report(TRAIN, 0, *where, episodes, observed, self._curriculum.values, device, best))
 
     def _device_metrics(self) -> dict[str, float]:
         return self._environments.take_metrics() | self._links.sender.take_metrics()

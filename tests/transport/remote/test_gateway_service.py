@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.support.channel_for_tests import IDENTITY, report, running_gateway, wait_until
+from tests.support.channel_for_tests import IDENTITY, LAYOUT, report, running_gateway, wait_until
+from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode, Report
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import frames, gateway, messages
 from tfagents_system.transport.remote.errors import ChannelError
@@ -25,6 +26,25 @@ def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
     good.put(tables.REPORTS, report().to_wire())
     assert len(running.tables.items[tables.REPORTS]) == before + 1
     np.testing.assert_array_equal(running.tables.items[tables.REPORTS][-1][0], report().to_wire()[0])
+
+
+def test_episodes_that_are_kept_come_whatever_their_number_up_to_the_most_that_is_told(tmp_path):
+    sizes = [MOST_KEPT_BYTES, *[500_000] * 40]
+    kept = [KeptEpisode(float(size), 7, number, bytes(size)) for number, size in enumerate(sizes)]
+    whole = Report("train", 0, 1, 3, 7, 3, [Episode(1.5, 5)] * 41, kept=kept)
+    limit = gateway.layout_frame_bytes(LAYOUT, None, keeps_episodes=True)
+    with running_gateway(tmp_path, max_worker_bytes=limit) as running:
+        worker = running.client()
+        worker.wait_until_up(10)
+        for part in whole.parts():
+            worker.put(tables.REPORTS, part.to_wire())
+        arrived = [Report.from_wire(item) for item in running.tables.items[tables.REPORTS]]
+        assert running.gateway.refusals.counts == {}
+        worker.close()
+    first, *others = arrived
+    assert (first.kind, len(first.episodes), first.kept) == ("train", 41, [])
+    assert [(each.kind, each.episodes) for each in others] == [("kept", [])] * len(sizes)
+    assert [len(each.kept[0].file) for each in others] == sizes
 
 
 def test_the_newest_item_is_never_older_than_the_question(shared):
