@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,12 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
+    run_checkpoints.remember(paths.saved, 10)
+    for loses in (lambda path: (path / "agent.index").write_bytes(b""), shutil.rmtree):
+        for path in paths.trainer_checkpoints.iterdir():
+            loses(path)
+        with pytest.raises(UserError, match="the run has had a checkpoint after 10 updates in "):
+            prepare.prepare(environ, None)
 
 
 def test_variables_that_only_files_of_the_users_can_read_are_noted(

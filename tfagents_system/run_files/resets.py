@@ -125,6 +125,7 @@ def set_aside(paths: RunPaths, kind: str, before: str) -> None:
 def _of_agent(paths: RunPaths) -> tuple[Path, ...]:
     return (
         paths.trainer_checkpoints,
+        paths.saved,
         paths.agent_from,
         paths.prior_data,
         paths.policies,
