@@ -38,7 +38,7 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     train(paths)
-    (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    update(paths, 5)
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     done = start("--take_edits")
