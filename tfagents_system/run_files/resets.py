@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tfagents_system.machine.files import sync, write_atomically
+from tfagents_system.machine.files import copy_tree, sync, write_atomically
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
@@ -144,5 +144,5 @@ def _copy_folder(source: Path, target: Path) -> None:
         return
     partial = target / f".{source.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(source, partial)
+    copy_tree(source, partial)
     os.rename(partial, target / source.name)

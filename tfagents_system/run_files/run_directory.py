@@ -48,6 +48,12 @@ SETTINGS = (
     "deterministic",
     "step_timeout_secs",
 )
+# Variables on which the weights of a deterministic run depend, and how.
+_DETERMINE_WEIGHTS = {
+    "num_collect_workers": "who collects what",
+    "envs_per_worker": "who collects what",
+    "train_cpus": "the order in which updates are summed up",
+}
 # What tells those workers which defaults the run began with, see `Overrides.defaults`.
 DEFAULTS = "SAC_RUN_DEFAULTS"
 # Attributes that `--set` may give a run which has begun.
@@ -166,7 +172,7 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
 
 
 def not_repeated(paths: RunPaths | None, values: Mapping[str, Any]) -> list[str]:
-    """Notes on a deterministic run that goes on with another number of environments.
+    """Notes on a deterministic run that goes on with another number of environments, or of the trainer's CPUs.
 
     Args:
       paths: The run that goes on, if there is one.
@@ -176,9 +182,9 @@ def not_repeated(paths: RunPaths | None, values: Mapping[str, Any]) -> list[str]
         return []
     before = read_run_json(paths).get("settings", {})
     return [
-        f"{variable_name(name)}={as_text(values[name])} (was {as_text(before[name])}) changes who collects what in a "
-        "run with SAC_DETERMINISTIC=1: its weights will not be those of an uninterrupted run. For these, set it back"
-        for name in ("num_collect_workers", "envs_per_worker")
+        f"{variable_name(name)}={as_text(values[name])} (was {as_text(before[name])}) changes {what} in a run with "
+        "SAC_DETERMINISTIC=1: its weights will not be those of an uninterrupted run. For these, set it back"
+        for name, what in _DETERMINE_WEIGHTS.items()
         if before.get("deterministic") and None not in (before.get(name), values.get(name))
         if before[name] != values[name]
     ]
@@ -281,7 +287,7 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
         "config_source": str(variables.config),
         "num_iter": num_iter,
         "ends_for": ends_for,
-        "settings": {name: getattr(variables, name) for name in SETTINGS},
+        "settings": {name: getattr(variables, name) for name in (*SETTINGS, "train_cpus")},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
         **run_starts.settings_after(kept),
