@@ -472,3 +472,20 @@ def test_a_disk_that_gets_full_while_a_folder_is_copied_is_told_in_one_line(
     assert line.startswith("error: [Errno 28] No space left on device: ") and str(copied.parent) in line
     assert line.endswith(": free space on the disk, then start the same command again")
     assert start("--take_edits").code == 0 and loaded_mass(paths)[0] == "2"
+
+
+def test_a_finished_run_takes_edits_only_where_it_goes_on_with_them(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    """What was best would count no more, and nothing would follow that could be."""
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    paths.status_json.write_text('{"roles": {"trainer": {"state": "done", "num_iter": 3, "train_step": 5}}}')
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits")
+    assert done.code == 0 and "is finished: num_iter=3 is reached" in done.told
+    assert "the edited files are not taken: nothing would be trained or evaluated with them" in done.told
+    assert edits_taken(paths) == 0 and loaded_mass(paths)[0] == "1"
+    done = start("--take_edits", "--set", "num_iter=4")
+    assert done.code == 0 and "are not taken" not in done.told
+    assert edits_taken(paths) == 1 and loaded_mass(paths)[0] == "2"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.starts_of_a_project import train, write
-from tfagents_system.run_files.run_directory import not_repeated
+from tfagents_system.run_files.repeated_weights import not_repeated
 from tfagents_system.run_files.run_paths import RunPaths
 
 BEGAN = {"num_collect_workers": 2, "envs_per_worker": 3, "train_cpus": 2, "deterministic": True}

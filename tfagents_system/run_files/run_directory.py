@@ -48,12 +48,6 @@ SETTINGS = (
     "deterministic",
     "step_timeout_secs",
 )
-# Variables on which the weights of a deterministic run depend, and how.
-_DETERMINE_WEIGHTS = {
-    "num_collect_workers": "who collects what",
-    "envs_per_worker": "who collects what",
-    "train_cpus": "the order in which updates are summed up",
-}
 # What tells those workers which defaults the run began with, see `Overrides.defaults`.
 DEFAULTS = "SAC_RUN_DEFAULTS"
 # Attributes that `--set` may give a run which has begun.
@@ -169,25 +163,6 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
             if value is not None and workers.get(name) is not None and workers[name] != value
         ]
     )
-
-
-def not_repeated(paths: RunPaths | None, values: Mapping[str, Any]) -> list[str]:
-    """Notes on a deterministic run that goes on with another number of environments, or of the trainer's CPUs.
-
-    Args:
-      paths: The run that goes on, if there is one.
-      values: The variables that could be read, by field.
-    """
-    if paths is None or not (values.get("deterministic") and has_begun(paths)):
-        return []
-    before = read_run_json(paths).get("settings", {})
-    return [
-        f"{variable_name(name)}={as_text(values[name])} (was {as_text(before[name])}) changes {what} in a run with "
-        "SAC_DETERMINISTIC=1: its weights will not be those of an uninterrupted run. For these, set it back"
-        for name, what in _DETERMINE_WEIGHTS.items()
-        if before.get("deterministic") and None not in (before.get(name), values.get(name))
-        if before[name] != values[name]
-    ]
 
 
 def _copy_with(paths: RunPaths, name: str) -> Path:
