@@ -122,7 +122,7 @@ def _server_of(run: RunPaths, host: str) -> str:
     if gateway is None:
         raise UserError(
             f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
-            "to let workers of other machines join"
+            "to let workers of other machines join, or wait until it is up"
         )
     return gateway
 
