@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tfagents_system.experience.episodes import episodes_of
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
+from tfagents_system.transport.segments import Segment
 
 PARAMS = """
 import gymnasium
@@ -104,6 +107,56 @@ def test_minari_reads_what_was_exported_and_back(
     assert data_set.action_space.low.tolist() == [-2] and data_set.observation_space.shape == (3,)
     for number, source in enumerate(("minari:us/pendulum-v0", str(tmp_path / "sets/us/pendulum-v0"))):
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_numbers_keep_their_types_in_files(tmp_path: Path, suffix: str) -> None:
+    """Pixels of an image above all: as other numbers they are refused."""
+    rows = np.arange(6)[:, None]
+    given: dict[str, np.ndarray] = {
+        "camera": np.broadcast_to(rows[..., None, None], (6, 4, 5, 3)).astype(np.uint8),
+        "place": (rows / 3 * [1.0, -1.0]).astype(np.float64),
+        "speed": (rows / 3).astype(np.float16),
+        "touch": (rows % 2).astype(bool),
+        "lap": rows.astype(np.int32),
+    }
+    wheel = {"": np.arange(5, dtype=np.float32)}
+    columns.write(tmp_path / f"data{suffix}", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
+    (read,) = columns.read(tmp_path / f"data{suffix}", lambda text: None)
+    for name, leaf in given.items():
+        assert read.observations[name].dtype == leaf.dtype, name
+        np.testing.assert_array_equal(read.observations[name], leaf)
+    assert read.rewards.dtype == read.actions[""].dtype == np.float32
+
+
+def test_parquet_of_others_is_read_and_what_is_no_number_is_told(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def read(**changed: Any) -> NamedEpisode:
+        pixels = arrow.array([[[1, 2], [3, 4]]] * 3, arrow.list_(arrow.list_(arrow.uint8())))
+        wheel, rewards = arrow.array([[0.5]] * 3), arrow.array([1.0, 2.0, 3.0])
+        own = {
+            "observations/camera": pixels,
+            "actions": wheel,
+            "rewards": rewards,
+            "terminations": [False] * 2 + [True],
+        }
+        parquet.write_table(arrow.table(own | changed), tmp_path / "data.parquet")
+        (found,) = columns.read(tmp_path / "data.parquet", lambda text: None)
+        return found
+
+    camera = read().observations["camera"]
+    assert camera.dtype == np.uint8 and camera[:3].tolist() == [[[1, 2], [3, 4]]] * 3
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"actions": [[0.5], [0.5, 1.0], [0.5]]}, "the rows of actions have different lengths"),
+        ({"actions": [[0.5], None, [0.5]]}, "1 rows of actions are missing"),
+        ({"rewards": [1.0, None, 3.0]}, "1 numbers of rewards are missing"),
+        ({"rewards": ["a", "b", "c"]}, "rewards has string, where numbers are needed"),
+    ]
+    for changed, told in wrong:
+        with pytest.raises(UserError, match=f"can't be read: {told}"):
+            read(**changed)
 
 
 def test_flags_may_be_rows_and_observations_have_fewer_digits_than_next_ones(
@@ -286,6 +339,77 @@ def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
         [2000 + step for step in range(10)],
     ]
     assert [each.is_terminated for each in found] == [False, False, True]
+
+
+def cut(steps: int, at: Sequence[int], look_ahead: int, worker_id: int, layout: Layout = LAYOUT) -> Iterator[Segment]:
+    """The segments of an episode that is cut before these steps, as workers cut it; observations stand still.
+
+    Each reward is 100 times the worker plus the step.
+    """
+    whole = numbered_segment(0, 0, steps, episode=3, terminates=True)
+    whole.observation = [np.zeros_like(leaf) for leaf in whole.observation]
+    whole.reward = np.arange(steps, dtype=np.float32) + 100 * worker_id
+    begin = 0
+    for number, end in enumerate([*at, steps]):
+        deferred = min(look_ahead, end - begin) if end < steps else 0
+        lead = (at[number - 1] - begin) if number else 0
+        yield dataclasses.replace(
+            whole,
+            worker_id=worker_id,
+            number=number,
+            starts_episode=begin == 0,
+            ends_episode=end == steps,
+            observation=[leaf[begin : end + 1] for leaf in whole.observation],
+            action=[leaf[begin:end] for leaf in whole.action],
+            reward=whole.reward[begin:end],
+            discount=whole.discount[begin:end],
+            lead=lead,
+            deferred=deferred,
+            episode=np.array([[3, begin]], np.int64) if layout.episode else None,
+        )
+        begin = end - deferred
+
+
+EPISODE = dataclasses.replace(LAYOUT, episode=OPTIONAL_COLUMNS["episode"])
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, EPISODE], ids=["unnumbered", "numbered"])
+@pytest.mark.parametrize("at", [(4,), (1, 5), (2, 4), (2, 3, 4), (7,)])
+def test_each_step_is_in_an_episode_once_where_observations_stand_still(
+    tmp_path: Path, layout: Layout, at: tuple[int, ...]
+) -> None:
+    """With n_step = 3 a segment repeats the last two steps of the one before: they are not looked for elsewhere."""
+    ring = Ring.open(tmp_path, layout, 200, 60)
+    for segment in cut(10, at, 2, 0, layout):
+        assert ring.append(segment)
+    (found,) = episodes_of(StoredRing(tmp_path))
+    assert found.reward.tolist() == list(range(10)) and found.starts and found.is_terminated
+    assert len(found.observation[0]) == 11
+
+
+@pytest.mark.parametrize("look_ahead", [0, 2])
+@pytest.mark.parametrize("layout", [LAYOUT, EPISODE], ids=["unnumbered", "numbered"])
+def test_workers_whose_observations_are_alike_at_a_cut_keep_all_steps(
+    tmp_path: Path, layout: Layout, look_ahead: int
+) -> None:
+    """What a ring says of episodes, or repeated steps, tell which segment goes on with which."""
+    ring = Ring.open(tmp_path, layout, 200, 60)
+    first, second = (cut(10, (5,), look_ahead, worker_id, layout) for worker_id in (0, 1))
+    for segment in (next(first), next(second), next(second), next(first)):
+        assert ring.append(segment)
+    rewards = sorted(each.reward.tolist() for each in episodes_of(StoredRing(tmp_path)))
+    own: list[list[float]] = [list(range(10)), [100.0 + step for step in range(10)]]
+    mixed = [own[0][:5] + own[1][5:], own[1][:5] + own[0][5:]]
+    assert rewards == (own if look_ahead or layout.episode else mixed)
+
+
+def test_a_segment_that_is_gone_parts_an_episode(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path, EPISODE, 200, 60)
+    one, two, three = cut(9, (3, 6), 0, 0, EPISODE)
+    for number, segment in enumerate((one, three)):
+        assert ring.append(dataclasses.replace(segment, number=number))
+    found = [(each.reward.tolist(), each.starts, each.ends) for each in episodes_of(StoredRing(tmp_path))]
+    assert found == [([6.0, 7.0, 8.0], False, True), ([0.0, 1.0, 2.0], True, False)]
 
 
 MINI_RACES = """

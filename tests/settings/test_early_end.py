@@ -12,7 +12,7 @@ import pytest
 from tests.support.fakes import FakeParams
 from tests.support.trainer_without_agent import Run, now
 from tfagents_system import sac_train
-from tfagents_system.launch.early_answers import _what_goes_on
+from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
@@ -93,7 +93,7 @@ def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
     ],
 )
 def test_a_finished_run_is_offered_what_has_ended_it(why: str | None, more: str) -> None:
-    assert _what_goes_on(why) == more
+    assert what_goes_on(why) == more
 
 
 def test_no_improvement_is_by_the_metric_of_the_best_policy() -> None:

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -43,9 +43,6 @@ from tfagents_system.settings.load_params import compute_config_from, load_env_c
 from tfagents_system.settings.run_defaults import defaults_of
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
-
-if TYPE_CHECKING:
-    from tfagents_system.transport.segments import Layout
 
 PARAMS, CONFIG = "params", "config"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
@@ -149,7 +146,7 @@ class Inspector:
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 check_saved_expert(self._values, *trial.specs[:2], self.found.checks, self._enter)
-                self._check_experience(params, trial.layout)
+                self._check_experience(params, trial)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_agent_start(trial.agent, params.actor_observations)
                 if not self.found.checks[PARAMS].errors:
@@ -252,7 +249,7 @@ class Inspector:
         newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
         return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
 
-    def _check_experience(self, params: TrainParamsBase, layout: Layout) -> None:
+    def _check_experience(self, params: TrainParamsBase, trial: Any) -> None:
         """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
         if "server" in self._values or not run_directory.has_begun(self._run):
             return
@@ -261,12 +258,12 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(layout, folder)]
+        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(trial.layout, folder)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, layout, folders.values(), check)
+            reset_checks.size_changes(params, trial.layout, folders.values(), check)
         check.errors += findings
         if self._environ.get(RESET):
-            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
+            check.errors += reset_checks.reset_findings(self._environ, params, self._run, trial.agent)
 
     def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
         """Whether the experience of SAC_REPLAY_FROM fits the run."""

@@ -21,7 +21,7 @@ from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.reset_checks import reset_in_words
+from tfagents_system.launch.reset_checks import reset_in_words, server_findings
 from tfagents_system.launch.run_settings import (
     CATCH_UP,
     EDITS,
@@ -110,6 +110,9 @@ class Preparation:
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
+        if self.reset is not None and self._paths is not None and not self._is_for_job:
+            work.doing = "the replay server"
+            self.checks["replay server"].errors += server_findings(self._environ, self._values, self._paths)
         is_let_in, has_sources = self._is_let_in(), self._has_sources()
         if is_let_in and has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
@@ -264,6 +267,9 @@ class Preparation:
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
         check.notes += run_directory.not_repeated(self._run_before, self._values)
+        if RESET in self._environ and not run_directory.has_begun(self._run_before):
+            options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
+            check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "

@@ -363,14 +363,27 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     Args:
       wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    trainer, run, given = _trainer(paths), read_run_json(paths), (wanted or Overrides()).params
-    num_iter, ends_for = given.get("num_iter", run.get("num_iter")), run.get("ends_for")
+    run, given = read_run_json(paths), (wanted or Overrides()).params
+    steps = given.get("num_env_steps")
+    if steps is not None and _trainer(paths).get("num_env_steps") != steps:
+        return False
+    return has_ended_with(paths, given.get("num_iter", run.get("num_iter")), run.get("ends_for"), given)
+
+
+def has_ended_with(
+    paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether the trainer reported that it is done, with so many iterations, or early.
+
+    Args:
+      num_iter: None: with no number.
+      ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
+      given: Attributes that are other ones than in `ends_for`.
+    """
+    trainer = _trainer(paths)
     has_other_end = False
     if trainer.get("ended_early") and ends_for is not None:
-        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given)
-    steps = given.get("num_env_steps")
-    if steps is not None and trainer.get("num_env_steps") != steps:
-        return False
+        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given or {})
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

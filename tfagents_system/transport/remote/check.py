@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.errors import UserError
@@ -39,15 +41,35 @@ def check_path(
       timeout_secs: For each step.
     """
     checks = Checklist()
-    check = checks[NAME]
+    _ask(checks[NAME], address, credentials, password_file, dict(identity or {}), timeout_secs)
+    return checks
+
+
+def run_there(
+    address: str, credentials: Path, password_file: Path | None = None, timeout_secs: float = 5.0
+) -> dict[str, Any] | None:
+    """The run.json of the run at a gateway; None where nobody answers, or refuses us. Arguments as of `check_path`."""
+    welcome = _ask(Check(NAME), address, credentials, password_file, {}, timeout_secs)
+    return None if welcome is None else json.loads(welcome.run)
+
+
+def _ask(
+    check: Check,
+    address: str,
+    credentials: Path,
+    password_file: Path | None,
+    identity: dict[str, str],
+    timeout_secs: float,
+) -> messages.Welcome | None:
+    """What a gateway answers; None and a finding where it does not take us."""
     with check.catching():
         gateway = TlsClient(address, credentials, password_file)
         if (days := days_left(gateway.folder, CLIENT)) < _FEW_DAYS:
             check.notes.append(f"the certificates in {gateway.folder} expire in {days} days")
         connection = _reach(check, gateway, timeout_secs)
         if connection is not None:
-            _prove_ourselves(check, gateway, connection, dict(identity or {}), timeout_secs)
-    return checks
+            return _prove_ourselves(check, gateway, connection, identity, timeout_secs)
+    return None
 
 
 def refusals(address: str, credentials: Path, password_file: Path | None, timeout_secs: float = 5.0) -> list[str]:
@@ -109,7 +131,7 @@ def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.sock
 
 def _prove_ourselves(
     check: Check, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
-) -> None:
+) -> messages.Welcome | None:
     """TLS, then our hello."""
     try:
         transport = gateway.secure(connection)
@@ -118,22 +140,23 @@ def _prove_ourselves(
             f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is "
             "it another run's port, or are ca.pem and client.pem of another run?"
         )
-        return
+        return None
     try:
-        _say_hello(check, gateway, transport, identity, timeout_secs)
+        return _say_hello(check, gateway, transport, identity, timeout_secs)
     except (ChannelError, OSError) as error:
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
             f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the "
             "authority of client.pem, and has that not expired by its clock? Make this machine's credentials anew"
         )
+        return None
     finally:
         transport.close()
 
 
 def _say_hello(
     check: Check, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
-) -> None:
+) -> messages.Welcome | None:
     answer = _answer(gateway, transport, identity, timeout_secs)
     check.facts.append("TLS: both sides have proved themselves")
     if isinstance(answer, messages.Refused):
@@ -144,10 +167,12 @@ def _say_hello(
         transport.send(messages.Goodbye())
         same = ", the same inputs" if identity else ""
         check.facts.append(f"tfagents_system {answer.version} there as here{same}; {answer.max_workers} worker slots")
+        return answer
     else:
         check.errors.append(
             f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
         )
+    return None
 
 
 def _answer(gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float) -> object:
