@@ -54,6 +54,23 @@ def test_install_makes_what_is_missing_and_keeps_the_rest(data: TmrlData, capsys
     assert {path: path.read_bytes() for path in data.root.rglob("*") if path.is_file()} == before
 
 
+def test_what_the_games_interface_reads_from_the_file_itself_is_told_of_config(
+    data: TmrlData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no arguments for these: those of the file act, whatever --config says."""
+    in_file = {"WINDOW_WIDTH": 300, "REWARD_CONFIG": {**default_config()["ENV"]["REWARD_CONFIG"], "MIN_STEPS": 5}}
+    write(data, {**default_config(), "ENV": {**default_config()["ENV"], **in_file}})
+    over = repr({"ENV": {"WINDOW_WIDTH": 300, "SLEEP_TIME_AT_RESET": 0.5, "REWARD_CONFIG": {"MIN_STEPS": 70}}})
+    assert not any("reads it from" in line for line in data.load(over).translation.lines), "the car hears of them"
+    monkeypatch.setattr(tmrl_data, "is_installed", lambda package: True)
+    assert not any("reads it from" in line for line in data.load().translation.lines)
+    told = [line for line in data.load(over).translation.lines if "reads it from" in line]
+    assert told == [
+        f"{path} of --config has no effect: the game's interface reads it from {data.config_file}, set it there"
+        for path in ("ENV.SLEEP_TIME_AT_RESET", "ENV.REWARD_CONFIG.MIN_STEPS")
+    ]
+
+
 def test_the_password_moves_into_a_file_of_its_own(data: TmrlData) -> None:
     text = json.dumps(default_config(), indent=3).replace('"PASSWORD": ""', f'"PASSWORD" : "{PASSWORD}"')
     write(data, text)
