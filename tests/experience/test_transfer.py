@@ -232,6 +232,51 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
 
 
+TWO_PARTS = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Parts(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "arm": gymnasium.spaces.Box(-1, 1, (3,)),
+            "camera": gymnasium.spaces.Box(0, 255, (4, 4, 1), np.uint8),
+            "place": gymnasium.spaces.Box(-1, 1, (2,)),
+        }
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}, {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Parts()
+"""
+
+
+def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "my_params.py").write_text(TWO_PARTS)
+    other = {
+        "": {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))},
+        "next_": {"next_observations/arm": np.zeros((5, 4)), "next_observations/camera": np.zeros((5, 4, 4, 1))},
+    }
+    ends = {"rewards": np.full(5, np.nan), "terminations": np.arange(5) == 4}
+    np.savez(tmp_path / "other.npz", **other[""], **other["next_"], **ends, actions=np.zeros((5, 3)))
+    with pytest.raises(UserError) as error:
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
+    assert list(error.value.findings) == [
+        "episode 0: observation/arm has the shape [6, 4], this needs [6, 3]",
+        "episode 0: observation/camera is float64, this needs uint8",
+        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is observation/place",
+        "episode 0: action has the shape [5, 3], this needs [5, 2]",
+        "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
+    ]
+
+
 def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
     columns.write(tmp_path / "data.npz", [episode(30, 1, True)])
     with np.load(tmp_path / "data.npz") as file:
