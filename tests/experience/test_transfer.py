@@ -109,6 +109,33 @@ def test_minari_reads_what_was_exported_and_back(
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
 
 
+def test_another_run_is_imported_with_what_new_params_ask_for(tmp_path: Path, files: dict[str, str]) -> None:
+    """Returns with another discount, and potentials; SAC_REPLAY_FROM could not make them up."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "first", files)
+    assert_are_the_episodes(imported(str(tmp_path / "first"), tmp_path / "same", files)[0])
+    shaped = PARAMS.replace("discount = 0.5", "discount = 1.0").replace("    def env_ctor", SHAPED)
+    (tmp_path / "my_params.py").write_text(shaped)
+    stored, lines, notes = imported(str(tmp_path / "first"), tmp_path / "second", files)
+    assert "13 steps, 3 episodes (3 whole, 2 terminated)" in lines[0] and notes == []
+    for ours, theirs in zip(EPISODES, episodes_of(stored), strict=True):
+        assert theirs.returns is not None and theirs.potential is not None
+        np.testing.assert_array_equal(theirs.returns, np.cumsum(ours.rewards))
+        np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
+        np.testing.assert_array_equal(theirs.reward, ours.rewards)
+
+
+SHAPED = """
+    n_step = 2
+    mini_race_steps = 8
+    mini_race_oversampling = (4, 1)
+
+    def potential(self, observation):
+        return 10.0 * float(observation[1])
+
+    def env_ctor"""
+
+
 @pytest.mark.parametrize("suffix", columns.SUFFIXES)
 def test_numbers_keep_their_types_in_files(tmp_path: Path, suffix: str) -> None:
     """Pixels of an image above all: as other numbers they are refused."""
