@@ -30,6 +30,7 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -53,9 +54,10 @@ def running(tmp_path: Path) -> RunPaths:
 
 
 def tell(paths: RunPaths, state: str, **more: object) -> None:
+    roles = more.pop("roles", {})
     run = {"state": state, "updated_at": time.time(), "host": HERE, "port": 8123, "pid": 1} | more
     beside = paths.status_json.with_suffix(".new")
-    beside.write_text(json.dumps({"run": run, "roles": {}}))
+    beside.write_text(json.dumps({"run": run, "roles": roles}))
     os.replace(beside, paths.status_json)
 
 
@@ -124,6 +126,49 @@ def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: 
     assert join.wait_for_run([RunPaths(tmp_path / "other"), running], stop) == running
     assert looks == 3
     assert join.wait_for_run([RunPaths(tmp_path / "other")], lambda secs: True) is None
+
+
+def waits(run: RunPaths, since: float = 0.0) -> bool:
+    """Whether a command that joins a run would wait, as things are."""
+    return join.wait_for_run([run], lambda secs: True, since) is None
+
+
+def test_a_run_with_a_gateway_is_up_once_its_gateway_is(running: RunPaths) -> None:
+    """What an earlier start has left in gateway.json is forgotten when the next one begins, but for the port."""
+    gateway = {"gateway": {"state": "starting"}}
+    tell(running, "running", roles=gateway)
+    assert waits(running)
+    running.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1, "started": 5}')
+    assert not waits(running)
+    forget_address(running)
+    assert running.gateway_json.read_text() == '{"port": 8443}' and waits(running)
+    tell(running, "running", roles={"gateway": {"state": "stopped", "given_up": True}})
+    assert not waits(running), "it would wait in vain: the error says that there is no gateway"
+
+
+def test_further_nodes_of_a_job_wait_for_the_run_of_their_own_attempt(running: RunPaths) -> None:
+    began = time.time()
+    tell(running, "running", started_at=began - 20.0)
+    assert waits(running, began) and not waits(running), "its node was lost seconds ago"
+    tell(running, "running", started_at=began + 20.0)
+    assert not waits(running, began)
+
+
+def test_they_wait_for_a_finished_run_that_is_extended(running: RunPaths) -> None:
+    began, looks = time.time(), 0
+    trainer = {"trainer": {"state": "done", "num_iter": 9}}
+    tell(running, "done", started_at=began - 500.0, roles=trainer)
+
+    def stop(secs: float) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            tell(running, "running", started_at=began + 10.0)
+        return looks > 3
+
+    assert join.wait_for_run([running], stop, began) == running and looks == 2
+    tell(running, "done", started_at=began + 10.0, roles=trainer)
+    assert join.wait_for_run([running], lambda secs: pytest.fail("it is over"), began) is None
 
 
 def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +424,28 @@ def test_what_the_run_directory_says_ends_them(
     assert workers_in(folder, stop, SAVES, running).run() == code
     closings = {"done": "is done", "stopped": "was stopped by SIGINT on", "failed": "has failed: failed by SIGINT"}
     assert f"joined: the run {closings[state]}" in capfd.readouterr().out
+
+
+def test_a_run_that_goes_on_elsewhere_ends_them(
+    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After its node was lost they would try to reach that one for ever."""
+    address = {"host": "node7", "port": 8443, "started": 1}
+    running.gateway_json.write_text(json.dumps(address))
+    threading.Timer(0.3, running.gateway_json.write_text, [json.dumps(address | {"started": 2})]).start()
+    threading.Timer(2.0, running.gateway_json.write_text, [json.dumps(address | {"host": "node9"})]).start()
+    began = time.monotonic()
+    assert workers_in(folder, stop, SAVES, running).run() == 75
+    assert time.monotonic() - began > 1.5, "a gateway that was restarted is reached again"
+    closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
+    assert closing in capfd.readouterr().out
+
+
+def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:
+    folder.mkdir()
+    (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
+    assert workers_in(folder, stop, "exit 0").run() == 0
+    assert (folder / "gateway.json").read_text() == '{"port": 8443}'
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.prepared_runs import PARAMS, train
+from tests.support.starts_of_a_project import update
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
@@ -101,6 +103,15 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
+    run_checkpoints.remember(paths.saved, 10)
+    for is_damaged in (True, False):
+        for path in paths.trainer_checkpoints.iterdir():
+            if is_damaged:
+                (path / "agent.index").write_bytes(b"")
+            else:
+                shutil.rmtree(path)
+        with pytest.raises(UserError, match="the run has had a checkpoint after 10 updates in "):
+            prepare.prepare(environ, None)
 
 
 def test_variables_that_only_files_of_the_users_can_read_are_noted(
@@ -185,7 +196,7 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     if evidence == "status":
         train(paths)
     elif evidence == "checkpoint":
-        (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+        update(paths, 5)
     else:
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import itertools
 import json
 import os
@@ -20,6 +22,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
+from tfagents_system.machine.files import copy_tree
 from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import write_json
@@ -35,7 +38,7 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     train(paths)
-    (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    update(paths, 5)
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     done = start("--take_edits")
@@ -431,3 +434,58 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
     ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
     told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+
+
+def test_edits_are_taken_while_a_process_has_a_file_of_the_old_ones_open(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS such a file can't be deleted: its folder stays until it is closed."""
+    paths = write(environ, folder=project)
+    train(paths)
+    with monkeypatch.context() as patched:
+        patched.setattr(install_inputs.shutil, "rmtree", lambda *args, **options: None)
+        for mass in (2, 3):
+            (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+            write(environ, folder=project, take_edits=True)
+            assert (paths.params_folder / "mass_of_robot.py").read_text() == f"MASS = {mass}\n"
+    (project / "mass_of_robot.py").write_text("MASS = 4\n")
+    write(environ, folder=project, take_edits=True)
+    assert not list(paths.exp_dir.glob(".replaced_*")), "what is closed by now is deleted"
+
+
+def test_a_disk_that_gets_full_while_a_folder_is_copied_is_told_in_one_line(
+    environ: dict[str, str], project: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
+
+    copied = paths.exp_dir / "before_edits_1/params/mass_of_robot.py"
+    with monkeypatch.context() as patched:
+        patched.setattr(install_inputs, "copy_tree", functools.partial(copy_tree, copy_function=full))
+        refused = start("--take_edits")
+    assert refused.code == 1 and "Traceback" not in refused.told
+    (line,) = (line for line in refused.told.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: [Errno 28] No space left on device: ") and str(copied.parent) in line
+    assert line.endswith(": free space on the disk, then start the same command again")
+    assert start("--take_edits").code == 0 and loaded_mass(paths)[0] == "2"
+
+
+def test_a_finished_run_takes_edits_only_where_it_goes_on_with_them(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    """What was best would count no more, and nothing would follow that could be."""
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    paths.status_json.write_text('{"roles": {"trainer": {"state": "done", "num_iter": 3, "train_step": 5}}}')
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits")
+    assert done.code == 0 and "is finished: num_iter=3 is reached" in done.told
+    assert "the edited files are not taken: nothing would be trained or evaluated with them" in done.told
+    assert edits_taken(paths) == 0 and loaded_mass(paths)[0] == "1"
+    done = start("--take_edits", "--set", "num_iter=4")
+    assert done.code == 0 and "are not taken" not in done.told
+    assert edits_taken(paths) == 1 and loaded_mass(paths)[0] == "2"

@@ -327,6 +327,35 @@ def test_one_that_was_killed_elsewhere_is_waited_for_until_its_last_sign_is_old(
     assert "waiting up to 30 s until nothing is heard of the run with pid 1 on node1" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_host_whose_clock_is_ahead_is_alive_only_while_newer_signs_of_it_come(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, is_alive: bool
+) -> None:
+    monkeypatch.setattr(run_lock, "stale_secs", lambda folder: 1.0)
+    monkeypatch.setattr(run_lock, "_MARGIN_SECS", 1.0 if is_alive else 20.0)
+    write_owner(paths, age_secs=-3600.0)
+    write_run(paths, "running", age_secs=-3600.0)
+    ended = threading.Event()
+
+    def beat() -> None:
+        while is_alive and not ended.wait(0.2):
+            write_run(paths, "running", age_secs=-3600.0)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        lock, began = RunLock(paths, {}, "node2"), time.monotonic()
+        if is_alive:
+            with pytest.raises(UserError, match="in use by the run with pid 1 on node1"):
+                lock.acquire()
+        else:
+            with lock:
+                assert lock.is_own() and 1.0 <= time.monotonic() - began < 15.0
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_a_start_that_only_imports_gives_signs_of_life(paths: RunPaths, no_flock: None) -> None:
     lock = start(paths, "node1")
     lock.acquire()

@@ -66,6 +66,36 @@ def test_when_it_ends(stop_when: Any, rows: list[dict[str, float]], ends_after: 
     assert again.why == end.why
 
 
+@pytest.mark.parametrize("stop_when", [{"eval_return": 5.0}, {"no_improvement_env_steps": 2000}])
+def test_evaluations_before_an_edit_was_taken_do_not_count(stop_when: dict[str, float]) -> None:
+    """They are of another task, or another reward."""
+    before = evaluations(9.0, 2.0, 1.0, 1.0, name="eval_return")
+    after = [
+        {**row, "env_steps": row["env_steps"] + 4000, "edits": 1.0} for row in evaluations(1.0, name="eval_return")
+    ]
+    ends = []
+    for edits in (0, 1):
+        params = type("TrainParams", (FakeParams,), {"num_iter": 100, "stop_when": stop_when})({"horizon": 10})
+        end = EarlyEnd(params, edits)
+        end.begin([*before, *after])
+        ends.append(end.why is not None)
+    assert ends == [True, False]
+    end.begin([*before, {"wall_time_s": 7200.0}])
+    assert end.why is None
+    params = type("TrainParams", (FakeParams,), {"num_iter": 100, "max_hours": 2.0})({"horizon": 10})
+    end = EarlyEnd(params, 1)
+    end.begin([*before, {"wall_time_s": 7200.0}])
+    assert end.why == "max_hours=2 is reached", "hours are of the whole run"
+
+
+def test_a_trainer_counts_evaluations_since_the_last_edit(tmp_path: Path, now: list[float]) -> None:
+    (tmp_path / "run.json").write_text('{"edits": [{"train_step": 5, "before": null}]}')
+    (tmp_path / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\n5,1,100,9.0\n")
+    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is None
+    (tmp_path / "run.json").write_text("{}")
+    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is not None
+
+
 def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
     for wanted, which in (
         (1, "the evaluation at 1,300 steps"),

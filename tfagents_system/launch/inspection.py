@@ -246,8 +246,7 @@ class Inspector:
         """Why the run can't continue with this agent; empty if it can, or is new."""
         if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:
             return ""
-        newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
-        return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
+        return run_checkpoints.why_not_to_go_on(self._run, signature)
 
     def _check_experience(self, params: TrainParamsBase, trial: Any) -> None:
         """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""

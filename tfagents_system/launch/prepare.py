@@ -59,7 +59,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.run_files import experience_folders, install_inputs, run_directory
+from tfagents_system.run_files import experience_folders, install_inputs, run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
@@ -197,6 +197,10 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
         _begin_in(paths, lock, preparation, was_done)
         uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
         changes, reset = run_directory.changes(paths, preparation.overrides, variables), preparation.reset
+        ends_for = settings_of_end(inspection.attributes)
+        if preparation.edits == TAKE and reset is None and _takes_in_vain(paths, preparation, ends_for):
+            tell_finished(variables.exp_name, paths)
+            return None
         run_directory.write_inputs(
             paths,
             variables,
@@ -204,7 +208,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
             dataclasses.replace(preparation.overrides, defaults=inspection.defaults),
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
-            ends_for=settings_of_end(inspection.attributes),
+            ends_for=ends_for,
             reset=reset,
             jobs=jobs_of(preparation.environ),
         )
@@ -229,6 +233,15 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
             print(preparation.plan.table())
         unless_handed_over.pop_all()
     return lock
+
+
+def _takes_in_vain(paths: RunPaths, preparation: Preparation, ends_for: str) -> bool:
+    """Whether the run is finished with edited files, too: what was best with the others would be given up for them."""
+    if not run_directory.has_ended_with(paths, preparation.inspection.num_iter, ends_for):
+        return False
+    if not run_inputs.are_same(paths, preparation.files()):
+        print("note: the edited files are not taken: nothing would be trained or evaluated with them")
+    return True
 
 
 def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:

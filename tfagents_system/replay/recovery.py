@@ -38,7 +38,8 @@ from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.replay.stored_ring import differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete, why_lost
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -64,8 +65,17 @@ class RingFolders:
     prior: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What a ring is gone back to."""
-        found = (newest_complete(folder) for folder in (self.checkpoints, *self.earlier))
+        """What a ring is gone back to.
+
+        Raises:
+          UserError: The run has lost its checkpoints: its ring must not be emptied in their place.
+          OSError: One can't be read now.
+        """
+        if (newest := newest_complete(self.checkpoints)) is not None:
+            return newest
+        if reason := why_lost(self.checkpoints, RunPaths(self.checkpoints.parent).saved):
+            raise UserError(reason)
+        found = (newest_complete(folder) for folder in self.earlier)
         return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
     @property

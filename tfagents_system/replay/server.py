@@ -230,6 +230,7 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
         step_shares=shares,
+        planned_only=role.deterministic,
     )
 
 

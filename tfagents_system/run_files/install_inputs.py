@@ -10,13 +10,14 @@ import re
 import shutil
 from pathlib import Path
 
-from tfagents_system.machine.files import copy_with_holes, sync
+from tfagents_system.machine.files import copy_tree, copy_with_holes, sync
 from tfagents_system.run_files import params_folder, resets
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 
 _STAGED, _RESET = ".inputs", "reset.json"
+_REPLACED = ".replaced_"
 _NO = "no_"  # `no_params` stands for a folder that the run is not to have.
 
 
@@ -82,7 +83,7 @@ def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
     if inputs.agent is not None:
         inputs.agent.copy(partial / paths.agent_from.name)
     if inputs.prior_data is not None:
-        shutil.copytree(inputs.prior_data, partial / paths.prior_data.name, copy_function=copy_with_holes)
+        copy_tree(inputs.prior_data, partial / paths.prior_data.name, copy_with_holes)
     for folder, given in ((paths.agent_from, inputs.agent), (paths.prior_data, inputs.prior_data)):
         if given is None:
             (partial / f"{_NO}{folder.name}").touch()
@@ -111,9 +112,9 @@ def finish_install(paths: RunPaths) -> None:
     for folder in (paths.params_folder, paths.agent_from, paths.prior_data):
         new, none = staged / folder.name, staged / f"{_NO}{folder.name}"
         if new.is_dir() or none.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            _put_away(folder)
         if new.is_dir():
-            os.replace(new, folder)
+            os.rename(new, folder)
         none.unlink(missing_ok=True)
     if (no_reward := staged / f"{_NO}{paths.reward.name}").exists():
         paths.reward.unlink(missing_ok=True)
@@ -122,6 +123,15 @@ def finish_install(paths: RunPaths) -> None:
         if (staged / path.name).exists():
             os.replace(staged / path.name, path)
     staged.rmdir()
+    for replaced in paths.exp_dir.glob(f"{_REPLACED}*"):
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _put_away(folder: Path) -> None:
+    """Under a name that nobody uses. What it holds is deleted later: over NFS a file stays as long as it is open."""
+    if folder.exists():
+        names = (folder.with_name(f"{_REPLACED}{n}") for n in itertools.count(1))
+        os.rename(folder, next(path for path in names if not path.exists()))
 
 
 def copy_aside(paths: RunPaths) -> Path:
@@ -131,7 +141,7 @@ def copy_aside(paths: RunPaths) -> Path:
     for path in filter(Path.exists, (paths.params, paths.config, paths.reward)):
         shutil.copy2(path, aside / path.name)
     if paths.params_folder.is_dir():
-        shutil.copytree(paths.params_folder, aside / paths.params_folder.name)
+        copy_tree(paths.params_folder, aside / paths.params_folder.name)
     return aside
 
 

@@ -165,25 +165,6 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
     )
 
 
-def not_repeated(paths: RunPaths | None, values: Mapping[str, Any]) -> list[str]:
-    """Notes on a deterministic run that goes on with another number of environments.
-
-    Args:
-      paths: The run that goes on, if there is one.
-      values: The variables that could be read, by field.
-    """
-    if paths is None or not (values.get("deterministic") and has_begun(paths)):
-        return []
-    before = read_run_json(paths).get("settings", {})
-    return [
-        f"{variable_name(name)}={as_text(values[name])} (was {as_text(before[name])}) changes who collects what in a "
-        "run with SAC_DETERMINISTIC=1: its weights will not be those of an uninterrupted run. For these, set it back"
-        for name in ("num_collect_workers", "envs_per_worker")
-        if before.get("deterministic") and None not in (before.get(name), values.get(name))
-        if before[name] != values[name]
-    ]
-
-
 def _copy_with(paths: RunPaths, name: str) -> Path:
     """The run's own copy of the file whose value a setting overrides."""
     return paths.config if name.partition(".")[0] == CONFIG else paths.params
@@ -281,7 +262,7 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
         "config_source": str(variables.config),
         "num_iter": num_iter,
         "ends_for": ends_for,
-        "settings": {name: getattr(variables, name) for name in SETTINGS},
+        "settings": {name: getattr(variables, name) for name in (*SETTINGS, "train_cpus")},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
         **run_starts.settings_after(kept),

@@ -54,6 +54,7 @@ class RunLock:
         self.token = uuid.uuid4().hex
         self._stale_secs = stale_secs(paths.exp_dir)  # Of other hosts, whose heartbeats come over the network.
         self._fd: int | None = None
+        self._ahead: tuple[float, float] | None = None  # The newest sign from the future, and since when it is that.
 
     @classmethod
     def inherited(cls, paths: RunPaths) -> RunLock | None:
@@ -248,7 +249,19 @@ class RunLock:
         ]
         with contextlib.suppress(OSError):
             signs.append(self._path.stat().st_mtime)
-        return time.time() - max(signs) < self._stale_secs
+        return self._is_recent(max(signs))
+
+    def _is_recent(self, sign: float) -> bool:
+        """Of the newest sign of life, in Unix seconds.
+
+        The clock of a host may be ahead. A sign from the future says nothing of how old it is; it is an old one if no
+        newer one has come while this object has looked.
+        """
+        if sign <= time.time():
+            return time.time() - sign < self._stale_secs
+        if self._ahead is None or self._ahead[0] != sign:
+            self._ahead = sign, time.monotonic()
+        return time.monotonic() - self._ahead[1] < self._stale_secs
 
     def _own(self) -> Holder:
         return Holder.this_process(self._host, self._environ, self.token)

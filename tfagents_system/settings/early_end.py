@@ -58,9 +58,11 @@ class EarlyEnd:
 
     Args:
       params: Of the run.
+      edits: How often the run has taken edited files: evaluations before the last time were of another task.
     """
 
-    def __init__(self, params: TrainParamsBase) -> None:
+    def __init__(self, params: TrainParamsBase, edits: int = 0) -> None:
+        self._edits = edits
         conditions = dict(params.stop_when or {})
         self._max_hours = params.max_hours
         self._patience_steps = conditions.pop(NO_IMPROVEMENT, None)
@@ -87,7 +89,8 @@ class EarlyEnd:
     def add(self, row: Row) -> None:
         """Takes a row; `why` then says why the run ends, if it does."""
         self.why = self.why or self._why_of_time(row)
-        if row.get("eval_return") is not None and self._task.is_last_stage(int(row.get("iteration") or 0)):
+        is_of_task = (row.get("edits") or 0) == self._edits and self._task.is_last_stage(int(row.get("iteration") or 0))
+        if row.get("eval_return") is not None and is_of_task:
             self.why = self.why or self._why_of_evaluation(row)
 
     def _why_of_time(self, row: Row) -> str | None:

@@ -75,6 +75,7 @@ class Learner:
             ask_for_replay,
             *save_more,
             fetch_replay=fetch_replay,
+            record=role.paths.saved,
         )
         self.resumed_at: int | None = None
         if self.restore():

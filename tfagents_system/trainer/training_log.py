@@ -44,7 +44,7 @@ class TrainingLog:
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
         self._episode_rows = EpisodeRows(role.paths)
         self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
-        self._early_end = EarlyEnd(role.params)
+        self._early_end = EarlyEnd(role.params, self._edits)
         self._callbacks = Callbacks(role.params, self._metrics.rows)
         self.newest: dict[str, Any] = {}
 

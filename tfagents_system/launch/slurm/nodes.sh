@@ -16,6 +16,8 @@ on_nodes() { # COUNT PLACE COMMAND...
 }
 
 start_run() { # [--set NAME=VALUE]...
+  TFAGENTS_SINCE=$(date +%s) # What an earlier attempt has left in the run directory is none of those that join.
+  export TFAGENTS_SINCE
   on_nodes 1 "$first_place" "$snapshot/package/tfagents_system/launch/run_script.sh" "$snapshot/variables.sh" "$@" &
   run=$!
   if ((further_nodes > 0)); then
