@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -134,6 +138,37 @@ SHAPED = """
         return 10.0 * float(observation[1])
 
     def env_ctor"""
+
+
+def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    source, out = str(tmp_path / "data.npz"), tmp_path / "imported"
+    run = RunPaths(tmp_path / "run")  # It has the specs: no environment is built.
+    run.exp_dir.mkdir()
+    shutil.copy(imported(source, tmp_path / "first", files)[0].folder / "specs.pbtxt", run.specs)
+    shutil.copy(files["params"], run.params)
+    shutil.copy(files["config"], run.config)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    place = kills = 0
+    while True:
+        place += 1
+        start = functools.partial(transfer.import_into, source, out, str(run.exp_dir), None, None, lambda text: None)
+        was_killed = killed_at(place, start)
+        if not was_killed:
+            break
+        kills += 1
+        if out.exists():
+            assert_are_the_episodes(StoredRing(out))
+            shutil.rmtree(out)
+        start()
+        assert_are_the_episodes(StoredRing(out))
+        assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+        shutil.rmtree(out)
+    assert kills > 10
+    assert_are_the_episodes(StoredRing(out))
 
 
 @pytest.mark.parametrize("suffix", columns.SUFFIXES)
