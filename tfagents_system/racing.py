@@ -46,7 +46,8 @@ def _record_reward(flags: argparse.Namespace, params: TrainParamsBase, policy: P
     section = params.env_config.get(KEY)
     named = section.get("file") if isinstance(section, dict) else None
     out = Path(flags.out or named or "reward.npz").expanduser().absolute()
-    print(driving.record_reward(params, _load(policy), flags.seed, out, flags.force))
+    loaded = _load(policy)
+    print(driving.record_reward(params, loaded, flags.seed, out, flags.force, is_watched=flags.watch))
 
 
 def _check_environment(flags: argparse.Namespace, params: TrainParamsBase, policy: Path | None) -> None:
@@ -97,6 +98,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     record = commands.add_parser("record_reward", parents=[common, driver], help="one lap, written as a trajectory")
     record.add_argument("--out", help="default: the file of trajectory_reward in the JSON, or reward.npz")
+    record.add_argument("--watch", action="store_true", help="somebody else drives the device: nothing is sent")
     record.add_argument("--force", action="store_true", help="overwrite the file")
     check = commands.add_parser("check_environment", parents=[common, driver], help="prints rewards, writes pictures")
     check.add_argument("--out", help="folder for the pictures (default: check_environment)")

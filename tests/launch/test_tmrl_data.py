@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -164,10 +165,16 @@ def test_the_car_sees_and_gets_what_the_file_says(data: TmrlData) -> None:
 
 
 def test_wall_time_is_what_the_file_says(data: TmrlData) -> None:
-    env = make(data, {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02}}})
+    clock = {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02}}
+    env = make(data, {"ENV": {**clock, "REWARD_CONFIG": {"CONSTANT_PENALTY": -1.0}}})
     try:
         race = env.unwrapped
         assert race.real_time and race.metadata["render_fps"] == 50
+        env.reset(seed=0)
+        began = time.monotonic()
+        steps = [env.step(np.array([-1.0, 1.0, 0.0], np.float32)) for _ in range(10)]
+        assert time.monotonic() - began >= 9 * 0.02
+        assert [step[1] for step in steps] == [-1.0] * 10, "the reward of the trajectory, along which it stands"
     finally:
         env.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import math
 import numbers
@@ -25,6 +26,7 @@ from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, rt
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, recorded
 from tfagents_system.errors import UserError, shown
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
@@ -126,6 +128,7 @@ class _Server:
         self._device = layers.device_layer(layers.gym_layers(env))
         if self._device is not None:
             rtgym_steps.follow(self._device)
+            leave_python_to_steps()
         told = {
             "device": None if self._device is None else self._tell_device(),
             "action": action,
@@ -146,6 +149,8 @@ class _Server:
 
     def _reset(self) -> None:
         request, _ = wire.receive_content(self._connection)
+        if self._device is not None:
+            gc.collect()  # No step waits for it now.
         if request["seed"] is not None:
             self._driver = gym_driver.GymDriver(self._env, request["seed"])
         if request["evaluation_episode"] is not None:

@@ -212,7 +212,7 @@ class TrajectoryRewardInterface:
         self._trajectory = TrajectoryReward(points, settings)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_interface"], name)
+        return getattr(vars(self).get("_interface"), name)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self._trajectory.reset()

@@ -20,6 +20,7 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
@@ -32,7 +33,6 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
-from tfagents_system.worker.background import leave_python_to_steps
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -291,9 +291,9 @@ class Worker:
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
-        self._links.look(environments.look_at_memory)
         if state in (COLLECTING, EVALUATING):
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
+        self._links.look(lambda: _look_slowly(self._guard, environments))
         return {
             "inference": self._policy.policy.inference,
             "curriculum": self._curriculum.values,
@@ -301,6 +301,12 @@ class Worker:
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
         }
+
+
+def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> None:
+    """What may have to wait for the machine or its disk."""
+    guard.write()
+    environments.look_at_memory()
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:
