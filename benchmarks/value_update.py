@@ -147,9 +147,7 @@ def main() -> None:
         outcome.ratio("dqn over Stable-Baselines3's", median["dqn"] / median["sb3 dqn"])
         for name in ("iqn", "iqn without heads"):
             outcome.ratio(f"{name} over contrib's QR-DQN", median[name] / median["contrib qrdqn"])
-        outcome.note(
-            note_on_limit(*(median[name] for name in ("dqn, not double", "sb3 dqn")), limits["dqn, not double"])
-        )
+        outcome.note(note_on_limit(median["dqn, not double"], median["sb3 dqn"], limits["dqn, not double"]))
     outcome.note(note_on_heads())
     outcome.print()
 
