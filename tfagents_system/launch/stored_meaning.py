@@ -26,8 +26,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 _ANOTHER_RUN = (
-    "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's directory with "
-    "the new params, and name the folder in SAC_REPLAY_FROM"
+    "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's directory "
+    "with the new params, and name the folder in SAC_REPLAY_FROM"
 )
 _LOOKED_AT = 200  # Of the newest observations.
 
