@@ -17,14 +17,17 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
 from tests.support.machines import flat
 from tests.support.shell import ROOT, run
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import directory_guard, join, join_checks, role_process
+from tfagents_system.launch import directory_guard, join, join_checks, preparation, role_process
 from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
@@ -227,6 +230,38 @@ def test_as_many_as_there_are_cpus_and_slots(
     assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
     elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
     assert elsewhere.workers == 8
+
+
+@pytest.mark.parametrize("is_trainer", [False, True])
+def test_a_wrong_password_is_told_before_the_environment_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trainer: bool
+) -> None:
+    tried: list[str] = []
+
+    def inspect(*_: object, **__: object) -> Inspection:
+        tried.append("")
+        return Inspection()
+
+    def errors(password: str) -> list[str]:
+        file.write_text(password)
+        if is_trainer:
+            own = {"SAC_TRAINER_SERVER": there.address, "SAC_CREDENTIALS_DIR": str(folder)}
+            made = Preparation(environ_of(tmp_path) | own | {"SAC_PASSWORD_FILE": str(file)}, None)
+        else:
+            target = Target(there.address, folder, file, None)
+            made = JoinPreparation(environ_of(tmp_path), None, target, tmp_path / "joined", 1)
+        made.run(None)
+        return made.checks["server"].errors
+
+    monkeypatch.setattr(preparation, "run_inspection", inspect)
+    (file := tmp_path / "password").touch(mode=0o600)
+    with running_gateway(tmp_path / "there", password="correct horse battery") as there:
+        folder = there.paths.credentials
+        (error,) = errors("wrong horse battery!")
+        assert "asks for a password, another one was given: set SAC_PASSWORD_FILE" in error and not tried
+        monkeypatch.setattr(JoinPreparation, "_check_server", lambda _: None)
+        assert errors("correct horse battery") == [] and tried
+    assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
 def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:

@@ -151,6 +151,13 @@ def test_half_a_line_of_a_write_that_was_cut_off_does_not_make_a_study_unreadabl
     assert fixed == [3, 4] and not list(folder.glob("journal.log.lock*"))
 
 
+def test_a_study_that_is_damaged_is_refused_in_words(optuna_study: optuna.Study, folder: Path) -> None:
+    with (folder / "journal.log").open("ab") as file:
+        file.write(b'{"op_code":4,"work{"op_code":5}\n')
+    with pytest.raises(UserError, match=r"journal.log is damaged in line 2: restore it from a backup"):
+        open_study(folder, "none", 1)
+
+
 def test_the_same_command_adds_only_what_is_wanted_beyond(optuna_study: optuna.Study, folder: Path) -> None:
     Search(optuna_study, folder, wanted=2).run()
     Search(optuna_study, folder, wanted=3).run()

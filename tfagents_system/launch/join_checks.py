@@ -264,6 +264,10 @@ class JoinPreparation(Preparation):
             contents[self._paths.overrides.name] = self.overrides.to_json().encode()
         return JoinInputs(contents)
 
+    def _gateway(self) -> tuple[str, Path, Path | None] | None:
+        target = self._target
+        return None if target.credentials is None else (target.server, target.credentials, target.password_file)
+
     def _misplaced(self) -> list[str]:
         return []
 

@@ -118,8 +118,8 @@ class Preparation:
         if self.reset is not None and self._paths is not None and not self._is_for_job:
             work.doing = "the replay server"
             self.checks["replay server"].errors += server_findings(self._environ, self._values, self._paths)
-        has_sources = self._has_sources()
-        if has_sources and not self.checks["run directory"].errors:
+        is_let_in, has_sources = self._is_let_in(), self._has_sources()
+        if is_let_in and has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
             pass_digests(Path(self._made.name), self._kept.digests)
@@ -136,6 +136,22 @@ class Preparation:
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
+
+    def _is_let_in(self) -> bool:
+        """Whether no gateway refuses this start, such as for a wrong password: told before anything slow."""
+        if (gateway := self._gateway()) is None or self._is_for_job:
+            return True
+        from tfagents_system.transport.remote.check import NAME, refusals
+
+        self.checks[NAME].errors += (found := refusals(*gateway))
+        return not found
+
+    def _gateway(self) -> tuple[str, Path, Path | None] | None:
+        """Address, credentials and password file of a trainer that is elsewhere than its replay server."""
+        values = self._values
+        if not {"trainer_server", "credentials_dir"} <= values.keys():
+            return None
+        return values["trainer_server"], values["credentials_dir"], values.get("password_file")
 
     def _has_sources(self) -> bool:
         """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""

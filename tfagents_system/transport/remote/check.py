@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.credentials import CLIENT, days_left
 from tfagents_system.transport.remote.errors import ChannelError
@@ -68,6 +70,29 @@ def _ask(
         if connection is not None:
             return _prove_ourselves(check, gateway, connection, identity, timeout_secs)
     return None
+
+
+def refusals(address: str, credentials: Path, password_file: Path | None, timeout_secs: float = 5.0) -> list[str]:
+    """Why the gateway refuses this side whatever its inputs are, such as for a wrong password: told at once, before
+    slower checks. Nothing where it lets us in, or can't be asked yet.
+
+    Args:
+      address, credentials, password_file, timeout_secs: As of `check_path`.
+    """
+    try:
+        gateway = TlsClient(address, credentials, password_file)
+        connection = socket.create_connection((gateway.host, gateway.port), timeout=timeout_secs)
+        with contextlib.closing(gateway.secure(connection)) as transport:
+            answer = _answer(gateway, transport, {}, timeout_secs)
+            if isinstance(answer, messages.Welcome):
+                transport.send(messages.Goodbye())
+    except (UserError, ChannelError, OSError):
+        return []
+    return [_refused(gateway, answer)] if isinstance(answer, messages.Refused) and answer.final else []
+
+
+def _refused(gateway: TlsClient, answer: messages.Refused) -> str:
+    return f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}"
 
 
 def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.socket | None:
@@ -132,12 +157,10 @@ def _prove_ourselves(
 def _say_hello(
     check: Check, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
 ) -> messages.Welcome | None:
-    hello = messages.Hello("check", identity, host=messages.this_host())
-    transport.send(gateway.with_password(hello))
-    answer, _ = transport.receive(messages.FromGateway, _LIMITS, timeout_secs)
+    answer = _answer(gateway, transport, identity, timeout_secs)
     check.facts.append("TLS: both sides have proved themselves")
     if isinstance(answer, messages.Refused):
-        check.errors.append(f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}")
+        check.errors.append(_refused(gateway, answer))
     elif isinstance(answer, messages.End):
         check.errors.append(f"the run at {gateway.host} port {gateway.port} is over ({answer.why})")
     elif isinstance(answer, messages.Welcome):
@@ -150,3 +173,11 @@ def _say_hello(
             f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
         )
     return None
+
+
+def _answer(gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float) -> object:
+    """What the gateway says to our hello."""
+    hello = messages.Hello("check", identity, host=messages.this_host())
+    transport.send(gateway.with_password(hello))
+    answer, _ = transport.receive(messages.FromGateway, _LIMITS, timeout_secs)
+    return answer
