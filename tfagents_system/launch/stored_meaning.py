@@ -25,6 +25,10 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
+_ANOTHER_RUN = (
+    "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's directory "
+    "with the new params, and name the folder in SAC_REPLAY_FROM"
+)
 _LOOKED_AT = 200  # Of the newest observations.
 
 
@@ -66,7 +70,7 @@ def action_findings(paths: RunPaths, specs: bytes) -> list[str]:
     return [
         f"the agent and the experience in {paths.exp_dir} were made with other actions than there are now: "
         f"{own.spec.name} was {in_words(was)}, is {in_words(own)}, and not the same ones. Restore what it was "
-        "(action_table, or the bounds of the action space), or begin another run (SAC_EXP_NAME)"
+        f"(action_table, or the bounds of the action space), or {_ANOTHER_RUN}"
         for own, was in zip(now, before, strict=True)
         if not mean_the_same(own, was)
     ]
@@ -100,8 +104,8 @@ def potential_notes(params: TrainParamsBase, specs: bytes, folders: Iterable[Pat
                 return [
                     f"TrainParams.potential gives other numbers than those that are stored, with {other} of "
                     f"{looked_at} observations: steps that were collected before keep theirs, and the agent learns "
-                    "from two shapings of the reward until these are overwritten. Restore what it was, or begin "
-                    "another run (SAC_EXP_NAME)"
+                    "from two shapings of the reward until these are overwritten. Restore what it was, or "
+                    f"{_ANOTHER_RUN}"
                 ]
     return []
 
