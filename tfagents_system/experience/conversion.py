@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tree
@@ -75,16 +76,22 @@ class Conversion:
         """An episode of a data set as runs store it.
 
         Raises:
-          UserError: A name is missing, a shape is another one, or a number is not finite; `what` names the episode.
+          UserError: Names are missing, shapes are other ones, or numbers are not finite: with all that is wrong; `what`
+            names the episode.
         """
-        steps = len(episode.rewards)
+        steps, found = len(episode.rewards), _Found()
         observation = [
-            _leaf(episode.observations, column, "observation", steps + 1, what) for column in self.layout.observation
+            found.read(_leaf, episode.observations, column, "observation", steps + 1, what)
+            for column in self.layout.observation
         ]
-        own = zip(self.layout.action, self.actions, strict=True)
-        action = [_action(episode.actions, column, leaf, steps, what) for column, leaf in own]
-        reward = _finite(np.asarray(episode.rewards, np.float64), f"the rewards of {what}").astype(np.float32)
-        discount = np.ones(steps, np.float32)
+        action = [
+            found.read(_action, episode.actions, column, leaf, steps, what)
+            for column, leaf in zip(self.layout.action, self.actions, strict=True)
+        ]
+        rewards = found.read(_finite, np.asarray(episode.rewards, np.float64), f"the rewards of {what}")
+        if found.findings:
+            raise UserError(*found.findings)
+        reward, discount = rewards.astype(np.float32), np.ones(steps, np.float32)
         if episode.is_terminated:
             discount[-1] = 0.0
         explored = np.zeros(steps) if episode.explored is None else np.asarray(episode.explored).reshape(-1)
@@ -129,6 +136,21 @@ class Conversion:
             total = self._gamma * total + each
             returns.append(total)
         return np.clip(np.array(returns), -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
+
+
+class _Found:
+    """Collects what is wrong with several arrays."""
+
+    def __init__(self) -> None:
+        self.findings: list[str] = []
+
+    def read(self, make: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+        """What the call returns; something empty where it raises UserError."""
+        try:
+            return make(*arguments)
+        except UserError as error:
+            self.findings += error.findings
+            return np.empty(0)
 
 
 def conversion_for(params: TrainParamsBase, file: Path) -> Conversion:
