@@ -231,7 +231,7 @@ class Trials:
                 self._tell(task)
 
     def leave_refused(self) -> None:
-        """To be called at the end: trials go on with another start whose start was refused, if no later one ran since."""
+        """To be called at the end: trials whose start was refused go on with another start, unless a later one ran."""
         for number, task in self._refused.items():
             self.unstarted = self.unstarted or f"{task}: {task.reason}"
             self._leave(number)
