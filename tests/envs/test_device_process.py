@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,26 @@ def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
         assert env.device is not None
         env.device.wait()
     did = ("reset", "capture", "capture", "wait", "close")  # Waiting, it has finished the running time step.
+    assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
+
+
+def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "device_params.py", tmp_path / "log"
+    path.write_text("import os\nimport time\n" + PARAMS.partition("class TrainParams")[0] + SLOW)
+    monkeypatch.setenv("DEVICE_LOG", str(log))
+    settings = ProcessSettings(Path(sys.executable), 60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        assert env.device is not None
+        interrupt = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            env.reset()
+        assert log.read_text() == "reset begins, "
+        env.device.wait()
+        assert env.device.take_metrics()["late_steps"] == 0.0
+    did = ("reset", "capture", "wait", "close")
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
 
 

@@ -512,3 +512,20 @@ def test_rtgyms_other_environment_is_followed_too() -> None:
         env.step(action(0.1))
     metrics = device.take_metrics()
     assert metrics["late_steps"] <= 4 and metrics["step_ms_p99"] > 10.0 and metrics["inference_ms_p99"] >= 5.0
+
+
+def test_a_reset_that_was_interrupted_ends_the_wait_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock)
+    env = RealTimeEnvironment(device, 0.05, clock=clock)
+    env.reset()
+    env.wait()
+
+    def interrupted(**kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device, "reset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        env.reset()
+    env.close()
+    assert len(device.calls("wait")) == 2

@@ -311,6 +311,40 @@ def test_a_device_of_rtgym_gets_the_reward_too(tmp_path):
     assert reward == pytest.approx(0.025, abs=0.006) and not terminated and info["end"] == ""
 
 
+class OwnDevice(gymnasium.Env):
+    """Acts in real time; what it has as `interface` is its own."""
+
+    real_time = True
+    interface = "/dev/ttyUSB0"
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1), {}
+
+    def step(self, action):
+        return np.zeros(1), 0.0, False, False, {"position": (0.5, 0.0)}
+
+
+def test_a_users_own_device_gets_the_reward_whatever_its_interface_is(tmp_path):
+    env = with_trajectory_reward(OwnDevice(), file_of(tmp_path, {}))
+    env.reset()
+    assert env.step(np.zeros(2))[1] == pytest.approx(0.05) and env.unwrapped.interface == "/dev/ttyUSB0"
+
+
+class OwnPosition(gymnasium.Wrapper):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, {**info, "position": (0.5, 0.0)}
+
+
+def test_a_position_that_the_devices_own_info_lacks_is_told(tmp_path):
+    clock = VirtualClock()
+    env = OwnPosition(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock))
+    env = with_trajectory_reward(env, file_of(tmp_path, {}))
+    env.reset()
+    with pytest.raises(UserError, match='has no "position".*get_obs_rew_terminated_info'):
+        env.step(np.zeros(2, np.float32))
+
+
 def test_wrong_settings_are_told():
     with pytest.raises(UserError) as raised:
         TrajectoryRewardSettings.of({"file": "", "chek_forward": 3, "max_stray": 0, "regain": 1, "min_steps": -1})

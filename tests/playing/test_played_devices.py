@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.playing import play
 
 
@@ -51,18 +55,24 @@ class Policy:
         return types.SimpleNamespace(action=np.array([0.1, 0.1 * self._steps], np.float32), state=())
 
 
-def played(monkeypatch: pytest.MonkeyPatch, number: int | None, episodes: int) -> Params:
-    params = Params()
+def played(
+    monkeypatch: pytest.MonkeyPatch,
+    number: int | None,
+    episodes: int,
+    device: DummyDevice | None = None,
+    video_dir: Path | None = None,
+) -> Params:
+    """Plays; a number and a device of one's own end it."""
+    params, ends_well = Params(), number is None and device is None
+    params.device = device or params.device
     monkeypatch.setattr(play, "_load_policy", lambda path: Policy(number))
     monkeypatch.setattr(play, "check_fit", lambda policy, env: None)
     monkeypatch.setattr(
         "tfagents_system.policies.parts_of_observation.parts_for", lambda observation, spec: observation
     )
     monkeypatch.setattr(play, "_apply_curriculum", lambda *args: {})
-    try:
-        play.play(params, Path("policy"), episodes, 0)
-    except KeyboardInterrupt:
-        assert number is not None
+    with contextlib.nullcontext() if ends_well else pytest.raises(KeyboardInterrupt):
+        play.play(params, Path("policy"), episodes, 0, video_dir)
     return params
 
 
@@ -72,10 +82,71 @@ def test_its_resets_know_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> N
     assert resets == [{"evaluation": True, "episode": 0}, {"evaluation": True, "episode": 1}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+class Signalled(DummyDevice):
+    """This process gets a signal while a method runs, and another one a moment later than those that count once."""
+
+    def __init__(self, method: str, first: int | None, second: int) -> None:
+        super().__init__(VirtualClock())
+        self._method, self._signals = method, (first, second)
+        self.is_interrupted = False
+
+    def _did(self, what: str, value: Any = None, secs: float = 0.0) -> None:
+        super()._did(what, value, secs)
+        if what == self._method:
+            first, second = self._signals
+            try:
+                if first is not None:
+                    os.kill(os.getpid(), first)
+                time.sleep(0.4)
+                os.kill(os.getpid(), second)
+                time.sleep(0.4)
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+                raise
+
+
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGHUP])
 def test_a_signal_ends_it_between_two_steps_and_the_device_waits(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    before = [signal.getsignal(each) for each in (*STOP_SIGNALS, signal.SIGHUP)]
     params = played(monkeypatch, number, 1)
     assert len(params.device.sent()) == 4, "the default action and those of three steps"
     assert params.device.log[-1][0] == "wait" and params.closed == 1
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(each) for each in (*STOP_SIGNALS, signal.SIGHUP)] == before
+
+
+def test_signals_while_the_device_is_told_to_wait_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")  # Which signals more than once.
+    device = Signalled("wait", signal.SIGTERM, signal.SIGUSR1)
+    params = played(monkeypatch, signal.SIGTERM, 1, device)
+    assert [what for what, _, _ in device.log].count("wait") == 1 and not device.is_interrupted
+    assert params.closed == 1
+
+
+def test_a_signal_while_it_is_closed_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Signalled("wait", None, signal.SIGTERM)
+    params = played(monkeypatch, None, 1, device)
+    assert params.closed == 1 and not device.is_interrupted
+
+
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "1"}])
+def test_a_second_signal_ends_a_reset_that_blocks(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    device = Signalled("reset", signal.SIGTERM, signal.SIGINT)
+    params = played(monkeypatch, None, 1, device)
+    assert [what for what, _, _ in device.log] == ["reset", "wait"] and device.is_interrupted
+    assert params.closed == 1
+
+
+def test_a_picture_is_finished_after_the_device_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    @contextlib.contextmanager
+    def recording(env: Any, path: Path) -> Iterator[Any]:
+        try:
+            yield lambda steps: None
+        finally:
+            device.log.append(("video", 0.0, None))
+
+    device = DummyDevice(VirtualClock())
+    monkeypatch.setattr(play.video, "recording", recording)
+    played(monkeypatch, signal.SIGTERM, 1, device, tmp_path)
+    assert [what for what, _, _ in device.log[-2:]] == ["wait", "video"]

@@ -117,6 +117,7 @@ class EnvProcess:
     render_mode = "rgb_array"
     real_time_layer: DeviceProcess | None = None
     _evaluation_episode: int | None = None
+    _unanswered: tuple[str, bool] | None = None  # A request that was interrupted, and whether its answer has content.
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -244,9 +245,14 @@ class EnvProcess:
         except OSError:
             self._raise_death("a call")
 
-    def _take_turn(self, what: str, timeout_secs: float) -> None:
+    def _take_turn(self, what: str, timeout_secs: float, has_content: bool = False) -> None:
         """Waits until the environment is done."""
-        if self._byte(what, timeout_secs) == wire.FAILED:
+        try:
+            answer = self._byte(what, timeout_secs)
+        except KeyboardInterrupt:
+            self._unanswered = what, has_content
+            raise
+        if answer == wire.FAILED:
             told, _ = self._content()
             if "findings" in told:
                 raise UserError(*told["findings"])
@@ -254,11 +260,17 @@ class EnvProcess:
 
     def _answer(self, what: str, timeout_secs: float) -> tuple[dict[str, Any], bytes]:
         """Waits for the answer to a call."""
-        self._take_turn(what, timeout_secs)
+        self._take_turn(what, timeout_secs, has_content=True)
         return self._content()
 
     def _call(self, name: str, secs: float, data: bytes = b"", **arguments: Any) -> tuple[dict[str, Any], bytes]:
         self._send(wire.CALL, {"call": name, **arguments}, data)
+        if self._unanswered is not None:
+            (what, has_content), self._unanswered = self._unanswered, None
+            with contextlib.suppress(EnvironmentProcessError, UserError):
+                self._take_turn(what, secs, has_content)
+                if has_content:
+                    self._content()
         return self._answer(f"{name}()", secs)
 
     def _content(self) -> tuple[dict[str, Any], bytes]:

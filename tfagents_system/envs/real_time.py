@@ -167,6 +167,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self._give_up_capture()
         # The time of a reset is no time step's, whoever has ended the episode before.
         self._is_running, self._captured, self._sent_at = False, None, None
+        self._is_waiting = False  # A reset that is interrupted may have moved it.
         options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
         self._evaluation_episode = None
         observation, info = self.interface.reset(seed=seed, options=options)

@@ -117,7 +117,16 @@ class TrajectoryReward:
         return reward, self.end != ""
 
     def step_of_info(self, info: Mapping[str, Any]) -> tuple[float, bool, dict[str, Any]]:
-        """Reward and end of a step whose info has the position; and the info with `end` and `is_success` of both."""
+        """Reward and end of a step whose info has the position; and the info with `end` and `is_success` of both.
+
+        Raises:
+          UserError: It has none.
+        """
+        if POSITION not in info:
+            raise UserError(
+                f'{KEY}: the info of a step has no "{POSITION}", the agent\'s coordinates in metres: add it, of a '
+                "device in the info of its get_obs_rew_terminated_info(), because a wrapper around it is not asked"
+            )
         reward, is_over = self.step(info[POSITION], has_finished=bool(info.get("is_success")))
         return reward, is_over, {**info, "end": self.end or info.get("end", ""), "is_success": self.end == FINISHED}
 
@@ -166,7 +175,7 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
       points, settings: See TrajectoryReward.
 
     Raises:
-      KeyError: In a step: the info has no position.
+      UserError: In a step: the info has no position.
     """
 
     def __init__(self, env: gymnasium.Env, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
@@ -204,7 +213,7 @@ class TrajectoryRewardInterface:
       points, settings: See TrajectoryReward.
 
     Raises:
-      KeyError: In a step: the info has no position.
+      UserError: In a step: the info has no position.
     """
 
     def __init__(self, interface: Any, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
@@ -228,7 +237,8 @@ class TrajectoryRewardInterface:
 def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) -> gymnasium.Env:
     """The environment with the reward that the JSON names under `trajectory_reward`; without that key, as it is.
 
-    In real time (RealTimeEnvironment, or rtgym's) its device gets that reward: see TrajectoryRewardInterface.
+    In real time (RealTimeEnvironment, or rtgym's) its device gets that reward: see TrajectoryRewardInterface. Another
+    environment that acts in real time is wrapped as all others are.
 
     Raises:
       UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
@@ -238,6 +248,8 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
         return env
     in_real_time = device_layer(gym_layers(env))
     device = getattr(in_real_time, "interface", None)
+    if not callable(getattr(device, "get_obs_rew_terminated_info", None)):
+        device = None  # What a user's own has under that name may be anything.
     try:
         settings = TrajectoryRewardSettings.of(env_config[KEY])
         points = _points_for(env if device is None else device, find_reward_file(settings.file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -9,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
 from tfagents_system.errors import EXIT_FAILED
@@ -37,6 +38,7 @@ class StopFlag:
     Args:
       signals: Signals that stop.
       insisting: Signals that count when they are repeated; None: all of them.
+      raises: One that counts when it is repeated raises KeyboardInterrupt, in the middle of whatever runs.
 
     A pipe instead of threading.Event: Event.set() in a signal handler can deadlock with the wait() that it interrupts.
 
@@ -50,8 +52,9 @@ class StopFlag:
         signals: Sequence[signal.Signals] = STOP_SIGNALS,
         *,
         insisting: Sequence[signal.Signals] | None = None,
+        raises: bool = False,
     ) -> None:
-        self._insisting = insisting
+        self._insisting, self._raises = insisting, raises
         self.signal_number: int | None = None
         self.count = 0
         self._counted_at = -math.inf
@@ -64,14 +67,14 @@ class StopFlag:
             signal.signal(number, self._handle)
 
     @classmethod
-    def of_supervisor(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
+    def of_supervisor(cls, environ: Mapping[str, str] = os.environ, *, raises: bool = False) -> StopFlag:
         """Set by every stop signal, and by a terminal that closes.
 
         SLURM signals a job's steps and its script, which passes it on: in a job only a person's second signal, a
         Ctrl-C, means haste.
         """
         insisting = [signal.SIGINT] if "SLURM_JOB_ID" in environ else None
-        return cls([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting)
+        return cls([*STOP_SIGNALS, signal.SIGHUP], insisting=insisting, raises=raises)
 
     @classmethod
     def of_role(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
@@ -108,7 +111,29 @@ class StopFlag:
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         del frame
+        counted = self.count
         self.set(signal_number)
+        if self._raises and self.count > max(1, counted):
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Frees its pipe; its signals must do something else by then."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+@contextlib.contextmanager
+def raising_when_insisted(environ: Mapping[str, str] = os.environ) -> Iterator[StopFlag]:
+    """Yields a supervisor's StopFlag that raises; afterwards signals do what they did before. For the main thread."""
+    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
+    stop = StopFlag.of_supervisor(environ, raises=True)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # Which was not installed by Python.
+                signal.signal(number, handler)
+        stop.close()
 
 
 def _pass_over(signal_number: int, frame: FrameType | None) -> None:

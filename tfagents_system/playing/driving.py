@@ -80,7 +80,8 @@ def record_reward(
     if findings:
         raise UserError(*findings)
     lap = []
-    with make_env(params, seed, render=False) as env, stopping_between_steps(env) as check_stop:
+    env = make_env(params, seed, render=False)
+    with stopping_between_steps(env) as check_stop:
         if policy is not None:
             check_fit(policy, env)
         steps = _watched(env, seed, params.horizon) if is_watched else _episode(env, _driver(chosen, env), env.reset())
@@ -131,7 +132,8 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
     _check_process()
     total, step = 0.0, None
     chosen = policy if policy is not None else params.expert_policy_ctor()
-    with make_env(params, seed, render=True) as env, stopping_between_steps(env) as check_stop:
+    env = make_env(params, seed, render=True)
+    with stopping_between_steps(env) as check_stop:
         if policy is not None:
             check_fit(policy, env)
         frames: dict[str, collections.deque[np.ndarray]] = {}

@@ -6,12 +6,12 @@ TensorFlow is imported when an environment is built.
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.signals import raising_when_insisted
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -50,30 +50,34 @@ def _made(make: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def stopping_between_steps(env: Any) -> Iterator[Callable[[], None]]:
-    """While a device is driven, Ctrl-C and SIGTERM let it finish what it does, so that it can be told to wait.
+    """Closes an environment at the end. A device finishes what it does first, whatever stops the program.
 
     Yields:
-      What is called between two steps. It raises KeyboardInterrupt where such a signal has come; the environment is
-      to be closed then. Without a device, or in another thread than the main one, signals do what they did before.
+      What is called between two steps. Where a signal has come that stops programs, it lets the device wait and raises
+      KeyboardInterrupt. A second signal raises it at once, in whatever blocks; in a SLURM job only Ctrl-C does.
+      Without a device, or in another thread than the main one, signals do what they did before.
+
+    Raises:
+      KeyboardInterrupt: At the end, where a signal has come since the last step.
     """
     if env.device is None or threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        with env:
+            yield lambda: None
         return
-    received = list[int]()
 
     def check() -> None:
-        if received:
+        if stop.is_set():
+            env.device.wait()
             raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield check
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with raising_when_insisted() as stop, env:
+        try:
+            yield check
+        except KeyboardInterrupt:
+            env.device.wait()
+            raise
+    if stop.is_set():
+        raise KeyboardInterrupt
 
 
 def check_fit(policy: Any, env: Any) -> None:

@@ -64,10 +64,8 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
 
     recorded = load_episode(path, SETTING)
     seed = recorded.seed or 0
-    with (
-        make_replay_env(params, seed, recorded.env_id, render=video_dir is not None) as env,
-        stopping_between_steps(env) as check_stop,
-    ):
+    env = make_replay_env(params, seed, recorded.env_id, render=video_dir is not None)
+    with stopping_between_steps(env) as check_stop:
         actions = list(_actions(recorded, env, path))
         for name, value in recorded.curriculum.items():
             env.set_state({name: value})
