@@ -489,3 +489,27 @@ def test_a_finished_run_takes_edits_only_where_it_goes_on_with_them(
     done = start("--take_edits", "--set", "num_iter=4")
     assert done.code == 0 and "are not taken" not in done.told
     assert edits_taken(paths) == 1 and loaded_mass(paths)[0] == "2"
+
+
+@pytest.mark.parametrize(
+    ("why", "goes_on"),
+    [("the evaluation at 40 steps had eval_return of at least 5 (stop_when)", True), ("max_hours=1 is reached", False)],
+)
+def test_a_run_that_its_evaluations_ended_goes_on_with_edited_files(
+    environ: dict[str, str], start: Starter, project: Path, why: str, goes_on: bool
+) -> None:
+    """They count no more; hours and steps are used up whatever the files are."""
+    ends = ("--set", "max_hours=1", "--set", 'stop_when={"eval_return": 5}')
+    assert start(*ends).code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    ended_for = json.loads(paths.run_json.read_text())["ends_for"]
+    trainer = {"state": "done", "num_iter": 3, "train_step": 5, "ended_early": why, "ended_for": ended_for}
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
+    assert run_directory.is_finished(paths)
+    assert "is finished" in start("--take_edits", *ends).told, "the same files"
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits", *ends)
+    assert done.code == 0 and ("is finished" not in done.told) == goes_on and edits_taken(paths) == goes_on, done.told
+    assert run_directory.is_finished(paths) == (not goes_on)
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {**trainer, "ended_edits": 1}}}))
+    assert run_directory.is_finished(paths), "once it has ended so with these, too"

@@ -65,7 +65,7 @@ from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.early_end import depends_on_files, settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import read_variables
 
@@ -240,6 +240,9 @@ def _takes_in_vain(paths: RunPaths, preparation: Preparation, ends_for: str) -> 
     if not run_directory.has_ended_with(paths, preparation.inspection.num_iter, ends_for):
         return False
     if not run_inputs.are_same(paths, preparation.files()):
+        why = run_directory.why_early(paths)
+        if why is not None and depends_on_files(why):
+            return False
         print("note: the edited files are not taken: nothing would be trained or evaluated with them")
     return True
 
