@@ -32,6 +32,29 @@ _TRIES, _TRY_AGAIN_SECS = 10, 0.01
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
+class _Signs:
+    """Signs of life of another host, whose clock may be ahead.
+
+    A sign from the future says nothing of how old it is; it is an old one if no newer one has come from the same source
+    while this object has looked. Until then that is in doubt, unless it is so little ahead that clocks may just differ.
+    """
+
+    def __init__(self, stale_secs: float) -> None:
+        self._stale_secs = stale_secs
+        self._ahead: dict[str, tuple[float, float]] = {}  # By source: a sign from the future, since when it is that.
+
+    def are_recent(self, source: str, newest: float, in_doubt: bool) -> bool:
+        """Whether the newest one of a source, in Unix seconds, is recent; `in_doubt` where that is in doubt."""
+        ahead_secs = newest - time.time()
+        if ahead_secs <= 0.0:
+            return -ahead_secs < self._stale_secs
+        before, since = self._ahead.get(source, (newest, time.monotonic()))
+        self._ahead[source] = (newest, since if before == newest else time.monotonic())
+        if before == newest and time.monotonic() - since >= self._stale_secs:
+            return False
+        return in_doubt or before != newest or ahead_secs < self._stale_secs
+
+
 class RunLock:
     """Holds one run directory for this process, from `acquire` to `release` or the process's end.
 
@@ -54,7 +77,7 @@ class RunLock:
         self.token = uuid.uuid4().hex
         self._stale_secs = stale_secs(paths.exp_dir)  # Of other hosts, whose heartbeats come over the network.
         self._fd: int | None = None
-        self._ahead: dict[str, tuple[float, float]] = {}  # By source: a sign from the future, since when it is that.
+        self._signs = _Signs(self._stale_secs)
 
     @classmethod
     def inherited(cls, paths: RunPaths) -> RunLock | None:
@@ -237,7 +260,7 @@ class RunLock:
         """Whether the file's owner is on another host and was heard of lately, whatever flock says.
 
         Args:
-          in_doubt: The answer where only more looks by this object would tell, see `_is_recent`.
+          in_doubt: The answer where only more looks by this object would tell, see `_Signs`.
         """
         owner = Holder.read(self._path)
         if owner.host in (None, self._host):
@@ -251,23 +274,7 @@ class RunLock:
         signs["run"] = run.get("updated_at", 0.0)
         with contextlib.suppress(OSError):
             signs["lock"] = self._path.stat().st_mtime
-        return any([self._is_recent(source, sign, in_doubt) for source, sign in signs.items()])
-
-    def _is_recent(self, source: str, sign: float, in_doubt: bool) -> bool:
-        """Whether a sign of life, in Unix seconds, is one of a host that is alive.
-
-        The clock of a host may be ahead. A sign from the future says nothing of how old it is; it is an old one if no
-        newer one has come from the same source while this object has looked. Until then that is in doubt, unless it
-        is so little ahead that clocks may just differ.
-        """
-        ahead_secs = sign - time.time()
-        if ahead_secs <= 0.0:
-            return -ahead_secs < self._stale_secs
-        before, since = self._ahead.get(source, (sign, time.monotonic()))
-        self._ahead[source] = (sign, since if before == sign else time.monotonic())
-        if before == sign and time.monotonic() - since >= self._stale_secs:
-            return False
-        return in_doubt or before != sign or ahead_secs < self._stale_secs
+        return any([self._signs.are_recent(source, sign, in_doubt) for source, sign in signs.items()])
 
     def _own(self) -> Holder:
         return Holder.this_process(self._host, self._environ, self.token)
