@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -107,6 +111,64 @@ def test_minari_reads_what_was_exported_and_back(
     assert data_set.action_space.low.tolist() == [-2] and data_set.observation_space.shape == (3,)
     for number, source in enumerate(("minari:us/pendulum-v0", str(tmp_path / "sets/us/pendulum-v0"))):
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
+
+
+def test_another_run_is_imported_with_what_new_params_ask_for(tmp_path: Path, files: dict[str, str]) -> None:
+    """Returns with another discount, and potentials; SAC_REPLAY_FROM could not make them up."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "first", files)
+    assert_are_the_episodes(imported(str(tmp_path / "first"), tmp_path / "same", files)[0])
+    shaped = PARAMS.replace("discount = 0.5", "discount = 1.0").replace("    def env_ctor", SHAPED)
+    (tmp_path / "my_params.py").write_text(shaped)
+    stored, lines, notes = imported(str(tmp_path / "first"), tmp_path / "second", files)
+    assert "13 steps, 3 episodes (3 whole, 2 terminated)" in lines[0] and notes == []
+    for ours, theirs in zip(EPISODES, episodes_of(stored), strict=True):
+        assert theirs.returns is not None and theirs.potential is not None
+        np.testing.assert_array_equal(theirs.returns, np.cumsum(ours.rewards))
+        np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
+        np.testing.assert_array_equal(theirs.reward, ours.rewards)
+
+
+SHAPED = """
+    n_step = 2
+    mini_race_steps = 8
+    mini_race_oversampling = (4, 1)
+
+    def potential(self, observation):
+        return 10.0 * float(observation[1])
+
+    def env_ctor"""
+
+
+def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    source, out = str(tmp_path / "data.npz"), tmp_path / "imported"
+    run = RunPaths(tmp_path / "run")  # It has the specs: no environment is built.
+    run.exp_dir.mkdir()
+    shutil.copy(imported(source, tmp_path / "first", files)[0].folder / "specs.pbtxt", run.specs)
+    shutil.copy(files["params"], run.params)
+    shutil.copy(files["config"], run.config)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    place = kills = 0
+    while True:
+        place += 1
+        start = functools.partial(transfer.import_into, source, out, str(run.exp_dir), None, None, lambda text: None)
+        was_killed = killed_at(place, start)
+        if not was_killed:
+            break
+        kills += 1
+        if out.exists():
+            assert_are_the_episodes(StoredRing(out))
+            shutil.rmtree(out)
+        start()
+        assert_are_the_episodes(StoredRing(out))
+        assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+        shutil.rmtree(out)
+    assert kills > 10
+    assert_are_the_episodes(StoredRing(out))
 
 
 @pytest.mark.parametrize("suffix", columns.SUFFIXES)
@@ -230,6 +292,51 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match=message):
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
+
+
+TWO_PARTS = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Parts(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "arm": gymnasium.spaces.Box(-1, 1, (3,)),
+            "camera": gymnasium.spaces.Box(0, 255, (4, 4, 1), np.uint8),
+            "place": gymnasium.spaces.Box(-1, 1, (2,)),
+        }
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}, {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Parts()
+"""
+
+
+def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "my_params.py").write_text(TWO_PARTS)
+    other = {
+        "": {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))},
+        "next_": {"next_observations/arm": np.zeros((5, 4)), "next_observations/camera": np.zeros((5, 4, 4, 1))},
+    }
+    ends = {"rewards": np.full(5, np.nan), "terminations": np.arange(5) == 4}
+    np.savez(tmp_path / "other.npz", **other[""], **other["next_"], **ends, actions=np.zeros((5, 3)))
+    with pytest.raises(UserError) as error:
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
+    assert list(error.value.findings) == [
+        "episode 0: observation/arm has the shape [6, 4], this needs [6, 3]",
+        "episode 0: observation/camera is float64, this needs uint8",
+        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is observation/place",
+        "episode 0: action has the shape [5, 3], this needs [5, 2]",
+        "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
+    ]
 
 
 def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:

@@ -77,7 +77,7 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
         (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain")
         column = OPTIONAL_COLUMNS[name].name
         assert f"does not fit: {column}: here float32 [], there none. These are computed" in told
-        assert "export" in told and "SAC_REPLAY_FROM" in told
+        assert "experience import` this run's directory with the new params" in told and "SAC_REPLAY_FROM" in told
     (told,) = layout_findings(
         dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain"
     )

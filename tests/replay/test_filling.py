@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 import types
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams
+from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import filling, server
@@ -104,6 +107,24 @@ def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeyp
         fill_run(run, source)
     assert new_ring(run).ring_steps == 10
     assert fill_run(run, source).ring_steps == 20
+
+
+def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    monkeypatch.setattr(filling.logging, "info", lambda *args: None)
+    expected, place = content(fill_run(run, source)), 0
+    while True:
+        shutil.rmtree(run)
+        place += 1
+        if not killed_at(place, lambda: fill_run(run, source), (Ring, "take_over")):
+            break
+        assert content(fill_run(run, source)) == expected and new_ring(run).verify() == 0, place
+    assert place > 20 and content(new_ring(run)) == expected
 
 
 def test_a_power_cut_before_the_first_checkpoint_fills_again(tmp_path: Path) -> None:

@@ -8,8 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def killed_at(place: int, start: Callable[[], Any]) -> bool:
-    """Runs a start in a process that is killed before its place-th change on the disk; False: it came to its end."""
+def killed_at(place: int, start: Callable[[], Any], *more: tuple[Any, str]) -> bool:
+    """Runs a start in a process that is killed before its place-th change on the disk; False: it came to its end.
+
+    Args:
+      place: From 1.
+      start: What is run.
+      more: Functions that are counted, too: of what, and their names.
+    """
     pid = os.fork()
     if pid == 0:
         changes = 0
@@ -24,7 +30,8 @@ def killed_at(place: int, start: Callable[[], Any]) -> bool:
 
             return call
 
-        for module, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (shutil, "rmtree"), (os, "fdatasync")):
+        changes_of = ((os, "replace"), (os, "unlink"), (os, "rename"), (shutil, "rmtree"), (os, "fdatasync"))
+        for module, name in (*changes_of, *more):
             setattr(module, name, counted(getattr(module, name)))
         os.posix_fallocate = counted(os.posix_fallocate)
         try:

@@ -19,6 +19,7 @@ from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
+from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import reset_in_words, server_findings
@@ -108,6 +109,9 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
+        if starts and self._paths is not None and self._paths.prior_data.exists():
+            # What experts bring until then is copied by the checks.
+            wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])

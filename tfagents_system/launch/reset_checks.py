@@ -142,9 +142,9 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
     remedy = "Restore what it was, or begin another run (SAC_EXP_NAME)"
     if {line.partition(":")[0] for line in lines} <= computed:
         remedy = (
-            "These are computed while an episode is collected, so restore what it was (normalize_rewards, potential), "
-            "or begin another run with its whole episodes: `python -m tfagents_system.experience export` this one to a "
-            "file, `import` that with the new params, and name the folder in SAC_REPLAY_FROM"
+            "These are computed while an episode is collected: restore what it was (normalize_rewards, potential), or "
+            "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's "
+            "directory with the new params, and name the folder in SAC_REPLAY_FROM"
         )
     return [f"the experience in {folder} does not fit: {'; '.join(lines)}. {remedy}"]
 
