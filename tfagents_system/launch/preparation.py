@@ -268,8 +268,11 @@ class Preparation:
             check.errors.append(fault)
             return
         used = self._used_by_this_start()
-        can_begin = experience_folders.why_not_moved if self.edits == FRESH else experience_folders.fault_of
-        if (fault := can_begin(self._paths, used)) is not None:
+        if self.edits == FRESH:
+            fault = experience_folders.why_not_moved(self._paths, used)
+        else:
+            fault = experience_folders.fault_of(self._paths, used)
+        if fault is not None:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
