@@ -19,6 +19,8 @@ import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
 from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import TERMS
+from tfagents_system.launch import prepare
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
@@ -411,7 +413,7 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     ("option", "at", "words"),
     [
         ("--take_edits", "in the installation", "the run has the edited files now: go on without --take_edits"),
-        ("--reset_training", "after it", "the reset is done: go on without --reset_training"),
+        ("--reset_training", "after it", "the reset is done: go on without RESET_TRAINING"),
         ("--keep", "after it", ""),
     ],
 )
@@ -430,10 +432,19 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
         f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
         "prepare.main()\n"
     )
-    given = {**environ, "SAC_FORK_ROLES": "0"}
+    given = {**environ, "SAC_FORK_ROLES": "0", TERMS: '{"--reset_training": "RESET_TRAINING"}'}
     ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
     told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+
+
+def test_an_edit_that_is_taken_in_the_place_of_one_that_was_undone_is_told(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    before = {"edits": [{"time": "1", "train_step": 5, "before": None}]}
+    write_json(paths.run_json, {"edits": [{"time": "2", "train_step": 5, "before": "before_edits_1"}]})
+    assert prepare._done_once(paths, before) == ["the run has the edited files now: go on without --take_edits"]
+    write_json(paths.run_json, before)
+    assert prepare._done_once(paths, before) == []
 
 
 def test_edits_are_taken_while_a_process_has_a_file_of_the_old_ones_open(
