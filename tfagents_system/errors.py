@@ -18,6 +18,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_HOPELESS = 3  # Of a role: it failed, and another start would fail in the same way.
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command resumes.
+EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
 EXIT_RENEW = 76  # From a role to its supervisor: it has grown too large, or lost its slot, and begins anew.
 
 _REMEDIES = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_with
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_DONE
 
 

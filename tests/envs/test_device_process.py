@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -84,6 +86,19 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
             env.evaluation_episode = number
             told.append(float(env.reset().observation["observation"][1]))
         assert told == [7.0, 1.0, 0.0], "resets tell of evaluations"
+
+
+def test_a_signal_to_all_processes_of_a_job_leaves_it_to_its_worker(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text(PARAMS)
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        env.reset()
+        assert isinstance(env.user_env, env_process.EnvProcess) and env.device is not None
+        os.kill(env.user_env.pid, signal.SIGTERM)
+        env.step(np.zeros(2, np.float32))
+        env.device.wait()
+        assert env.reset().observation["observation"][2] == 1.0, "it was told to wait"
 
 
 SLOW = """

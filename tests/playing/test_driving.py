@@ -1,6 +1,8 @@
 """`python -m tfagents_system.racing`: a recorded lap, what a check prints and draws, and what is refused."""
 
 import json
+import os
+import signal
 import time
 
 import imageio.v3 as imageio
@@ -183,6 +185,26 @@ def test_a_lap_that_somebody_else_drives_is_recorded_and_nothing_is_sent(tmp_pat
     short = load_params(path, {"horizon": 20})
     with pytest.raises(UserError, match=r"it ended after 20 steps \(horizon\)"):
         driving.record_reward(short, None, 0, out, True, is_watched=True)
+
+
+def test_ctrl_c_lets_the_device_wait_and_leaves_no_traceback(files, tmp_path, monkeypatch):
+    params, config = tmp_path / "params.py", tmp_path / "config.json"
+    params.write_text(WATCHED)
+    config.write_text(json.dumps({"horizon": 100}))
+    made = []
+    real = driving._watched
+
+    def watched(env, seed, horizon):
+        made.append(env.device.watched()[0])
+        for step in real(env, seed, horizon):
+            if step.step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield step
+
+    monkeypatch.setattr(driving, "_watched", watched)
+    flags = ["--params", str(params), "--config", str(config), "--out", str(tmp_path / "reward.npz")]
+    assert racing.main(["record_reward", *flags, "--watch"]) == 130
+    assert [what for what, _, _ in made[0].log] == ["reset", *["capture"] * 3, "wait"]
 
 
 def test_what_does_not_act_in_real_time_is_not_watched(files):

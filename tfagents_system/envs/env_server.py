@@ -129,6 +129,9 @@ class _Server:
         if self._device is not None:
             rtgym_steps.follow(self._device)
             leave_python_to_steps()
+            # SLURM signals all processes of a job: the worker is told, too, and lets it wait. Not SIG_IGN, which
+            # what it starts would inherit.
+            signal.signal(signal.SIGTERM, lambda number, frame: None)
         told = {
             "device": None if self._device is None else self._tell_device(),
             "action": action,
