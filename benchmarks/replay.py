@@ -359,6 +359,7 @@ def main() -> None:
     rates = draws_per_sec(sizes[0] if args.quick else 1_000_000, 1 if args.quick else 20)
     for name, values in rates.items():
         outcome.row(f"{name} of three steps, without the server", statistics.median(values), "minibatches/s")
+    outcome.ratio("mini-races: minibatches/s over 1,500", statistics.median(rates["mini-races"]) / 1500, 1.0)
     for name, target in (("mini-races", 0.6), ("draws with priorities", None), ("mini-races with priorities", 0.4)):
         of_rounds = [value / plain for value, plain in zip(rates[name], rates["plain draws"], strict=True)]
         outcome.ratio(f"{name} over plain draws", statistics.median(of_rounds), target)

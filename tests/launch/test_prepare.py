@@ -23,7 +23,7 @@ from tfagents_system.launch import prepare
 from tfagents_system.launch.early_answers import is_done_already
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
-from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
+from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, TAKE, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
@@ -254,6 +254,19 @@ def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: P
     with pytest.raises(UserError, match="--catch_up has no effect"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)
     assert not (paths.exp_dir / "before_reset_1").exists()
+
+
+def test_edited_bounds_of_actions_are_refused_where_a_run_has_experience(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """They would make others of the actions that are stored, whose numbers stay."""
+    assert prepare.prepare(environ, None)
+    train(RunPaths(tmp_path / "run"))
+    own, was = 'gymnasium.make("Pendulum-v1")', (tmp_path / "params.py").read_text()
+    (tmp_path / "params.py").write_text(was.replace(own, f"gymnasium.wrappers.RescaleAction({own}, -1.0, 1.0)"))
+    for more in ({}, {"TFAGENTS_RESET": "agent"}):
+        with pytest.raises(UserError, match=r"action was \(1,\) in \[-2, 2\], is \(1,\) in \[-1, 1\], and not the"):
+            prepare.prepare({**environ, EDITS: TAKE, **more}, None)
 
 
 OWN_AGENT = """

@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,7 +74,15 @@ def optuna_study(folder: Path) -> optuna.Study:
 class Search:
     """Trials in runs that only write metrics."""
 
-    def __init__(self, study: optuna.Study, folder: Path, wanted: int, parallel: int = 1, secs: float = 0.0) -> None:
+    def __init__(
+        self,
+        study: optuna.Study,
+        folder: Path,
+        wanted: int,
+        parallel: int = 1,
+        secs: float = 0.0,
+        only: int | None = None,
+    ) -> None:
         self.folder, self.secs, self.said = folder, secs, list[str]()
         self.runner: TaskRunner | None = None
         self.values: dict[int, float] = {}
@@ -88,6 +97,7 @@ class Search:
             parallel=parallel,
             end=lambda task: self.runner.end(task) if self.runner is not None else None,
             say=self.said.append,
+            only=only,
         )
         self._places = [Place()] * parallel
 
@@ -286,6 +296,21 @@ def test_a_trial_whose_own_settings_are_refused_has_failed_as_soon_as_another_ru
     assert search.trials.unstarted == ""
 
 
+def test_a_trial_that_is_refused_again_has_failed_where_others_ran_elsewhere_meanwhile(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    """As tasks of an array, each of which knows its own run alone."""
+    for begin, states in (
+        (0, [TrialState.RUNNING]),
+        (1, [TrialState.RUNNING, TrialState.COMPLETE]),
+        (0, [TrialState.FAIL, TrialState.COMPLETE]),
+    ):
+        search = Search(optuna_study, folder, wanted=2, only=begin)
+        search.values = {0: REFUSED}
+        search.run()
+        assert [trial.state for trial in optuna_study.get_trials()] == states
+
+
 def test_trials_that_were_refused_come_last_and_one_that_has_run_never_fails_so(
     optuna_study: optuna.Study, folder: Path
 ) -> None:
@@ -326,6 +351,7 @@ def test_a_trial_that_was_killed_before_it_had_all_settings_gets_them(optuna_stu
         ("refused", EXIT_BAD_INPUT),
         ("full disk", EXIT_FAILED),
         ("refused starts", EXIT_FAILED),
+        ("stopped with a refused start", EXIT_RESUMABLE),
     ],
 )
 def test_how_a_study_ends(
@@ -340,18 +366,31 @@ def test_how_a_study_ends(
     if outcome != "full disk":
         full_disk.clear()
     search = Search(optuna_study, folder, wanted=2)
-    search.values = dict.fromkeys(range(9), REFUSED) if outcome == "refused starts" else {}
+    search.values = dict.fromkeys(range(9), REFUSED) if "refused start" in outcome else {}
     plan = SimpleNamespace(add=search.add, places=[Place()])
     args = SimpleNamespace(pruner="none", parallel=1, trials=2)
     if outcome == "refused":
         monkeypatch.setattr(plan, "add", lambda number, settings: plan.refuse())
         plan.refuse = lambda: (_ for _ in ()).throw(UserError("refused"))
+    if outcome == "stopped with a refused start":
+        monkeypatch.setattr(Trials, "look", _interrupted(Trials.look))
     if outcome == "one is left":
         monkeypatch.setattr(Trials, "look", _leaving(Trials.look))
     with pytest.raises(SystemExit) as ended:
         exit_with(lambda: studies._search(args, plan, SPACE, folder))  # type: ignore[arg-type]
     assert ended.value.code == code
-    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome in ("full disk", "refused starts"))
+    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk" or "refused start" in outcome)
+
+
+def _interrupted(look: Callable[..., None]) -> Callable[..., None]:
+    """As if Ctrl-C came when the first start has been refused."""
+
+    def stopped(trials: Trials, is_stopped: bool = False) -> None:
+        look(trials, is_stopped)
+        if trials._refused and not is_stopped:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return stopped
 
 
 def _leaving(look: Callable[..., None]) -> Callable[..., None]:

@@ -104,7 +104,7 @@ class Conversion:
             ends=True,
             returns=self._returns(reward) if self.layout.returns else None,
             explored=explored.astype(bool).astype(np.uint8) if self.layout.explored else None,
-            potential=self._potentials(observation, what) if self.layout.potential else None,
+            potential=self.potentials(observation, what) if self.layout.potential else None,
         )
 
     def to_named(self, episode: StoredEpisode) -> NamedEpisode:
@@ -121,7 +121,12 @@ class Conversion:
             episode.explored,
         )
 
-    def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
+    def potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
+        """Those of the leaves of observations, `[n, ...]` each: `[n]` float32.
+
+        Raises:
+          UserError: The params' potential raises, or is not finite; `what` names where.
+        """
         assert self._potential is not None, "the layout has potentials"
         try:
             found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]

@@ -252,7 +252,7 @@ class Inspector:
         """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
         if "server" in self._values or not run_directory.has_begun(self._run):
             return
-        from tfagents_system.launch import reset_checks
+        from tfagents_system.launch import reset_checks, stored_meaning
 
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
@@ -261,6 +261,8 @@ class Inspector:
         if not findings and not self.found.checks[PARAMS].errors:
             reset_checks.size_changes(params, trial.layout, folders.values(), check)
         check.errors += findings
+        if not self.found.checks[PARAMS].errors:
+            stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run, trial.agent)
 

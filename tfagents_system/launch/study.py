@@ -194,9 +194,17 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
     if trials.refusal is not None:
         raise trials.refusal
     if trials.unstarted:
-        print(f"error: {trials.unstarted}; the same command goes on with that trial", file=sys.stderr, flush=True)
+        print(
+            f"error: {trials.unstarted}; the same command goes on with that trial. If its settings are the reason, a "
+            f"larger --trials than {args.trials} shows it: it has failed where a later one runs",
+            file=sys.stderr,
+            flush=True,
+        )
+    if stop.is_set() and (trials.left or code == EXIT_RESUMABLE):
+        return EXIT_RESUMABLE
+    if trials.unstarted:
         return EXIT_FAILED
-    if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):
+    if trials.left:
         return EXIT_RESUMABLE
     return EXIT_DONE if study_results.finished(study) else EXIT_FAILED
 

@@ -26,6 +26,7 @@ _JUDGED_SHARE = 0.25  # The last of a run, whose evaluations are its value.
 _FREE_SECS = 150.0
 _MOST_STEPS = 100
 _MOST_REFUSED = 3  # So many starts, and no run that has begun since: any further one would be refused, too.
+_RAN = (TrialState.COMPLETE, TrialState.PRUNED)
 _REFUSED = "refused_at"  # Of a trial whose start was refused: when it was first.
 
 
@@ -170,7 +171,7 @@ class Trials:
         self._locks: dict[int, TextIO] = {}
         self._pruned: set[int] = set()
         self._refused: dict[int, Task] = {}  # Trials whose start was refused: perhaps they go on with another start.
-        self._newest_begun = 0.0  # When the newest run was started whose start was not refused.
+        self._newest_begun = 0.0  # When the newest run was started here whose start was not refused.
         self._distributions = distributions_of(space)
 
     @property
@@ -218,15 +219,19 @@ class Trials:
             trial.set_user_attr(_REFUSED, time.time())
 
     def _judge_refused(self) -> None:
-        """Where another run has begun since, it was not the machine: trials that never ran have refused settings."""
+        """Where a later run has begun since, it was not the machine: trials that never ran have refused settings."""
+        if not self._refused:
+            return
+        known = self._study.get_trials(deepcopy=False)  # With those that other processes run, as tasks of an array.
+        ran = [trial.datetime_start for trial in known if trial.state in _RAN and trial.datetime_start]
+        newest = max(self._newest_begun, *(began.timestamp() for began in ran), 0.0)
         for number, task in list(self._refused.items()):
-            since = self._trials[number].user_attrs[_REFUSED]
-            if self._newest_begun > since and not task.paths.status_json.exists():
+            if newest > self._trials[number].user_attrs[_REFUSED] and not task.paths.status_json.exists():
                 del self._refused[number]
                 self._tell(task)
 
     def leave_refused(self) -> None:
-        """To be called at the end: trials go on with another start whose start was refused, and no run began since."""
+        """To be called at the end: trials whose start was refused go on with another start, unless a later one ran."""
         for number, task in self._refused.items():
             self.unstarted = self.unstarted or f"{task}: {task.reason}"
             self._leave(number)
