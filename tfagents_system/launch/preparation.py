@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -109,7 +110,9 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
-        if starts and self._paths is not None and self._paths.prior_data.exists():
+        if (
+            starts and self._paths is not None and os.path.exists(self._paths.prior_data)
+        ):  # False where it is out of reach.
             # What experts bring until then is copied by the checks.
             wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
