@@ -71,7 +71,9 @@ def played(
         "tfagents_system.policies.parts_of_observation.parts_for", lambda observation, spec: observation
     )
     monkeypatch.setattr(play, "_apply_curriculum", lambda *args: {})
-    with contextlib.nullcontext() if ends_well else pytest.raises(KeyboardInterrupt):
+    end: contextlib.AbstractContextManager[Any]
+    end = contextlib.nullcontext() if ends_well else pytest.raises(KeyboardInterrupt)
+    with end:
         play.play(params, Path("policy"), episodes, 0, video_dir)
     return params
 
