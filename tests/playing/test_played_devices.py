@@ -71,10 +71,11 @@ def played(
         "tfagents_system.policies.parts_of_observation.parts_for", lambda observation, spec: observation
     )
     monkeypatch.setattr(play, "_apply_curriculum", lambda *args: {})
-    end: contextlib.AbstractContextManager[Any]
-    end = contextlib.nullcontext() if ends_well else pytest.raises(KeyboardInterrupt)
-    with end:
+    if ends_well:
         play.play(params, Path("policy"), episodes, 0, video_dir)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            play.play(params, Path("policy"), episodes, 0, video_dir)
     return params
 
 
