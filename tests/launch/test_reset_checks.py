@@ -37,17 +37,17 @@ def layout(count: int | None = None, size: int = 1) -> Layout:
 @pytest.mark.parametrize("count", [None, 4])
 def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
     Ring.open(tmp_path, layout(count), 60, 24)
-    assert layout_findings(layout(count), tmp_path) == []
-    assert layout_findings(layout(count), tmp_path / "of a new run") == []
+    assert layout_findings(layout(count), tmp_path, 1) == []
+    assert layout_findings(layout(count), tmp_path / "of a new run", 1) == []
 
 
 def test_what_differs_is_told(tmp_path: Path) -> None:
     Ring.open(tmp_path / "box", layout(), 60, 24)
     Ring.open(tmp_path / "choices", layout(4), 60, 24)
-    (told,) = layout_findings(layout(size=2), tmp_path / "box")
-    assert "does not fit: action: here float32 [2], there float32 [1]. " in told and "(SAC_EXP_NAME)" in told
-    (told,) = layout_findings(layout(5), tmp_path / "choices")
-    assert "action: here int32 [], one of 5, there int32 [], one of 4" in told
+    (told,) = layout_findings(layout(size=2), tmp_path / "box", 1)
+    assert "does not fit: action: now float32 [2], before float32 [1]. " in told and "(SAC_EXP_NAME)" in told
+    (told,) = layout_findings(layout(5), tmp_path / "choices", 1)
+    assert "action: now int32 [], one of 5, before int32 [], one of 4" in told
 
 
 def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> None:
@@ -72,14 +72,19 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
     ):
         check = Check("experience")
         size_changes(params, now, [tmp_path / name], check)
-        assert layout_findings(now, tmp_path / name) == [] and (check.notes, check.errors) == (notes, [])
+        assert layout_findings(now, tmp_path / name, 2) == [] and (check.notes, check.errors) == (notes, [])
+        told = layout_findings(
+            now, tmp_path / name, 1
+        )  # Prior data and checkpoints of the same agent have its columns.
+        assert bool(told) == bool(notes) and all("let another agent begin with this" in text for text in told)
+    assert "; episode: now none, before int64 [2]. Restore" in layout_findings(with_(), tmp_path / "full", 1)[0]
     for name in ("returns", "potential"):
-        (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain")
+        (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain", 2)
         column = OPTIONAL_COLUMNS[name].name
-        assert f"does not fit: {column}: here float32 [], there none. These are computed" in told
+        assert f"does not fit: {column}: now float32 [], before none. These are computed" in told
         assert "experience import` this run's directory with the new params" in told and "SAC_REPLAY_FROM" in told
     (told,) = layout_findings(
-        dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain"
+        dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain", 2
     )
     assert "SAC_REPLAY_FROM" not in told and "action: " in told and "potential: " in told
 

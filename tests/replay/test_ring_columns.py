@@ -91,6 +91,14 @@ def test_what_can_not_be_made_up_is_refused(tmp_path: Path) -> None:
         RunFolders(tmp_path, layout=layout_with("potential"), epoch=2)
 
 
+def test_an_agent_that_goes_on_keeps_its_columns(tmp_path: Path) -> None:
+    old = layout_with("potential")
+    append(RunFolders(tmp_path, layout=old).ring, 3)
+    with pytest.raises(UserError, match="was made for"):
+        RunFolders(tmp_path)
+    assert RunFolders(tmp_path, layout=old).ring.verify() == 0
+
+
 @pytest.mark.parametrize("scratch", [None, "scratch"])
 def test_checkpoints_of_the_agent_before_are_gone_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scratch: str | None
@@ -163,3 +171,15 @@ def test_no_sample_of_longer_stacks_starts_where_frames_are_missing(
     np.testing.assert_array_equal(frames, np.maximum(steps[..., None] + np.arange(-2, 1), 0))
     assert ring.ring_steps == 8 + history and ring.verify() == 0 and ring.env_steps == 10
     assert RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring.ring_steps == ring.ring_steps
+
+
+def test_nor_where_the_ring_begins_within_an_episode(tmp_path: Path) -> None:
+    """As with SAC_REPLAY_FROM of a ring that was full: nothing was given up, so all of it is drawn."""
+    run = RunFolders(tmp_path, layout=IMAGES)
+    run.ring.take_over([image_segment(0, 5), image_segment(1, 10)])
+    assert run.ring.ring_steps == 10
+    ring = RunFolders(tmp_path, layout=IMAGES, epoch=2, history_rows=2).ring
+    drawn = draw_transitions(ring, np.random.default_rng(0), 20, 32, frame_stack=3)
+    steps = drawn.observation[0][..., 2].astype(int)
+    np.testing.assert_array_equal(drawn.observation[1].reshape(*steps.shape, 3), steps[..., None] + np.arange(-2, 1))
+    assert ring.ring_steps == 6 and ring.verify() == 0

@@ -130,17 +130,32 @@ def server_findings(environ: Mapping[str, str], values: Mapping[str, Any], paths
     ]
 
 
-def layout_findings(layout: Layout, folder: Path) -> list[str]:
+def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     """How a run's observations and actions differ from those of the experience in its ring, and what else it lacks.
 
-    What samples do not need any more is left out, and what can be made up is made up, see `replay.ring_columns`.
+    With another agent, what samples do not need any more is left out, and what can be made up is made up, see
+    `replay.ring_columns`. One that goes on may have prior data and checkpoints with the same columns.
+
+    Args:
+      layout: Of the experience from now on.
+      folder: Of the ring.
+      agent: Which of the run's agents learns from now on, from 1.
     """
     found = find_any_files(folder)
-    if found is None or not (lines := differences(layout, found.layout)):
+    if found is None:
+        return []
+    words = ("now", "before")
+    lines = differences(layout, found.layout, makes_do=found.is_of_agent_before(agent), words=words)
+    if not lines:
         return []
     computed = {OPTIONAL_COLUMNS[name].name for name in ("returns", "potential")}
     remedy = "Restore what it was, or begin another run (SAC_EXP_NAME)"
-    if {line.partition(":")[0] for line in lines} <= computed:
+    if not differences(layout, found.layout):
+        remedy = (
+            "Restore what it was (normalize_rewards, potential, hindsight_share, n_step, cut_at_exploration), or let "
+            f"another agent begin with this experience ({_OPTION})"
+        )
+    elif {line.partition(":")[0] for line in lines} <= computed:
         remedy = (
             "These are computed while an episode is collected: restore what it was (normalize_rewards, potential), or "
             "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's "

@@ -141,14 +141,19 @@ def _in_words(ring: Ring) -> str:
 
 
 def _refit(places: RingFolders, wanted: Wanted, epoch: int, history_rows: int, work: LongWork) -> None:
-    """Gives ring and copy another capacity and other columns where they have others, and ends what an earlier start has
-    begun. Samples of an agent that begins may need more frames: then none starts where they are missing.
+    """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun.
+
+    An agent that begins may need other columns, and more frames: then no sample starts where they are missing.
     """
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
     _give_up_stale(places)
     found = [files for files in map(find_any_files, folders) if files is not None]
-    rings = [files for files in found if not differences(wanted.layout, files.layout)]
+    rings = [
+        files
+        for files in found
+        if not differences(wanted.layout, files.layout, makes_do=files.is_of_agent_before(epoch))
+    ]
     if any(_lacks_frames(files, epoch, history_rows) for files in rings):
         wanted = dataclasses.replace(wanted, history_rows=history_rows)
     changed = [files for files in rings if _is_another(files, wanted)]

@@ -27,10 +27,11 @@ def extents(rows: RingRows, first: int, end: int) -> tuple[np.ndarray, np.ndarra
 def without_frames(rows: RingRows, first: int, end: int, history_rows: int) -> np.ndarray:
     """Numbers of rows at which samples start, and before which there are fewer than `history_rows` frames.
 
-    Those at the beginning of an episode are none of them. Other arguments are those of `extents`.
+    Those at the beginning of an episode are none of them, nor are those that are left out because rows before them were
+    given up (`frame_stacks.first_drawable`). Other arguments are those of `extents`.
     """
     begins, lasts = extents(rows, first, end)
-    is_cut = (rows.step_types(begins % rows.num_rows) != STEP_FIRST) & (begins > first)
+    is_cut = (rows.step_types(begins % rows.num_rows) != STEP_FIRST) & ((begins > first) | (first == 0))
     found = [np.empty(0, np.int64)]
     for back in range(history_rows):
         numbers = begins[is_cut & (begins + back < lasts)] + back

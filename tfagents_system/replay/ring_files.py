@@ -180,6 +180,11 @@ class RingFiles:
             return ring_header.newest_slot(ring_header.map_slots(self.header), self.fingerprint)
         return None
 
+    def is_of_agent_before(self, epoch: int) -> bool:
+        """Whether an agent before this one learned from the ring last, as of `Ring.begin_epoch`, or nobody knows."""
+        header = self.newest_header()
+        return header is None or int(header["epoch"]) < epoch
+
     def mend_header(self) -> bool:
         """Makes an empty header if there is no whole one; returns whether it did."""
         if self.newest_header() is not None:
