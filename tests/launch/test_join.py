@@ -388,14 +388,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def workers_in(
-    folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None, lock: RunLock | None = None
+    folder: Path,
+    stop: StopFlag,
+    program: str,
+    run: RunPaths | None = None,
+    lock: RunLock | None = None,
+    follows: bool = False,
 ) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
     plan = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
     )
-    target = Target("node7:8443", Path("/credentials"), None, run, follows=True)
+    target = Target("node7:8443", Path("/credentials"), None, run, follows)
     starter = RoleStarter(command_of(spec))
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
@@ -472,7 +477,7 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     threading.Timer(0.3, running.gateway_json.write_text, [json.dumps(address | {"started": 2})]).start()
     threading.Timer(2.0, running.gateway_json.write_text, [json.dumps(address | {"host": "node9"})]).start()
     began = time.monotonic()
-    assert workers_in(folder, stop, SAVES, running).run() == 75
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
     assert time.monotonic() - began > 1.5, "a gateway that was restarted is reached again"
     closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
     assert closing in capfd.readouterr().out
@@ -482,7 +487,7 @@ def test_a_run_that_has_gone_on_elsewhere_while_this_was_checked_ends_them(
     folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     running.gateway_json.write_text('{"host": "node9", "port": 8443, "started": 2}')
-    assert workers_in(folder, stop, SAVES, running).run() == 75
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
     assert "the run goes on at node9:8443" in capfd.readouterr().out
 
 
