@@ -73,10 +73,9 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
         check = Check("experience")
         size_changes(params, now, [tmp_path / name], check)
         assert layout_findings(now, tmp_path / name, 2) == [] and (check.notes, check.errors) == (notes, [])
-        told = layout_findings(
-            now, tmp_path / name, 1
-        )  # Prior data and checkpoints of the same agent have its columns.
-        assert bool(told) == bool(notes) and all("let another agent begin with this" in text for text in told)
+        # Prior data and checkpoints of the same agent have its columns.
+        refused = layout_findings(now, tmp_path / name, 1)
+        assert bool(refused) == bool(notes) and all("let another agent begin with this" in text for text in refused)
     assert "; episode: now none, before int64 [2]. Restore" in layout_findings(with_(), tmp_path / "full", 1)[0]
     for name in ("returns", "potential"):
         (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain", 2)
