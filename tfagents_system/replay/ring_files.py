@@ -206,7 +206,9 @@ class RingFiles:
         for fingerprint in set(self.earlier) - {own}:  # It may have its size for the second time.
             with contextlib.suppress(ring_header.DamagedHeaderError):
                 return ring_header.fitted(ring_header.parse(data, fingerprint), own, self.capacity_rows)
-        return ring_header.parse(data, own)
+        header = ring_header.parse(data, own)
+        # It may be from before its rows got other flags for longer stacks.
+        return ring_header.fitted(header, own, self.capacity_rows) if own in self.earlier else header
 
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.
