@@ -68,14 +68,16 @@ def tell(paths: RunPaths, state: str, **more: object) -> None:
 
 
 def test_on_its_own_machine_a_run_is_joined_without_its_gateway(running: RunPaths) -> None:
-    assert find_target(running, {}, HERE, is_certain=True) == Target("127.0.0.1:8123", None, None, running)
+    assert find_target(running, {}, HERE, is_certain=True) == Target(
+        "127.0.0.1:8123", None, None, running, follows=True
+    )
 
 
 def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:
     running.gateway_json.write_text('{"host": "node7", "port": 8443}')
     running.credentials.mkdir()
     target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
-    assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running)
+    assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
     assert target.environ()["SAC_SERVER"] == "node7:8443"
 
 
@@ -386,14 +388,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def workers_in(
-    folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None, lock: RunLock | None = None
+    folder: Path,
+    stop: StopFlag,
+    program: str,
+    run: RunPaths | None = None,
+    lock: RunLock | None = None,
+    follows: bool = False,
 ) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
     plan = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
     )
-    target = Target("node7:8443", Path("/credentials"), None, run)
+    target = Target("node7:8443", Path("/credentials"), None, run, follows)
     starter = RoleStarter(command_of(spec))
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
@@ -470,10 +477,18 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     threading.Timer(0.3, running.gateway_json.write_text, [json.dumps(address | {"started": 2})]).start()
     threading.Timer(2.0, running.gateway_json.write_text, [json.dumps(address | {"host": "node9"})]).start()
     began = time.monotonic()
-    assert workers_in(folder, stop, SAVES, running).run() == 75
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
     assert time.monotonic() - began > 1.5, "a gateway that was restarted is reached again"
     closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
     assert closing in capfd.readouterr().out
+
+
+def test_a_run_that_has_gone_on_elsewhere_while_this_was_checked_ends_them(
+    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running.gateway_json.write_text('{"host": "node9", "port": 8443, "started": 2}')
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
+    assert "the run goes on at node9:8443" in capfd.readouterr().out
 
 
 def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:

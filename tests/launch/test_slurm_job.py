@@ -322,7 +322,11 @@ def test_settings_go_to_the_run(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("code", "does", "last_words"),
-    [(0, "sleep 0.5; touch {over}", "sees the end"), (2, "sleep 0.5", "is told to leave")],
+    [
+        (0, "sleep 0.5; mkdir -p $exp_dir; touch $exp_dir/status.json {over}", "sees the end"),
+        (0, "sleep 0.5", "is told to leave"),  # It is finished already: nobody says that it is over.
+        (2, "sleep 0.5", "is told to leave"),
+    ],
 )
 def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words: str) -> None:
     over = job.folder / "over"

@@ -86,6 +86,11 @@ def test_two_keys_that_mean_something_together_are_told(data: TmrlData, begin: B
     one, other = findings(data, **shorter)
     assert one.startswith("RW_MAX_SAMPLES_PER_EPISODE is 400, and car began with 1000: set it back")
     assert other.startswith("ENV.RTGYM_CONFIG.ep_max_length is 400, and car began with 1000: set it back")
+    more = {"MAX_EPOCHS": 20_000, "ENV": {"RTGYM_CONFIG": {"ep_max_length": 400}, "SLEEP_TIME_AT_RESET": 9.0}}
+    assert [each.split()[0] for each in findings(data, **shorter | more)] == [
+        "RW_MAX_SAMPLES_PER_EPISODE",
+        "ENV.RTGYM_CONFIG.ep_max_length",
+    ], "the others have nothing to do with it"
     assert findings(data, "take", **shorter) == []
     assert findings(data, RW_MAX_SAMPLES_PER_EPISODE=2000) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,21 +66,77 @@ def test_even_what_comes_after_the_check_is_not_deleted(
     assert all(file.exists() for file in files)
 
 
+WRITTEN = {
+    "replay": ["header.bin", "layout.json"],
+    "checkpoints": ["checkpoint_0000000000", "checkpoint_0000000000_1.partial"],
+}
+
+
+def linked(paths: RunPaths, tmp_path: Path, name: str) -> Path:
+    """What a run has written behind a link, and a folder of others that leads in there."""
+    elsewhere, kept = tmp_path / "large_disk", tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    elsewhere.mkdir()
+    for written in WRITTEN[name]:
+        (elsewhere / written).symlink_to(kept)
+    (elsewhere / f".{WRITTEN[name][0]}.12.tmp").touch()
+    (paths.exp_dir / name).symlink_to(elsewhere)
+    return elsewhere
+
+
 @pytest.mark.parametrize("name", ["replay", "checkpoints"])
 def test_a_run_that_starts_over_empties_a_folder_that_is_a_link(
     environ: dict[str, str], project: Path, paths: RunPaths, tmp_path: Path, name: str
 ) -> None:
     """The link itself stays: somebody has put it there to have the files on another disk."""
     write(environ, folder=project)
-    elsewhere, kept = tmp_path / "large_disk", tmp_path / "kept.txt"
-    (elsewhere / "checkpoint_0000000000").mkdir(parents=True)
-    (elsewhere / "ring.bin").write_bytes(b"old")
-    kept.write_text("of others")
-    (elsewhere / "link").symlink_to(kept)
-    (paths.exp_dir / name).symlink_to(elsewhere)
+    elsewhere = linked(paths, tmp_path, name)
     (project / "models/robot.xml").write_text("<robot name='other'/>")
     write(environ, folder=project)
-    assert (paths.exp_dir / name).is_symlink() and list(elsewhere.iterdir()) == [] and kept.exists()
+    assert (paths.exp_dir / name).is_symlink() and list(elsewhere.iterdir()) == []
+    assert (tmp_path / "kept/file").exists()
+
+
+@pytest.mark.parametrize("name", ["replay", "checkpoints"])
+def test_nothing_is_deleted_where_a_link_leads_to_files_of_others(
+    project: Path, paths: RunPaths, tmp_path: Path, name: str, start: Starter
+) -> None:
+    assert start().code == 0
+    elsewhere = linked(paths, tmp_path, name)
+    (elsewhere / "thesis").mkdir()
+    paths.episodes.mkdir()
+    (paths.episodes / "return_1.npz").touch()
+    assert start().code == 0, "it goes on with what is there"
+    before = sorted(tmp_path.rglob("*"))
+    (project / "models/robot.xml").write_text("<robot name='other'/>")
+    refused = start()
+    assert refused.code == 2 and "starts over" not in refused.told and sorted(tmp_path.rglob("*")) == before
+    assert (
+        f"{paths.exp_dir / name} leads to {elsewhere}, where thesis is not of this run: a start over would delete all "
+        "that is there. Give the link a folder of its own, or choose another SAC_EXP_NAME"
+    ) in refused.told
+
+
+def test_fresh_is_refused_where_it_would_move_the_project_away(
+    environ: dict[str, str], project: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "policies").mkdir()
+    (project / "policies/mine").touch()
+    paths = RunPaths(project)
+    inside = f"{environ['SAC_PARAMS']} and {environ['SAC_CONFIG']}"
+    for options in (["--fresh"], ["--fresh", "--check"]):
+        refused = start(*options, SAC_EXP_DIR=str(project))
+        assert refused.code == 2 and (project / "params.py").exists()
+        assert (
+            f"SAC_EXP_DIR={project} has {inside} in it, so --fresh can't move it aside: choose another SAC_EXP_NAME "
+            "for a new run"
+        ) in refused.told
+    advice = start(SAC_EXP_DIR=str(project)).told
+    assert "copied in part or choose another SAC_EXP_NAME for a new run\n" in advice and "--fresh" not in advice
+    assert experience_folders.why_not_moved(paths, [project.parent]) is None
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == project)
+    assert "is a mount point, so --fresh" in str(experience_folders.why_not_moved(paths, []))
 
 
 def test_folders_out_of_reach_are_no_fault_of_theirs(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
 from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import TERMS
+from tfagents_system.launch import prepare
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
@@ -411,7 +413,7 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     ("option", "at", "words"),
     [
         ("--take_edits", "in the installation", "the run has the edited files now: go on without --take_edits"),
-        ("--reset_training", "after it", "the reset is done: go on without --reset_training"),
+        ("--reset_training", "after it", "the reset is done: go on without RESET_TRAINING"),
         ("--keep", "after it", ""),
     ],
 )
@@ -430,10 +432,19 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
         f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
         "prepare.main()\n"
     )
-    given = {**environ, "SAC_FORK_ROLES": "0"}
+    given = {**environ, "SAC_FORK_ROLES": "0", TERMS: '{"--reset_training": "RESET_TRAINING"}'}
     ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
     told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+
+
+def test_an_edit_that_is_taken_in_the_place_of_one_that_was_undone_is_told(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    before = {"edits": [{"time": "1", "train_step": 5, "before": None}]}
+    write_json(paths.run_json, {"edits": [{"time": "2", "train_step": 5, "before": "before_edits_1"}]})
+    assert prepare._done_once(paths, before) == ["the run has the edited files now: go on without --take_edits"]
+    write_json(paths.run_json, before)
+    assert prepare._done_once(paths, before) == []
 
 
 def test_edits_are_taken_while_a_process_has_a_file_of_the_old_ones_open(
@@ -489,3 +500,27 @@ def test_a_finished_run_takes_edits_only_where_it_goes_on_with_them(
     done = start("--take_edits", "--set", "num_iter=4")
     assert done.code == 0 and "are not taken" not in done.told
     assert edits_taken(paths) == 1 and loaded_mass(paths)[0] == "2"
+
+
+@pytest.mark.parametrize(
+    ("why", "goes_on"),
+    [("the evaluation at 40 steps had eval_return of at least 5 (stop_when)", True), ("max_hours=1 is reached", False)],
+)
+def test_a_run_that_its_evaluations_ended_goes_on_with_edited_files(
+    environ: dict[str, str], start: Starter, project: Path, why: str, goes_on: bool
+) -> None:
+    """They count no more; hours and steps are used up whatever the files are."""
+    ends = ("--set", "max_hours=1", "--set", 'stop_when={"eval_return": 5}')
+    assert start(*ends).code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    ended_for = json.loads(paths.run_json.read_text())["ends_for"]
+    trainer = {"state": "done", "num_iter": 3, "train_step": 5, "ended_early": why, "ended_for": ended_for}
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
+    assert run_directory.is_finished(paths)
+    assert "is finished" in start("--take_edits", *ends).told, "the same files"
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits", *ends)
+    assert done.code == 0 and ("is finished" not in done.told) == goes_on and edits_taken(paths) == goes_on, done.told
+    assert run_directory.is_finished(paths) == (not goes_on)
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {**trainer, "ended_edits": 1}}}))
+    assert run_directory.is_finished(paths), "once it has ended so with these, too"

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.errors import UserError
+from tfagents_system.run_files import agent_start, run_checkpoints
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -164,14 +166,27 @@ def test_one_that_cant_be_read_now_is_no_damaged_one(tmp_path, monkeypatch, numb
     newest = write(tmp_path, 20)
     with monkeypatch.context() as patched:
         refuse_to_open(patched, newest.folder / "agent.index", number)
-        with pytest.raises(OSError, match=r"\. Where that stays so, move this folder away") as raised:
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))) as raised:
             run_checkpoints.newest_complete(tmp_path)
         assert (raised.value.errno, raised.value.filename) == (number, str(newest.folder))
-        with pytest.raises(OSError, match="Where that stays so"):
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
             run_checkpoints.why_lost(tmp_path, None)
         run_checkpoints.prune(tmp_path, keep=1)
         assert names(tmp_path) == ["checkpoint_0000000010", "checkpoint_0000000020"]
     assert run_checkpoints.newest_complete(tmp_path) == newest
+
+
+def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_path, monkeypatch):
+    """An agent that begins with it leaves the other run as it is."""
+    paths = RunPaths(tmp_path)
+    newest = write(paths.trainer_checkpoints, 20)
+    told = f"{newest.folder} can't be read: {os.strerror(errno.EIO)}"
+    refuse_to_open(monkeypatch, newest.folder / "agent.index", errno.EIO)
+    assert run_checkpoints.why_not_to_go_on(paths, {}).startswith(f"{told}. Where that stays so, move this folder away")
+    for source in (tmp_path, newest.folder):
+        with pytest.raises(UserError) as raised:
+            agent_start.find_start(str(source))
+        assert raised.value.findings == (told,)
 
 
 def refuse_to_open(patched, path, number):

@@ -356,6 +356,30 @@ def test_a_host_whose_clock_is_ahead_is_alive_only_while_newer_signs_of_it_come(
         thread.join()
 
 
+def test_who_only_asks_is_not_held_up_by_a_clock_that_was_ahead(paths: RunPaths) -> None:
+    """A sweep, `--check` and trials ask once; the start that follows waits for newer signs."""
+    for secs_ahead, is_alive in ((5.0, True), (3600.0, False)):
+        write_owner(paths, age_secs=-secs_ahead)
+        write_run(paths, "running", age_secs=100.0)
+        assert (owner_of_run(paths) is not None) == is_alive, "clocks always differ a little"
+        assert RunLock(paths, {}, "node2").is_alive_elsewhere(), "whoever starts it waits"
+    write_run(paths, "running", age_secs=1.0)
+    assert owner_of_run(paths) is not None
+
+
+def test_a_stuck_sign_from_the_future_hides_no_other_one(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as of a worker that has ended since its host's clock was set right."""
+    monkeypatch.setattr(run_lock, "stale_secs", lambda folder: 1.0)
+    write_owner(paths, age_secs=-3600.0)
+    lock, began = RunLock(paths, {}, "node2"), time.monotonic()
+    while time.monotonic() - began < 1.5:
+        write_run(paths, "running")
+        assert lock.is_alive_elsewhere()
+        time.sleep(0.1)
+    write_run(paths, "running", age_secs=2.0)
+    assert not lock.is_alive_elsewhere()
+
+
 def test_a_start_that_only_imports_gives_signs_of_life(paths: RunPaths, no_flock: None) -> None:
     lock = start(paths, "node1")
     lock.acquire()

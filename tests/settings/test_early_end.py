@@ -261,6 +261,21 @@ def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None
         assert again.trainer._log.is_over() == is_over
 
 
+@pytest.mark.parametrize(
+    ("why", "goes_on"), [("the evaluation at 40 steps had ... (stop_when)", True), ("max_hours=2 is reached", False)]
+)
+def test_edited_files_let_a_run_go_on_that_its_evaluations_ended(
+    tmp_path: Path, now: list[float], why: str, goes_on: bool
+) -> None:
+    for edits, is_over in ((0, True), (1, not goes_on)):
+        (tmp_path / "run.json").write_text(json.dumps({"edits": [{"train_step": 5, "before": None}] * edits}))
+        again = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9})
+        ended = {"ended_early": why, "ended_for": again.trainer._log._early_end.settings}
+        vars(again.trainer._state).update(ended)
+        assert again.trainer._log.is_over() == is_over
+        assert again.trainer._state.ended_early == (why if is_over else None)
+
+
 def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: list[float]) -> None:
     told: list[Logged] = []
 

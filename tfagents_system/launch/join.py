@@ -76,8 +76,6 @@ class JoinRules:
         self._failures = RoleRestarts(supervisor)
         self._look_at = 0.0
         self._host = socket.gethostname()
-        # Not where the user says it, or behind a tunnel.
-        self._follows = target.run is not None and where_it_goes_on(target.run, target.server, self._host) is None
         self._why = ""  # Why the workers have left, if nothing has failed here.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
@@ -101,7 +99,7 @@ class JoinRules:
             state = state_of_run(self._target.run)
             if state in _OUTCOMES:
                 self._leave(_OUTCOMES[state], how_it_ended(state, self._target.run))
-            elif self._follows and is_up(self._target.run, 0.0):
+            elif self._target.follows and is_up(self._target.run, 0.0):
                 self._leave_for_another_place(self._target.run)
 
     def _leave_for_another_place(self, run: RunPaths) -> None:

@@ -47,12 +47,15 @@ class Target:
       credentials: For the gateway; None: the server is on this machine, and unencrypted.
       password_file: For the gateway, if it asks for a password.
       run: The run directory, if it can be seen from here.
+      follows: It has said where the server is, and may say another place once the run goes on there. Not where the
+        user has said it, or behind a tunnel.
     """
 
     server: str
     credentials: Path | None
     password_file: Path | None
     run: RunPaths | None
+    follows: bool = False
 
     def environ(self) -> dict[str, str]:
         """The variables of the workers."""
@@ -92,7 +95,7 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
             )
         server = _server_of(run, host)
         if peers.address_here(server) is not None:
-            return Target(server, None, None, run)
+            return Target(server, None, None, run, follows=True)
     is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
     if credentials is None and peers.address_here(server) is not None and not is_gateway:
         if run is None:
@@ -108,7 +111,7 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
             "tfagents_system.transport.remote.machines RUN add NAME), copy the folder that it names to this one, and "
             "give that with --credentials DIR"
         )
-    return Target(server, credentials, password_file, run)
+    return Target(server, credentials, password_file, run, follows=not environ.get("SAC_SERVER"))
 
 
 def _server_of(run: RunPaths, host: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -109,7 +110,9 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
-        if starts and self._paths is not None and self._paths.prior_data.exists():
+        if (
+            starts and self._paths is not None and os.path.exists(self._paths.prior_data)
+        ):  # False where it is out of reach.
             # What experts bring until then is copied by the checks.
             wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
@@ -267,7 +270,12 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
-        if self.edits != FRESH and (fault := experience_folders.fault_of(self._paths)) is not None:
+        used = self._used_by_this_start()
+        if self.edits == FRESH:
+            fault = experience_folders.why_not_moved(self._paths, used)
+        else:
+            fault = experience_folders.fault_of(self._paths, used)
+        if fault is not None:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
@@ -280,6 +288,11 @@ class Preparation:
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
+
+    def _used_by_this_start(self) -> list[Path]:
+        """Files that are read once the run directory was moved aside, and where this process works."""
+        given = [self._values.get("params"), self._values.get("config"), self._vars_file, Path.cwd()]
+        return [path for path in given if path is not None]
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.early_answers import is_done_already, tell_finished
 from tfagents_system.launch.edit_checks import look_at_array
@@ -65,7 +65,7 @@ from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.early_end import depends_on_files, settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import read_variables
 
@@ -155,7 +155,7 @@ def _closed_on_signals(preparation: Preparation, done_once: Callable[[], list[st
         preparation.close()
         with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
             after = "\n" if os.isatty(_STDERR) else ""  # `^C`, or a bar.
-            words = "; ".join(["nothing was started", *was_done, *done_once()])
+            words = in_callers_terms("; ".join(["nothing was started", *was_done, *done_once()]))
             os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: {words}\n".encode())
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -180,7 +180,8 @@ def _run_json(paths: RunPaths | None) -> Mapping[str, Any]:
 def _done_once(paths: RunPaths | None, before: Mapping[str, Any]) -> list[str]:
     """What a start has done for good since run.json said `before`, so that another one is not to ask for it again."""
     run = _run_json(paths)
-    edits, resets = (run.get(name, [])[len(before.get(name, [])) :] for name in ("edits", "resets"))
+    # A list may be as long as before: an edit that was undone is taken off.
+    edits, resets = ([each for each in run.get(k, []) if each not in before.get(k, [])] for k in ("edits", "resets"))
     taken = ["the run has the edited files now: go on without --take_edits"] * any(each["before"] for each in edits)
     return taken + ["the reset is done: go on without --reset_training"] * bool(resets)
 
@@ -240,6 +241,9 @@ def _takes_in_vain(paths: RunPaths, preparation: Preparation, ends_for: str) -> 
     if not run_directory.has_ended_with(paths, preparation.inspection.num_iter, ends_for):
         return False
     if not run_inputs.are_same(paths, preparation.files()):
+        why = run_directory.why_early(paths)
+        if why is not None and depends_on_files(why):
+            return False
         print("note: the edited files are not taken: nothing would be trained or evaluated with them")
     return True
 

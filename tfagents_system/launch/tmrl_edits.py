@@ -59,10 +59,21 @@ def refuse_changes(paths: RunPaths, loaded: Loaded, *, may_edit: bool) -> None:
     for path in changed:
         look(path, {**now, path: before[path]})
     if not findings:  # Each of several keys may have no effect while the others are as they are now.
-        for path in changed:
-            look(path, before)
+        together = _least(changed, before, now, loaded.has_game)
+        for path in together:
+            look(path, {**now, **{each: before[each] for each in together}})
     if findings:
         raise UserError(*findings)
+
+
+def _least(changed: Sequence[str], before: Given, now: Given, has_game: bool) -> list[str]:
+    """Those of the changed keys that must be set back for all to mean what they did."""
+    meant, needed = _meaning(before, has_game), list(changed)
+    for path in changed:
+        others = [each for each in needed if each != path]
+        if _meaning({**now, **{each: before[each] for each in others}}, has_game) == meant:
+            needed = others
+    return needed
 
 
 def _finding(paths: RunPaths, path: str, before: Any, now: Any, options: Sequence[str] = ()) -> str:

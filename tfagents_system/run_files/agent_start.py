@@ -167,4 +167,4 @@ def _checked(folder: Path) -> Path:
     except DamagedCheckpointError as error:
         raise UserError(f"{folder} is damaged ({error}): give another checkpoint") from None
     except OSError as error:
-        raise UserError(f"{folder} can't be read: {(error.strerror or '').partition('. ')[0]}") from None
+        raise UserError(f"{folder} can't be read: {error.strerror}") from None

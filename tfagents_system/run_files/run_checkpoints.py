@@ -196,8 +196,7 @@ def read(folder: Path) -> Checkpoint:
     except OSError as error:
         if error.errno in _ABSENT:
             raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
-        words = f"{error.strerror}. Where that stays so, move this folder away: the checkpoint before it is used then"
-        raise OSError(error.errno, words, str(folder)) from error
+        raise OSError(error.errno, error.strerror, str(folder)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
 
@@ -302,7 +301,10 @@ def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:
         newest = newest_complete(paths.trainer_checkpoints)
         return why_not_of(newest, signature) if newest is not None else why_lost(paths.trainer_checkpoints, paths.saved)
     except OSError as error:
-        return f"{error.filename} can't be read: {error.strerror}"
+        return (
+            f"{error.filename} can't be read: {error.strerror}. Where that stays so, move this folder away: the "
+            "checkpoint before it is used then"
+        )
 
 
 def _in_words(name: str) -> str:

@@ -26,12 +26,13 @@ from tfagents_system.run_files import (
     run_starts,
     task_edits,
 )
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
-from tfagents_system.settings.early_end import is_same_end
+from tfagents_system.settings.early_end import depends_on_files, is_same_end
 from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
@@ -354,7 +355,7 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
 def has_ended_with(
     paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether the trainer reported that it is done, with so many iterations, or early.
+    """Whether the trainer reported that it is done, with so many iterations, or early with the files that it has.
 
     Args:
       num_iter: None: with no number.
@@ -364,7 +365,8 @@ def has_ended_with(
     trainer = _trainer(paths)
     has_other_end = False
     if trainer.get("ended_early") and ends_for is not None:
-        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given or {})
+        has_edits = trainer.get("ended_edits", 0) != edits_taken(paths) and depends_on_files(trainer["ended_early"])
+        has_other_end = has_edits or not is_same_end(trainer.get("ended_for"), ends_for, given or {})
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

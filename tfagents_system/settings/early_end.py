@@ -44,6 +44,14 @@ def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any])
         return False
 
 
+def depends_on_files(why_early: str) -> bool:
+    """Whether a run that ended for this reason may go on with edited files: not where its hours or steps are used up.
+
+    `stop_when` looks at evaluations since edits were taken, and callbacks may be edited.
+    """
+    return not why_early.startswith(("max_hours=", "num_env_steps="))
+
+
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
     """The key by which evaluations compare: their return, or their success rate and, for equal ones, their return.
 

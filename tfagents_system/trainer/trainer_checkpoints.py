@@ -45,6 +45,7 @@ class TrainerState:
       earlier_stages: What was best in those before, as best.json has it.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
+      ended_edits: How often the run had taken edited files then.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
       network_resets, commanded_resets: How often networks were drawn anew, and by how many commands of these.
       policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
@@ -68,6 +69,7 @@ class TrainerState:
     best_edits: int = 0
     ended_early: str | None = None
     ended_for: str | None = None
+    ended_edits: int = 0
     matmul_precision: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
