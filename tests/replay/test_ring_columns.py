@@ -189,6 +189,20 @@ def test_what_is_left_of_the_oldest_segment_stays_where_only_stacks_have_changed
     assert ring.ring_steps == expected == 29 - 1 - 5 * 2 and ring.epoch == 2
 
 
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_a_checkpoint_that_a_damaged_header_goes_back_to_is_looked_at_as_well(
+    tmp_path: Path, scratch: str | None
+) -> None:
+    where = tmp_path / "run", tmp_path / scratch if scratch else None
+    run = RunFolders(*where, layout=IMAGES)
+    run.ring.extend([image_segment(0, 0), image_segment(1, 5)])
+    run.checkpoint(10)
+    header = run.ring.files.header
+    header.write_bytes(bytes(header.stat().st_size))
+    ring = RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring
+    assert (ring.ring_steps, ring.epoch, ring.env_steps, ring.verify()) == (8, 2, 10, 0)
+
+
 def test_nor_where_the_ring_begins_within_an_episode(tmp_path: Path) -> None:
     """As with SAC_REPLAY_FROM of a ring that was full: nothing was given up, so all of it is drawn."""
     run = RunFolders(tmp_path, layout=IMAGES)
