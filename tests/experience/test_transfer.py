@@ -21,6 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -508,6 +509,17 @@ def test_workers_whose_observations_are_alike_at_a_cut_keep_all_steps(
     own: list[list[float]] = [list(range(10)), [100.0 + step for step in range(10)]]
     mixed = [own[0][:5] + own[1][5:], own[1][:5] + own[0][5:]]
     assert rewards == (own if look_ahead or layout.episode else mixed)
+
+
+def test_what_a_ring_says_of_episodes_goes_through_replay_from(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path / "source", EPISODE, 200, 60)
+    first, second = (cut(10, (5,), 0, worker_id, EPISODE) for worker_id in (0, 1))
+    for segment in (next(first), next(second), next(second), next(first)):
+        assert ring.append(segment)
+    filled = Ring.open(tmp_path / "filled", EPISODE, 200, 60)
+    add_segments(filled, StoredRing(tmp_path / "source").segments(), tmp_path / "source", 1)
+    rewards = sorted(each.reward.tolist() for each in episodes_of(StoredRing(tmp_path / "filled")))
+    assert rewards == [list(range(10)), [100.0 + step for step in range(10)]]
 
 
 def test_a_segment_that_is_gone_parts_an_episode(tmp_path: Path) -> None:

@@ -173,6 +173,36 @@ def test_no_sample_of_longer_stacks_starts_where_frames_are_missing(
     assert RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring.ring_steps == ring.ring_steps
 
 
+def test_what_is_left_of_the_oldest_segment_stays_where_only_stacks_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut: the checkpoint of the agent before has a checksum of it as it was."""
+    run = RunFolders(tmp_path, layout=IMAGES, capacity=35)
+    run.ring.extend([image_segment(number, 5 * number) for number in range(7)])
+    run.checkpoint(10)
+    assert run.ring.held[0] % 6 == 1 and run.ring.ring_steps == 29
+    again = functools.partial(RunFolders, tmp_path, layout=IMAGES, capacity=35, epoch=2, history_rows=2)
+    expected = again().ring.ring_steps
+    (tmp_path / "another_boot_id").write_text("other\n")
+    monkeypatch.setattr(recovery, "_BOOT_ID", tmp_path / "another_boot_id")
+    ring = again().ring
+    assert ring.ring_steps == expected == 29 - 1 - 5 * 2 and ring.epoch == 2
+
+
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_a_checkpoint_that_a_damaged_header_goes_back_to_is_looked_at_as_well(
+    tmp_path: Path, scratch: str | None
+) -> None:
+    where = tmp_path / "run", tmp_path / scratch if scratch else None
+    run = RunFolders(*where, layout=IMAGES)
+    run.ring.extend([image_segment(0, 0), image_segment(1, 5)])
+    run.checkpoint(10)
+    header = run.ring.files.header
+    header.write_bytes(bytes(header.stat().st_size))
+    ring = RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring
+    assert (ring.ring_steps, ring.epoch, ring.env_steps, ring.verify()) == (8, 2, 10, 0)
+
+
 def test_nor_where_the_ring_begins_within_an_episode(tmp_path: Path) -> None:
     """As with SAC_REPLAY_FROM of a ring that was full: nothing was given up, so all of it is drawn."""
     run = RunFolders(tmp_path, layout=IMAGES)

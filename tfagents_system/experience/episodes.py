@@ -52,9 +52,10 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
     mixed; each step is in one of them.
     """
-    numbered, alike = _Numbered(), _Alike()
+    numbered, alike, lone = _Numbered(), _Alike(), stored.lone_episodes()
     for segment in stored.segments():
-        parts: _Numbered | _Alike = numbered if segment.episode is not None and segment.episode[0, 0] >= 0 else alike
+        number = None if segment.episode is None else int(segment.episode[0, 0])
+        parts: _Numbered | _Alike = alike if number is None or number in lone else numbered
         part = parts.continued(segment)
         if segment.ends_episode:
             yield part
@@ -65,7 +66,7 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
 
 
 class _Numbered:
-    """Parts of episodes whose numbers are those of the run's own workers."""
+    """Parts of episodes whose numbers say what belongs together."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], tuple[StoredEpisode, int]] = {}  # With the place of its last observation.

@@ -34,7 +34,7 @@ from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLD
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
 from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
-from tfagents_system.run_files.resets import AGENT, agents_before
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
@@ -257,10 +257,8 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        agent = 1 + agents_before(self._run) + (self._environ.get(RESET) == AGENT)
-        findings = [
-            text for folder in folders.values() for text in reset_checks.layout_findings(trial.layout, folder, agent)
-        ]
+        agent = reset_checks.agent_number(self._environ, self._run)
+        findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
         if not findings and not self.found.checks[PARAMS].errors:
             reset_checks.size_changes(params, trial.layout, folders.values(), check)
         check.errors += findings

@@ -12,7 +12,7 @@ from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
-from tfagents_system.replay.ring_files import RingFiles, find_any_files
+from tfagents_system.replay.ring_files import RingFiles, find_any_files, is_of_agent_before
 from tfagents_system.replay.ring_resize import Wanted
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.replay.stored_ring import differences
@@ -130,6 +130,11 @@ def server_findings(environ: Mapping[str, str], values: Mapping[str, Any], paths
     ]
 
 
+def agent_number(environ: Mapping[str, str], paths: RunPaths) -> int:
+    """Which of the run's agents learns from this start on, from 1."""
+    return 1 + agents_before(paths) + (environ.get(RESET) == AGENT)
+
+
 def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     """How a run's observations and actions differ from those of the experience in its ring, and what else it lacks.
 
@@ -145,7 +150,7 @@ def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     if found is None:
         return []
     words = ("now", "before")
-    lines = differences(layout, found.layout, makes_do=found.is_of_agent_before(agent), words=words)
+    lines = differences(layout, found.layout, makes_do=is_of_agent_before(found, agent), words=words)
     if not lines:
         return []
     computed = {OPTIONAL_COLUMNS[name].name for name in ("returns", "potential")}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfagents_system.replay.ring_files import RingFiles, is_of_agent_before
 from tfagents_system.replay.ring_rows import STEP_FIRST, RingRows
 from tfagents_system.transport.layout import Column
 
@@ -37,6 +38,21 @@ def without_frames(rows: RingRows, first: int, end: int, history_rows: int) -> n
         numbers = begins[is_cut & (begins + back < lasts)] + back
         found.append(numbers[rows.is_start(numbers % rows.num_rows)])
     return np.concatenate(found)
+
+
+def lacks_frames(files: RingFiles, agent: int, history_rows: int) -> bool:
+    """Whether a ring of an agent before has samples that start where frames before them are missing.
+
+    Args:
+      files: Of the ring.
+      agent: Which of the run's agents learns from now on, from 1.
+      history_rows: Frames that its samples need.
+    """
+    header = files.newest_header()
+    if not history_rows or header is None or not is_of_agent_before(files, agent):
+        return False
+    end = int(header["written_rows"])
+    return len(without_frames(RingRows(files, "r"), max(0, end - files.num_rows), end, history_rows)) > 0
 
 
 def seal_all(new: RingRows, old: RingRows, first: int, end: int) -> None:

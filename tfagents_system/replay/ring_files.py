@@ -180,11 +180,6 @@ class RingFiles:
             return ring_header.newest_slot(ring_header.map_slots(self.header), self.fingerprint)
         return None
 
-    def is_of_agent_before(self, epoch: int) -> bool:
-        """Whether an agent before this one learned from the ring last, as of `Ring.begin_epoch`, or nobody knows."""
-        header = self.newest_header()
-        return header is None or int(header["epoch"]) < epoch
-
     def mend_header(self) -> bool:
         """Makes an empty header if there is no whole one; returns whether it did."""
         if self.newest_header() is not None:
@@ -328,6 +323,12 @@ def find_any_files(folder: Path) -> RingFiles | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return find_files(folder, layout_of(json.loads((folder / DESCRIPTION).read_bytes())))
     return None
+
+
+def is_of_agent_before(files: RingFiles, epoch: int) -> bool:
+    """Whether an agent before this one learned from a ring last, as of `Ring.begin_epoch`, or nobody knows."""
+    header = files.newest_header()
+    return header is None or int(header["epoch"]) < epoch
 
 
 def layout_of(described: Mapping[str, Any]) -> Layout:

@@ -80,6 +80,14 @@ class StoredRing:
             elif begin != self._first:  # The oldest one may have lost rows, which is no damage.
                 self.damaged_steps += end - begin - 1
 
+    def lone_episodes(self) -> frozenset[int]:
+        """Numbers of episodes below 0 that one segment alone has: nobody may have said what it goes on with."""
+        if self._columns.episode is None:
+            return frozenset()
+        begins = np.array([begin for begin, _ in self._extents()], np.int64)
+        numbers, counts = np.unique(self._columns.episode[begins % self._files.num_rows, 0], return_counts=True)
+        return frozenset(numbers[(numbers < 0) & (counts == 1)].tolist())
+
     def _extents(self) -> Iterator[tuple[int, int]]:
         """Numbers of each segment's first row and of the row behind its last one."""
         places = np.arange(self._first, self._end) % self._files.num_rows
