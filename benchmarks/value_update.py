@@ -2,8 +2,9 @@
 
     python -m benchmarks.value_update [--quick] [--peers_python PYTHON]
 
-Batch 256, observation 28, 8 actions, networks (256, 256); IQN with 8 quantiles and heads of 512 units, QR-DQN with 25,
-as in RL Baselines3 Zoo. One CPU; candidates take turns in rounds.
+Batch 256, observation 28, 8 actions, networks (256, 256); IQN with 8 quantiles and two heads of 512 units, QR-DQN with
+25 and none, as in RL Baselines3 Zoo. `iqn without heads` has QR-DQN's layers beside its fractions. One CPU; candidates
+take turns in rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from benchmarks.outcome import Outcome, parse_args
 from benchmarks.update import BATCH, OBSERVATION, UNITS, Rounds, answer_rounds
 
 _NUM_ACTIONS = 8
+_CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{algorithm: (algorithm, {}) for algorithm in ("dqn", "iqn", "sac_discrete")},
+    "dqn, not double": ("dqn", {"double_q": False}),
+    "iqn without heads": ("iqn", {"dueling": False}),
+}
 
 
 def make_update(algorithm: str, **attributes: Any) -> Any:
@@ -68,13 +74,27 @@ def dqn_mflop(is_double: bool) -> float:
 def iqn_mflop(quantiles: int = 8, cosines: int = 64, head_units: int = 512) -> float:
     """Of one update, multiply-adds counted twice: 2 forward passes, and a backward one for weights and inputs.
 
-    What goes into psi and phi, observations and cosines, needs no gradient.
+    What goes into psi and phi, observations and cosines, needs no gradient. Of no head units: without heads.
     """
     rows, (first, second) = BATCH * quantiles, UNITS
     psi_inputs, phi = BATCH * OBSERVATION * first, rows * cosines * second
-    heads = rows * head_units * (2 * second + 1 + _NUM_ACTIONS)
+    heads = rows * (head_units * (2 * second + 1 + _NUM_ACTIONS) or second * _NUM_ACTIONS)
     forward = psi_inputs + BATCH * first * second + phi + heads
     return 2 * (4 * forward - psi_inputs - phi) / 1e6
+
+
+def note_on_limit(rate: float, peers: float, limit: float) -> str:
+    """How much of what the CPU can do DQN's target asks for, and what it has; in updates/s, none of them double."""
+    return (
+        f"the target for dqn, not double, twice Stable-Baselines3's rate, is {2.0 * peers / limit:.2f} of the limit of "
+        f"its matrix products; it reaches {rate / limit:.2f}"
+    )
+
+
+def note_on_heads() -> str:
+    """Why IQN's updates take so much longer than QR-DQN's."""
+    share = 1.0 - iqn_mflop(head_units=0) / iqn_mflop()
+    return f"{share:.2f} of IQN's matrix products are in its two heads of 512 units, which QR-DQN does not have"
 
 
 def measure(rounds: int, updates: int) -> None:
@@ -83,8 +103,7 @@ def measure(rounds: int, updates: int) -> None:
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    candidates = {algorithm: make_update(algorithm) for algorithm in ("dqn", "iqn", "sac_discrete")}
-    candidates["dqn, not double"] = make_update("dqn", double_q=False)
+    candidates = {name: make_update(algorithm, **more) for name, (algorithm, more) in _CANDIDATES.items()}
     answer_rounds(candidates, random_block(updates), rounds)
 
 
@@ -110,12 +129,13 @@ def main() -> None:
         process.close()
     median = {name: statistics.median(line[name] for line in lines) for name in lines[0]}
     peak = median.pop("peak")
-    limits = {"iqn": iqn_mflop(), "dqn": dqn_mflop(True), "dqn, not double": dqn_mflop(False)}
+    mflop_of = {"iqn": iqn_mflop(), "dqn": dqn_mflop(True), "dqn, not double": dqn_mflop(False)}
+    mflop_of["iqn without heads"] = iqn_mflop(head_units=0)
+    limits = {name: peak * 1000 / mflop for name, mflop in mflop_of.items()}
     outcome = Outcome(__doc__.splitlines()[0])
     for name, rate in median.items():
         outcome.row(name, rate, "updates/s")
-    for name, mflop in limits.items():
-        limit = peak * 1000 / mflop
+    for name, limit in limits.items():
         outcome.row(f"limit of the matrix products of {name}", limit, "updates/s")
         outcome.ratio(f"{name} over its limit", median[name] / limit, 0.6 if name == "iqn" else None)
     if args.peers_python:
@@ -125,7 +145,10 @@ def main() -> None:
             2.0,
         )
         outcome.ratio("dqn over Stable-Baselines3's", median["dqn"] / median["sb3 dqn"])
-        outcome.ratio("iqn over contrib's QR-DQN", median["iqn"] / median["contrib qrdqn"])
+        for name in ("iqn", "iqn without heads"):
+            outcome.ratio(f"{name} over contrib's QR-DQN", median[name] / median["contrib qrdqn"])
+        outcome.note(note_on_limit(median["dqn, not double"], median["sb3 dqn"], limits["dqn, not double"]))
+    outcome.note(note_on_heads())
     outcome.print()
 
 

@@ -53,6 +53,7 @@ OBSERVATION, ACTION = 28, 8
 
 _TARGET_STEPS, _TARGET_STEPS_OF_ANY_NETWORK = 20_000, 5_000
 _TARGET_HALF_CHEETAH, _TARGET_MINITAUR = 0.85, 0.97
+_TARGET_IQN_MS, _NUM_ACTIONS = 0.4, 15
 _TARGET_PUBLISH_MS, _TARGET_REFRESH_MS, _TARGET_LOOK_US = 2.0, 1.0, 1.0
 _SEED = 1
 
@@ -89,6 +90,12 @@ class Preprocessing(Params):
 
 class Recurrent(Params):
     recurrent = True
+
+
+class Iqn(Params):
+    """Two heads of 512 units, 32 fractions."""
+
+    algorithm = "iqn"
 
 
 class Million(Params):
@@ -188,6 +195,23 @@ def forward_per_second(rounds: int) -> float:
             policy.action(time_step, greedy=False)
         rates.append(HORIZON / (time.perf_counter() - began))
     return max(rates)
+
+
+def iqn_action_ms(rounds: int) -> float:
+    """Milliseconds of a greedy action of IQN in NumPy, the best of some rounds."""
+    time_step_spec = ts.time_step_spec(tf.TensorSpec((OBSERVATION,), tf.float32, "observation"))
+    action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, _NUM_ACTIONS - 1, "action")
+    agent = Iqn({"horizon": HORIZON}).agent_ctor(time_step_spec, action, tf.Variable(0, dtype=tf.int64))
+    policy = make_worker_policy(agent, _SEED)
+    assert policy.inference == "numpy"
+    time_step = ts.restart(np.random.default_rng(_SEED).standard_normal(OBSERVATION).astype(np.float32))
+    millis = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(100):
+            policy.action(time_step, greedy=True)
+        millis.append(1e3 * (time.perf_counter() - began) / 100)
+    return min(millis)
 
 
 def share_of_bare_simulator(
@@ -332,6 +356,10 @@ def main() -> None:
     result = Outcome(__doc__.splitlines()[0])
 
     result.row("default actor in NumPy, sampled actions", forward_per_second(5 * rounds), "actions/s")
+
+    iqn_ms = iqn_action_ms(5 * rounds)
+    result.row(f"IQN in NumPy, one of {_NUM_ACTIONS} actions", iqn_ms, "ms an action")
+    result.ratio(f"{_TARGET_IQN_MS} ms over an action of IQN", _TARGET_IQN_MS / iqn_ms, 1.0)
 
     cases: list[tuple[str, type[Params], spaces.Space, int, int | None]] = [
         ("default network", Params, VECTOR, 1, _TARGET_STEPS),

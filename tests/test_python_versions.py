@@ -63,6 +63,43 @@ def test_train_params_load_in_the_python_of_a_users_simulator():
     assert {file.name: found(file, 9) for file in files if file.exists()} == {f.name: "" for f in files if f.exists()}
 
 
+def imported_by(module):
+    """Our own files that a module brings."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    names = [name.replace(".", "/") for name in done.stdout.split() if name.startswith("tfagents_system")]
+    paths = [path for name in names for path in (ROOT / f"{name}.py", ROOT / name / "__init__.py") if path.exists()]
+    return {path: path.relative_to(ROOT).as_posix() for path in paths}
+
+
+def unions_at_run_time(path):
+    """Lines with `X | None` that Python evaluates, which 3.9 can't: outside of annotations, or of a read section."""
+    tree = ast.parse(path.read_text())
+    reads = "read_section" in path.read_text()
+    annotations = {
+        each
+        for node in ast.walk(tree)
+        for field in ("annotation", "returns")
+        if (found := getattr(node, field, None)) is not None and not (reads and isinstance(node, ast.AnnAssign))
+        for each in ast.walk(found)
+    }
+    unions = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)]
+    return [
+        node.lineno
+        for node in unions
+        if node not in annotations and isinstance(node.right, ast.Constant) and node.right.value is None
+    ]
+
+
+def test_the_races_run_in_the_python_of_a_users_simulator():
+    """Their parts read the JSON there, with the types of their settings."""
+    files = imported_by("tfagents_system.examples.racing_real_time.params")
+    parts = ("car_process", "driver", "environment", "real_time", "sensors", "settings", "track", "track_map")
+    assert {f"tfagents_system/envs/racing/{part}.py" for part in parts} <= set(files.values())
+    assert {name: found(path, 9) for path, name in files.items()} == dict.fromkeys(files.values(), "")
+    assert {name: unions_at_run_time(path) for path, name in files.items()} == {name: [] for name in files.values()}
+
+
 def test_what_is_newer_would_be_found(tmp_path):
     newer = tmp_path / "newer.py"
     newer.write_text("if (count := 3) > 2:\n    print(f'{count=}')\n")

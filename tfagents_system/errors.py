@@ -18,6 +18,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_HOPELESS = 3  # Of a role: it failed, and another start would fail in the same way.
 EXIT_RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: everything is saved, the same command resumes.
+EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
 EXIT_RENEW = 76  # From a role to its supervisor: it has grown too large, or lost its slot, and begins anew.
 
 _REMEDIES = {
@@ -28,6 +29,7 @@ _REMEDIES = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "the machine has too many open files: end some programs",
 }
+_NO_TEMPORARY = "No usable temporary directory"
 
 
 class UserError(Exception):
@@ -98,6 +100,8 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         code = EXIT_BAD_INPUT
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0)
+        if _NO_TEMPORARY in str(error):  # With all that were tried, and ENOENT.
+            remedy = "free space in one of them, or set TMPDIR to another folder"
         if remedy is None:
             raise
         print_findings([f"{error}: {remedy}, then start the same command again"])

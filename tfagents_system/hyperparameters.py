@@ -157,17 +157,17 @@ class Hyperparameters:
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
     `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
     critic_layer_norm: Annotated[bool | None, ByAlgorithm(False, droq=True)] = None
-    """Layer normalisation before each activation of the critics."""
+    """Layer normalisation before each activation of the critics; with `dqn` and `iqn` of the network that acts, too."""
     # Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
     critic_dropout: Annotated[
         float | None,
         number_where("0 or a number in [0.0001, 0.99]", lambda rate: rate == 0 or 1e-4 <= rate <= 0.99),
         ByAlgorithm(0.0, droq=0.01),
     ] = None
-    """Rate of the dropout behind each hidden layer's product in the critics, always on."""
+    """Rate of the dropout behind each hidden layer's product in the critics, in updates: policies drop nothing."""
     batch_renormalization: Annotated[bool | None, ByAlgorithm(False, crossq=True)] = None
     """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
-    1702.03275)."""
+    1702.03275); not with discrete actions."""
     batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
     """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_with
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_DONE
 
 
@@ -46,7 +48,8 @@ def _record_reward(flags: argparse.Namespace, params: TrainParamsBase, policy: P
     section = params.env_config.get(KEY)
     named = section.get("file") if isinstance(section, dict) else None
     out = Path(flags.out or named or "reward.npz").expanduser().absolute()
-    print(driving.record_reward(params, _load(policy), flags.seed, out, flags.force))
+    loaded = _load(policy)
+    print(driving.record_reward(params, loaded, flags.seed, out, flags.force, is_watched=flags.watch))
 
 
 def _check_environment(flags: argparse.Namespace, params: TrainParamsBase, policy: Path | None) -> None:
@@ -97,6 +100,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     record = commands.add_parser("record_reward", parents=[common, driver], help="one lap, written as a trajectory")
     record.add_argument("--out", help="default: the file of trajectory_reward in the JSON, or reward.npz")
+    record.add_argument("--watch", action="store_true", help="somebody else drives the device: nothing is sent")
     record.add_argument("--force", action="store_true", help="overwrite the file")
     check = commands.add_parser("check_environment", parents=[common, driver], help="prints rewards, writes pictures")
     check.add_argument("--out", help="folder for the pictures (default: check_environment)")

@@ -153,11 +153,17 @@ class Role:
     def has_left(self, worker_id: int) -> bool:
         """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back.
 
-        The first answer takes a moment, and the answer lags a worker by seconds: asking costs nothing.
+        One that is neither planned nor heard of since the run was started has left before that: the run may have had
+        more workers then. The first answer takes a moment, and the answer lags a worker by seconds: asking costs
+        nothing.
         """
-        if worker_id < self.slots.local or worker_id in self.slots.beside:
+        slots = self.slots
+        if worker_id < slots.local or worker_id in slots.beside:
             return False
-        return (self.beats.last(worker_role(worker_id)) or {}).get("state") == "stopped"
+        beat = self.beats.last(worker_role(worker_id))
+        if beat is None or beat:
+            return (beat or {}).get("state") == "stopped"
+        return worker_id >= slots.beside.stop and not self.is_far  # Whose heartbeats are elsewhere.
 
     def derived_seed(self, *stream: int) -> int:
         """A 32-bit seed for one stream of random numbers, derived from the run's seed."""

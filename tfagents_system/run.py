@@ -26,14 +26,12 @@ from collections.abc import Iterator, Sequence
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.spelling import near_misses
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with, shown
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
 from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
-
-_EXIT_INTERRUPTED = 130  # The shells' exit code of a program that Ctrl-C ended.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {fault}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     return EXIT_DONE
 
 

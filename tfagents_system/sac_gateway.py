@@ -100,7 +100,7 @@ def credentials_folder(role: Role) -> Path:
 def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     """What the gateway needs to know about its run."""
     layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
-    form = role.params.sample_form_ctor()
+    form, keeps_episodes = role.params.sample_form_ctor(), bool(role.params.keep_best_episodes)
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
         paths=role.paths,
@@ -111,7 +111,9 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
         max_workers=role.max_workers,
         settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)} | run_directory.defaults_of_run(role.paths),
         run=role.paths.run_json.read_text(encoding="utf-8"),
-        max_worker_bytes=layout_frame_bytes(layout, form.sequence_length, role.params.frame_stack),
+        max_worker_bytes=layout_frame_bytes(
+            layout, form.sequence_length, role.params.frame_stack, keeps_episodes=keeps_episodes
+        ),
     )
 
 

@@ -109,7 +109,8 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
 
         Args:
           time_step_spec: TimeStep of TensorSpecs, without batch dimension.
-          action_spec: BoundedTensorSpec, or a nest of them, with bounds -1 and 1: environments' own bounds are scaled.
+          action_spec: BoundedTensorSpec, or a nest of them: floats with bounds -1 and 1, to which environments' own
+            bounds are scaled, or an int32 scalar from 0 to n - 1, the number of one of n actions.
           train_step: int64 scalar variable, which the agent counts up by one in each update.
         """
         from tfagents_system.agents import algorithms

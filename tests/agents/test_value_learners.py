@@ -15,6 +15,7 @@ from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.sample_forms import TransitionForm
 
 B, OBS, N = 6, 3, 4
@@ -244,6 +245,31 @@ def test_actions_that_are_no_numbers_of_actions_are_refused_with_the_remedy():
     continuous = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0)
     with pytest.raises(UserError, match="algorithm='dqn' chooses one of n actions.*choose 'sac', or an environment"):
         agent_of(FakeParams, OBSERVATION, continuous, algorithm="dqn")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algorithm):
+    agent = build(algorithm, critic_dropout=0.5)
+    seen = tf.constant(arrays(1)[0][0])
+    first, again = (agent.acting.network.acting_values(seen).numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    critic = agent._critic_networks[0]
+    tau = {"tau": tf.fill([B, 8], 0.5)} if algorithm == "iqn" else {}
+    assert not np.array_equal(critic(seen, **tau)[0], critic(seen, **tau)[0]), "an update does"
+    policy = make_worker_policy(agent, 0)
+    assert policy.inference == "numpy"
+    chosen = [policy.actions({0: ts.restart(row)}, greedy=True)[0] for row in seen.numpy()]
+    np.testing.assert_array_equal(chosen, first.argmax(1))
+
+
+def test_layer_normalisation_and_dropout_of_the_critics_are_not_the_actors():
+    agent = build("sac_discrete", critic_layer_norm=True, critic_dropout=0.5)
+    kinds = [[type(layer).__name__ for layer in network.hidden_layers] for network in _actor_and_critics(agent)]
+    assert kinds == [["Dense"], *[["Dense", "Dropout", "LayerNormalization", "Activation"]] * 4]
+
+
+def _actor_and_critics(agent):
+    return [agent.acting.network, *agent._critic_networks, *agent._target_critic_networks]
 
 
 def test_images_have_an_encoder_in_each_network():

@@ -147,7 +147,7 @@ def test_wrong_usage_is_told(arguments):
 @pytest.mark.timeout(600)
 def test_benchmarks_run_quickly_without_peers():
     # Those with real runs take minutes: ./run_benchmarks.sh --quick has all of them.
-    names = ["many_clients", "replay", "update", "worker_steps"]
+    names = ["elsewhere", "many_clients", "replay", "update", "worker_steps"]
     only = [word for name in names for word in ("--only", name)]
     results = {path: path.read_text() for path in [run.README, *run.RESULTS.glob("*.json")]}
     environ = {**os.environ, "VIRTUAL_ENV": sys.prefix}

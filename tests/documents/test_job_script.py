@@ -45,6 +45,9 @@ def test_a_run_that_was_stopped_is_requeued_and_no_other(
     before.parent.mkdir(parents=True)
     before.write_text(STOPPED)  # Of an earlier attempt.
     environ = commands_in(tmp_path, code, status)
+    (temporary := tmp_path / "tmp").mkdir()
+    environ["TMPDIR"] = str(temporary)
     subprocess.run(["bash", "-c", script[1]], env=environ, check=False, timeout=30)
+    assert not any(temporary.iterdir())
     asked = tmp_path / "asked"
     assert (asked.read_text() if asked.exists() else "") == ("requeue 17\n" if is_requeued else "")

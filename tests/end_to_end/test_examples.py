@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
 from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.recorded_episodes import load_episode
 
 pytestmark = pytest.mark.slow
 
@@ -95,16 +96,16 @@ def test_pendulum_is_solved_within_7_000_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("example", "horizon"),
+    ("example", "config", "horizon"),
     [
-        ("minitaur", 20),
-        ("halfcheetah", 40),
-        ("pendulum_pixels", 25),
-        ("racing", 25),
+        ("minitaur", "minitaur", 20),
+        ("halfcheetah", "halfcheetah", 40),
+        ("pendulum_pixels", "pendulum_pixels", 25),
+        ("racing_iqn", "racing", 25),
     ],
 )
-def test_simulators_run_for_real(tmp_path, example, horizon):
-    shipped = json.loads((ROOT / "config" / f"{example}.json").read_text())
+def test_simulators_run_for_real(tmp_path, example, config, horizon):
+    shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
     run = UserRun(
@@ -120,6 +121,20 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
         values = {row[f"curriculum/{name}"] for row in rows if row[f"curriculum/{name}"] is not None}
         assert len(values) >= 2, f"{name} varies"
     assert_playable(run)
+    if example == "racing_iqn":
+        assert_has_best_episodes_of_15_actions(run)
+
+
+def assert_has_best_episodes_of_15_actions(run):
+    """Five of the episodes that were collected; those of the policy have its values."""
+    kept = [load_episode(path, "file") for path in (run.exp_dir / "episodes").iterdir()]
+    assert len(kept) == 5 and any("q_values" in each.lists for each in kept)
+    for episode in kept:
+        actions, values = episode.lists["actions"], episode.lists.get("q_values")
+        assert actions.dtype == np.int32 and actions.shape == (len(episode),)
+        assert actions.min() >= 0 and actions.max() < 15
+        if values is not None:
+            np.testing.assert_array_equal(episode.lists["action_was_greedy"], actions == values.argmax(axis=1))
 
 
 @pytest.mark.parametrize(

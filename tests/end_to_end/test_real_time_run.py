@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
-STALL_SECS = 8.0
+STALL_SECS = 30.0
 STEP_SECS, FACTOR = 0.02, 100.0  # Late is only who waits for what stalls, however busy the machine is.
 
 PARAMS = """
@@ -56,6 +57,8 @@ class Device:
 
     def wait(self):
         self.tell("wait")
+        time.sleep(1.5)  # Longer than a worker that is told to stop waits for any other environment.
+        self.tell("stands")
 
     def close(self):
         self.tell("close")
@@ -102,37 +105,45 @@ def has_learned(row: dict[str, float | None]) -> bool:
     return row.get("eval_return") is not None and (row["train_step"] or 0) > 0
 
 
-def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path) -> None:
+def of_steps(rows: list[dict[str, float | None]]) -> list[dict[str, float | None]]:
+    """Those that say what steps were like."""
+    return [row for row in rows if row.get("train/late_steps") is not None]
+
+
+@pytest.mark.parametrize(("env_python", "stall_secs"), [("", STALL_SECS), (sys.executable, 3.0)])
+def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_python: str, stall_secs: float) -> None:
     names = {"FOLDER_OF_THE_TEST": str(tmp_path), "STEP_SECS": str(STEP_SECS), "FACTOR": str(FACTOR)}
     params = PARAMS
     for name, value in names.items():
         params = params.replace(name, value)
-    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1)
+    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, env_python=env_python)
     process = run.start()
     metrics = run.exp_dir / "metrics.csv"
     run.wait_until(process, lambda: any(has_learned(row) for row in read_metrics(metrics)))
     server = psutil.Process(int(run.status()["roles"]["replay"]["pid"]))
     server.suspend()
     began = time.monotonic()
-    time.sleep(STALL_SECS)
+    time.sleep(stall_secs)
     ended = time.monotonic()
     server.resume()
     worker = commands(tmp_path)[-1]
     sent = [when for what, when in worker if what == "send" and began < when < ended]
     gaps = [later - earlier for earlier, later in zip(sent, sent[1:], strict=False)]
-    assert len(sent) > 0.5 * STALL_SECS / STEP_SECS and max(gaps) < STEP_SECS * FACTOR
+    assert len(sent) > 0.5 * stall_secs / STEP_SECS and max(gaps) < STEP_SECS * FACTOR
     assert "wait" not in {what for what, when in worker if began < when < ended}, "it did not rest"
     steps = run.trainer()["env_steps"]
     until(lambda: run.trainer().get("env_steps", 0) > steps + 2 * len(sent), 60.0, "what was kept to be stored")
+    run.wait_until(process, lambda: bool(of_steps(read_metrics(metrics))))
     process.send_signal(signal.SIGTERM)
     code, output = finish(process)
     assert code == EXIT_RESUMABLE, output
     checked, worker = commands(tmp_path)
     for told in (checked, worker):
         did = [what for what, _ in told]
-        assert did.count("open") == did.count("close") == 1 and did[-2:] == ["wait", "close"], did[-9:]
+        assert did.count("open") == did.count("close") == 1, did[-9:]
+        assert did[-3:] == ["wait", "stands", "close"], did[-9:]
     assert checked[-1][1] < worker[0][1], "one after the other"
-    rows = [row for row in read_metrics(metrics) if row.get("train/late_steps") is not None]
+    rows = of_steps(read_metrics(metrics))
     sums = {name: sum(row[f"train/{name}"] or 0.0 for row in rows) for name in ("late_steps", "dropped_steps")}
     assert rows and sums == {"late_steps": 0.0, "dropped_steps": 0.0}
     last = rows[-1]

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.support.launching import UserRun, finish
+from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,11 @@ def test_a_reset_keeps_each_step_once_and_a_kill_loses_nothing(tmp_path):
     # 4 random episodes once, then 2 workers * 60 iterations of 20 steps; what a stop cut off is in no iteration.
     steps = run.status()["roles"]["replay"]["env_steps"]
     assert before + 60 * 40 <= steps <= before + 61 * 40 + 2 * 40
+    stored = StoredRing(run.exp_dir)
+    segments = [(each.observation[0].tobytes(), each.action[0].tobytes()) for each in stored.segments()]
+    assert stored.steps == steps and not stored.damaged_steps, "each step that was counted is there"
+    # An episode that a stop has cut may be collected again: its beginning is then that of another segment.
+    assert len(set(segments)) == len(segments), "and no segment twice"
     assert [each["kind"] for each in json.loads((run.exp_dir / "run.json").read_text())["resets"]] == ["agent"]
     assert list((run.exp_dir / "before_reset_1" / "checkpoints").glob("checkpoint_*"))
     # An evaluation that the kill cut off is made up for by a later policy's.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tree
 from pytest import approx
 
-from tfagents_system.envs import loading
+from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.settings.load_params import load_params
 
@@ -83,6 +86,109 @@ def test_its_pace_default_action_waits_and_times_cross_over(tmp_path: Path) -> N
             env.evaluation_episode = number
             told.append(float(env.reset().observation["observation"][1]))
         assert told == [7.0, 1.0, 0.0], "resets tell of evaluations"
+
+
+def test_a_signal_to_all_processes_of_a_job_leaves_it_to_its_worker(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text(PARAMS)
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        env.reset()
+        assert isinstance(env.user_env, env_process.EnvProcess) and env.device is not None
+        os.kill(env.user_env.pid, signal.SIGTERM)
+        env.step(np.zeros(2, np.float32))
+        env.device.wait()
+        assert env.reset().observation["observation"][2] == 1.0, "it was told to wait"
+
+
+SLOW = """
+
+class Slow(Device):
+    def _takes(self, what):
+        with open(os.environ["DEVICE_LOG"], "a") as log:
+            log.write(f"{what} begins, ")
+            log.flush()
+            time.sleep(1.2)
+            log.write(f"{what} ends, ")
+
+    def get_obs_rew_terminated_info(self):
+        self._takes("capture")
+        return super().get_obs_rew_terminated_info()
+
+    def reset(self, seed=None, options=None):
+        self._takes("reset")
+        return super().reset(seed, options)
+
+    def wait(self):
+        self._takes("wait")
+
+    def close(self):
+        self._takes("close")
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Slow(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reset, step, wait and close may take longer than others have when a worker ends."""
+    path, log = tmp_path / "device_params.py", tmp_path / "log"
+    path.write_text("import os\nimport time\n" + PARAMS.partition("class TrainParams")[0] + SLOW)
+    monkeypatch.setenv("DEVICE_LOG", str(log))
+    monkeypatch.setattr(env_process, "_CLOSE_SECS", 1.0)
+    is_stopped = False
+    settings = ProcessSettings(Path(sys.executable), 60.0, on_wait=lambda: is_stopped)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        is_stopped = True
+        env.reset()
+        env.step(np.zeros(2, np.float32))
+        assert env.device is not None
+        env.device.wait()
+    did = ("reset", "capture", "capture", "wait", "close")  # Waiting, it has finished the running time step.
+    assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
+
+
+GARBAGE = """
+
+class Cycle:
+    alive = 0
+
+    def __init__(self):
+        Cycle.alive += 1
+        self.itself = self
+
+    def __del__(self):
+        Cycle.alive -= 1
+
+
+class Littering(Device):
+    def get_obs_rew_terminated_info(self):
+        Cycle()
+        return np.array([Cycle.alive, gc.isenabled(), sys.getswitchinterval()], np.float32), 1.0, False, {}
+
+    def reset(self, seed=None, options=None):
+        return np.array([Cycle.alive, gc.isenabled(), sys.getswitchinterval()], np.float32), {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Littering(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_garbage_is_collected_between_episodes_there(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text("import gc\nimport sys\n" + PARAMS.partition("class TrainParams")[0] + GARBAGE)
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 4}), 0, 0, process=settings) as env:
+        for _ in range(2):
+            assert env.reset().observation == approx(np.array([0.0, 0.0, 0.0005]))
+            alive = [float(env.step(np.zeros(2, np.float32)).observation[0]) for _ in range(4)]
+            assert alive == [1.0, 2.0, 3.0, 4.0]
 
 
 RTGYM = """

@@ -205,6 +205,31 @@ def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
     assert device.log[-1][0] == "wait"
 
 
+def test_a_wait_that_has_failed_is_told_again() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    working, device.wait = device.wait, lambda: 1 / 0  # type: ignore
+    with pytest.raises(ZeroDivisionError):
+        env.wait()
+    device.wait = working  # type: ignore
+    env.wait()
+    env.wait()
+    assert len(device.calls("wait")) == 1
+    assert env.step(action(0.1))[0][0] == approx([1, 0.25, -0.5]), "nothing is lost"
+
+
+def test_an_observation_that_fails_before_a_pause_is_told_by_the_next_step() -> None:
+    clock = VirtualClock()
+    env, device = make(clock)
+    env.reset()
+    env.interface.get_obs_rew_terminated_info = lambda: 1 / 0
+    env.wait()
+    assert device.log[-1][0] == "wait"
+    with pytest.raises(ZeroDivisionError):
+        env.step(action(0.1))
+
+
 @pytest.mark.parametrize("delay", [1, 3])
 def test_the_action_history_has_the_actions_that_are_still_to_act(delay: int) -> None:
     """A device with a delay of d steps acts by the action d + 1 before the newest of the history."""
@@ -374,6 +399,17 @@ def rtgym_env(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, device: Any,
     monkeypatch.setattr(real_time_env, "time", Time)
     config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": lambda: device, "time_step_duration": 0.05, **settings}
     return real_time_env.RealTimeEnv({**config, "act_in_obs": False})
+
+
+def test_one_of_rtgym_whose_steps_would_all_be_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    fits = rtgym_env(monkeypatch, clock, DummyDevice(clock), start_obs_capture=0.1)
+    assert device_of(gym_layers(fits)) is not None
+    env = rtgym_env(monkeypatch, clock, DummyDevice(clock), start_obs_capture=0.11)
+    with pytest.raises(
+        UserError, match="start_obs_capture=0.11 must be from 0 to time_step_duration=0.05 plus its ela"
+    ):
+        TrainingEnvironment(env, horizon=5)
 
 
 LATENESS = (0.0, 0.0, 0.03, 0.0, 0.0455, 0.0, 0.0, 0.0515, 0.0, 0.2, 0.0, 0.0)

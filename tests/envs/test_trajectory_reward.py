@@ -6,6 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.support.devices_for_tests import DummyDevice
+from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.reward_files import write_points
 from tfagents_system.envs.trajectory_reward import (
     FINISHED,
     NO_PROGRESS,
@@ -13,6 +17,7 @@ from tfagents_system.envs.trajectory_reward import (
     TrajectoryReward,
     TrajectoryRewardEnvironment,
     TrajectoryRewardSettings,
+    with_trajectory_reward,
 )
 from tfagents_system.errors import UserError
 
@@ -205,6 +210,105 @@ def test_an_environment_gets_its_reward_and_ends():
     env.reset()
     _, reward, terminated, _, info = env.step([-1.0])
     assert (reward, terminated, info["end"], info["is_success"]) == (0.0, True, "fell", False)
+
+
+def test_a_snapshot_has_the_way_along_the_trajectory():
+    class Saved(Walker):
+        def snapshot(self):
+            return self.x
+
+        def restore(self, snapshot):
+            self.x = snapshot
+
+    env = TrajectoryRewardEnvironment(Saved(), STRAIGHT, TrajectoryRewardSettings())
+    env.reset()
+    env.step([4.0])
+    snapshot = env.snapshot()
+    rewards = []
+    for _ in range(2):
+        rewards.append([env.step([metres])[1] for metres in (2.0, -1.0, 2.0)])
+        env.restore(snapshot)
+    assert rewards == [pytest.approx([0.2, 0.0, 0.1])] * 2
+
+
+class Driven(DummyDevice):
+    """Moves along x by the first number of its action in each time step."""
+
+    track_names = ["closed/train/3"]
+
+    def reset(self, seed=None, options=None):
+        self.x = 0.0
+        return super().reset(seed, options)
+
+    def get_obs_rew_terminated_info(self):
+        self.x += self._sent[-1][0]
+        observation, reward, _, info = super().get_obs_rew_terminated_info()
+        return observation, reward, False, {**info, "position": (self.x, 0.0)}
+
+
+def file_of(folder, about):
+    path = folder / "reward.npz"
+    write_points(path, np.concatenate([STRAIGHT, STRAIGHT + (10.1, 0.0)]), about)
+    return {"trajectory_reward": {"file": str(path), "min_steps": 0, "failure_countdown": 1, "end_of_track": 7.0}}
+
+
+@pytest.mark.parametrize("ends_by", ["standing", "finish"])
+def test_a_device_knows_of_the_trajectorys_end_before_anything_is_sent(tmp_path, ends_by):
+    """It waits then, and the time of its next reset is no time step's."""
+    clock = VirtualClock()
+    device = Driven(clock, reset_secs=2.0)
+    env = RealTimeEnvironment(device, 0.05, wait_on_done=True, clock=clock)
+    assert with_trajectory_reward(env, file_of(tmp_path, {})) is env
+    for _ in range(2):
+        env.reset()
+        assert device.log[-1][0] == "send"
+        device.log.clear()
+        steps = [env.step([0.0 if ends_by == "standing" else 10.0, 0.0]) for _ in range(3)]
+        assert [step[2] for step in steps] == [False, False, True]
+        assert steps[0][1] == pytest.approx(0.025, abs=0.006), "0.25 m under the default action"
+        told = NO_PROGRESS if ends_by == "standing" else FINISHED
+        assert steps[-1][4]["end"] == told and steps[-1][4]["is_success"] == (told == FINISHED)
+        assert steps[-1][1] == pytest.approx(0.0 if ends_by == "standing" else 7.0 + 0.99, abs=0.02)
+        assert [what for what, _, _ in device.log] == ["capture", "send"] * 2 + ["capture", "wait"]
+    assert env.take_metrics()["step_ms_p99"] == pytest.approx(50.0)
+
+
+def test_what_wraps_a_device_may_end_its_episodes_without_harm_to_its_times():
+    clock = VirtualClock()
+    real_time = RealTimeEnvironment(DummyDevice(clock, reset_secs=2.0), 0.05, clock=clock)
+    env = gymnasium.wrappers.TimeLimit(real_time, 2)
+    for _ in range(3):
+        env.reset()
+        assert [env.step(np.zeros(2, np.float32))[3] for _ in range(2)] == [False, True]
+    assert real_time.take_metrics()["step_ms_p99"] == pytest.approx(50.0)
+
+
+def test_what_else_a_device_has_is_there_with_the_reward(tmp_path):
+    clock = VirtualClock()
+    env = RealTimeEnvironment(Driven(clock), 0.05, clock=clock)
+    with_trajectory_reward(env, file_of(tmp_path, {}))
+    assert env.render().shape == (20, 20, 3) and not hasattr(env.interface, "set_state")
+    assert list(env.default_action) == [0.25, -0.5]
+
+
+def test_a_device_of_another_track_is_refused_and_closed(tmp_path):
+    clock, closed = VirtualClock(), []
+    device = Driven(clock)
+    device.close = lambda: closed.append(1)
+    env = RealTimeEnvironment(device, 0.05, clock=clock)
+    with pytest.raises(UserError, match="was recorded on closed/train/4, but the environment has closed/train/3"):
+        with_trajectory_reward(env, file_of(tmp_path, {"track": "closed/train/4"}))
+    assert closed == [1] and device.log[-1][0] == "wait"
+
+
+def test_a_device_of_rtgym_gets_the_reward_too(tmp_path):
+    real_time_env = pytest.importorskip("rtgym.envs.real_time_env")
+    config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": Driven, "time_step_duration": 0.02}
+    env = real_time_env.RealTimeEnv({**config, "start_obs_capture": 0.02, "act_in_obs": False})
+    with_trajectory_reward(env, file_of(tmp_path, {}))
+    env.reset()
+    _, reward, terminated, _, info = env.step(np.zeros(2, np.float32))
+    assert reward == pytest.approx(0.025, abs=0.006) and not terminated and info["end"] == ""
 
 
 def test_wrong_settings_are_told():

@@ -77,14 +77,15 @@ def test_expert_workers_finish_laps():
 def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_start(tmp_path):
     config = load_env_config(CONFIGS / "racing.json") | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
 
-    def errors():
+    def errors(module=racing):
         report = Checklist()
-        environment_checks.check_environment(racing.TrainParams(config), 0, report)
+        environment_checks.check_environment(module.TrainParams(config), 0, report)
         return "\n".join(report.errors)
 
-    assert "reward.npz does not exist" in errors()
+    assert "reward.npz does not exist" in errors() and "reward.npz does not exist" in errors(racing_real_time)
     write_points(tmp_path / "reward.npz", polyline(np.arange(60.0)[:, None] * (0.5, 0.0)), {"track": "closed/train/3"})
     assert 'set "track": "closed/train/3"' in errors()
+    assert 'set "track": "closed/train/3"' in errors(racing_real_time)
     config["racing"] = {"track": "closed/train/3"}
     assert errors() == ""
     config["racing"] = {"track": "closed/train/3", "widht": 9}

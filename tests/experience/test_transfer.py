@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -19,6 +24,8 @@ from tfagents_system.experience.episodes import episodes_of
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
+from tfagents_system.transport.segments import Segment
 
 PARAMS = """
 import gymnasium
@@ -106,6 +113,114 @@ def test_minari_reads_what_was_exported_and_back(
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
 
 
+def test_another_run_is_imported_with_what_new_params_ask_for(tmp_path: Path, files: dict[str, str]) -> None:
+    """Returns with another discount, and potentials; SAC_REPLAY_FROM could not make them up."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "first", files)
+    assert_are_the_episodes(imported(str(tmp_path / "first"), tmp_path / "same", files)[0])
+    shaped = PARAMS.replace("discount = 0.5", "discount = 1.0").replace("    def env_ctor", SHAPED)
+    (tmp_path / "my_params.py").write_text(shaped)
+    stored, lines, notes = imported(str(tmp_path / "first"), tmp_path / "second", files)
+    assert "13 steps, 3 episodes (3 whole, 2 terminated)" in lines[0] and notes == []
+    for ours, theirs in zip(EPISODES, episodes_of(stored), strict=True):
+        assert theirs.returns is not None and theirs.potential is not None
+        np.testing.assert_array_equal(theirs.returns, np.cumsum(ours.rewards))
+        np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
+        np.testing.assert_array_equal(theirs.reward, ours.rewards)
+
+
+SHAPED = """
+    n_step = 2
+    mini_race_steps = 8
+    mini_race_oversampling = (4, 1)
+
+    def potential(self, observation):
+        return 10.0 * float(observation[1])
+
+    def env_ctor"""
+
+
+def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    source, out = str(tmp_path / "data.npz"), tmp_path / "imported"
+    run = RunPaths(tmp_path / "run")  # It has the specs: no environment is built.
+    run.exp_dir.mkdir()
+    shutil.copy(imported(source, tmp_path / "first", files)[0].folder / "specs.pbtxt", run.specs)
+    shutil.copy(files["params"], run.params)
+    shutil.copy(files["config"], run.config)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    place = kills = 0
+    while True:
+        place += 1
+        start = functools.partial(transfer.import_into, source, out, str(run.exp_dir), None, None, lambda text: None)
+        was_killed = killed_at(place, start)
+        if not was_killed:
+            break
+        kills += 1
+        if out.exists():
+            assert_are_the_episodes(StoredRing(out))
+            shutil.rmtree(out)
+        start()
+        assert_are_the_episodes(StoredRing(out))
+        assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+        shutil.rmtree(out)
+    assert kills > 10
+    assert_are_the_episodes(StoredRing(out))
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_numbers_keep_their_types_in_files(tmp_path: Path, suffix: str) -> None:
+    """Pixels of an image above all: as other numbers they are refused."""
+    rows = np.arange(6)[:, None]
+    given: dict[str, np.ndarray] = {
+        "camera": np.broadcast_to(rows[..., None, None], (6, 4, 5, 3)).astype(np.uint8),
+        "place": (rows / 3 * [1.0, -1.0]).astype(np.float64),
+        "speed": (rows / 3).astype(np.float16),
+        "touch": (rows % 2).astype(bool),
+        "lap": rows.astype(np.int32),
+    }
+    wheel = {"": np.arange(5, dtype=np.float32)}
+    columns.write(tmp_path / f"data{suffix}", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
+    (read,) = columns.read(tmp_path / f"data{suffix}", lambda text: None)
+    for name, leaf in given.items():
+        assert read.observations[name].dtype == leaf.dtype, name
+        np.testing.assert_array_equal(read.observations[name], leaf)
+    assert read.rewards.dtype == read.actions[""].dtype == np.float32
+
+
+def test_parquet_of_others_is_read_and_what_is_no_number_is_told(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def read(**changed: Any) -> NamedEpisode:
+        pixels = arrow.array([[[1, 2], [3, 4]]] * 3, arrow.list_(arrow.list_(arrow.uint8())))
+        wheel, rewards = arrow.array([[0.5]] * 3), arrow.array([1.0, 2.0, 3.0])
+        own = {
+            "observations/camera": pixels,
+            "actions": wheel,
+            "rewards": rewards,
+            "terminations": [False] * 2 + [True],
+        }
+        parquet.write_table(arrow.table(own | changed), tmp_path / "data.parquet")
+        (found,) = columns.read(tmp_path / "data.parquet", lambda text: None)
+        return found
+
+    camera = read().observations["camera"]
+    assert camera.dtype == np.uint8 and camera[:3].tolist() == [[[1, 2], [3, 4]]] * 3
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"actions": [[0.5], [0.5, 1.0], [0.5]]}, "the rows of actions have different lengths"),
+        ({"actions": [[0.5], None, [0.5]]}, "1 rows of actions are missing"),
+        ({"rewards": [1.0, None, 3.0]}, "1 numbers of rewards are missing"),
+        ({"rewards": ["a", "b", "c"]}, "rewards has string, where numbers are needed"),
+    ]
+    for changed, told in wrong:
+        with pytest.raises(UserError, match=f"can't be read: {told}"):
+            read(**changed)
+
+
 def test_flags_may_be_rows_and_observations_have_fewer_digits_than_next_ones(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
@@ -177,6 +292,51 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match=message):
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
+
+
+TWO_PARTS = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Parts(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "arm": gymnasium.spaces.Box(-1, 1, (3,)),
+            "camera": gymnasium.spaces.Box(0, 255, (4, 4, 1), np.uint8),
+            "place": gymnasium.spaces.Box(-1, 1, (2,)),
+        }
+    )
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}, {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Parts()
+"""
+
+
+def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "my_params.py").write_text(TWO_PARTS)
+    other = {
+        "": {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))},
+        "next_": {"next_observations/arm": np.zeros((5, 4)), "next_observations/camera": np.zeros((5, 4, 4, 1))},
+    }
+    ends = {"rewards": np.full(5, np.nan), "terminations": np.arange(5) == 4}
+    np.savez(tmp_path / "other.npz", **other[""], **other["next_"], **ends, actions=np.zeros((5, 3)))
+    with pytest.raises(UserError) as error:
+        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
+    assert list(error.value.findings) == [
+        "episode 0: observation/arm has the shape [6, 4], this needs [6, 3]",
+        "episode 0: observation/camera is float64, this needs uint8",
+        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is observation/place",
+        "episode 0: action has the shape [5, 3], this needs [5, 2]",
+        "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
+    ]
 
 
 def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
@@ -286,6 +446,77 @@ def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
         [2000 + step for step in range(10)],
     ]
     assert [each.is_terminated for each in found] == [False, False, True]
+
+
+def cut(steps: int, at: Sequence[int], look_ahead: int, worker_id: int, layout: Layout = LAYOUT) -> Iterator[Segment]:
+    """The segments of an episode that is cut before these steps, as workers cut it; observations stand still.
+
+    Each reward is 100 times the worker plus the step.
+    """
+    whole = numbered_segment(0, 0, steps, episode=3, terminates=True)
+    whole.observation = [np.zeros_like(leaf) for leaf in whole.observation]
+    whole.reward = np.arange(steps, dtype=np.float32) + 100 * worker_id
+    begin = 0
+    for number, end in enumerate([*at, steps]):
+        deferred = min(look_ahead, end - begin) if end < steps else 0
+        lead = (at[number - 1] - begin) if number else 0
+        yield dataclasses.replace(
+            whole,
+            worker_id=worker_id,
+            number=number,
+            starts_episode=begin == 0,
+            ends_episode=end == steps,
+            observation=[leaf[begin : end + 1] for leaf in whole.observation],
+            action=[leaf[begin:end] for leaf in whole.action],
+            reward=whole.reward[begin:end],
+            discount=whole.discount[begin:end],
+            lead=lead,
+            deferred=deferred,
+            episode=np.array([[3, begin]], np.int64) if layout.episode else None,
+        )
+        begin = end - deferred
+
+
+EPISODE = dataclasses.replace(LAYOUT, episode=OPTIONAL_COLUMNS["episode"])
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, EPISODE], ids=["unnumbered", "numbered"])
+@pytest.mark.parametrize("at", [(4,), (1, 5), (2, 4), (2, 3, 4), (7,)])
+def test_each_step_is_in_an_episode_once_where_observations_stand_still(
+    tmp_path: Path, layout: Layout, at: tuple[int, ...]
+) -> None:
+    """With n_step = 3 a segment repeats the last two steps of the one before: they are not looked for elsewhere."""
+    ring = Ring.open(tmp_path, layout, 200, 60)
+    for segment in cut(10, at, 2, 0, layout):
+        assert ring.append(segment)
+    (found,) = episodes_of(StoredRing(tmp_path))
+    assert found.reward.tolist() == list(range(10)) and found.starts and found.is_terminated
+    assert len(found.observation[0]) == 11
+
+
+@pytest.mark.parametrize("look_ahead", [0, 2])
+@pytest.mark.parametrize("layout", [LAYOUT, EPISODE], ids=["unnumbered", "numbered"])
+def test_workers_whose_observations_are_alike_at_a_cut_keep_all_steps(
+    tmp_path: Path, layout: Layout, look_ahead: int
+) -> None:
+    """What a ring says of episodes, or repeated steps, tell which segment goes on with which."""
+    ring = Ring.open(tmp_path, layout, 200, 60)
+    first, second = (cut(10, (5,), look_ahead, worker_id, layout) for worker_id in (0, 1))
+    for segment in (next(first), next(second), next(second), next(first)):
+        assert ring.append(segment)
+    rewards = sorted(each.reward.tolist() for each in episodes_of(StoredRing(tmp_path)))
+    own: list[list[float]] = [list(range(10)), [100.0 + step for step in range(10)]]
+    mixed = [own[0][:5] + own[1][5:], own[1][:5] + own[0][5:]]
+    assert rewards == (own if look_ahead or layout.episode else mixed)
+
+
+def test_a_segment_that_is_gone_parts_an_episode(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path, EPISODE, 200, 60)
+    one, two, three = cut(9, (3, 6), 0, 0, EPISODE)
+    for number, segment in enumerate((one, three)):
+        assert ring.append(dataclasses.replace(segment, number=number))
+    found = [(each.reward.tolist(), each.starts, each.ends) for each in episodes_of(StoredRing(tmp_path))]
+    assert found == [([6.0, 7.0, 8.0], False, True), ([0.0, 1.0, 2.0], True, False)]
 
 
 MINI_RACES = """

@@ -17,19 +17,23 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
 from tests.support.machines import flat
 from tests.support.shell import ROOT, run
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import directory_guard, join, join_checks, role_process
+from tfagents_system.launch import directory_guard, join, join_checks, preparation, role_process
 from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -53,9 +57,10 @@ def running(tmp_path: Path) -> RunPaths:
 
 
 def tell(paths: RunPaths, state: str, **more: object) -> None:
+    roles = more.pop("roles", {})
     run = {"state": state, "updated_at": time.time(), "host": HERE, "port": 8123, "pid": 1} | more
     beside = paths.status_json.with_suffix(".new")
-    beside.write_text(json.dumps({"run": run, "roles": {}}))
+    beside.write_text(json.dumps({"run": run, "roles": roles}))
     os.replace(beside, paths.status_json)
 
 
@@ -63,14 +68,16 @@ def tell(paths: RunPaths, state: str, **more: object) -> None:
 
 
 def test_on_its_own_machine_a_run_is_joined_without_its_gateway(running: RunPaths) -> None:
-    assert find_target(running, {}, HERE, is_certain=True) == Target("127.0.0.1:8123", None, None, running)
+    assert find_target(running, {}, HERE, is_certain=True) == Target(
+        "127.0.0.1:8123", None, None, running, follows=True
+    )
 
 
 def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:
     running.gateway_json.write_text('{"host": "node7", "port": 8443}')
     running.credentials.mkdir()
     target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
-    assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running)
+    assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
     assert target.environ()["SAC_SERVER"] == "node7:8443"
 
 
@@ -124,6 +131,49 @@ def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: 
     assert join.wait_for_run([RunPaths(tmp_path / "other"), running], stop) == running
     assert looks == 3
     assert join.wait_for_run([RunPaths(tmp_path / "other")], lambda secs: True) is None
+
+
+def waits(run: RunPaths, since: float = 0.0) -> bool:
+    """Whether a command that joins a run would wait, as things are."""
+    return join.wait_for_run([run], lambda secs: True, since) is None
+
+
+def test_a_run_with_a_gateway_is_up_once_its_gateway_is(running: RunPaths) -> None:
+    """What an earlier start has left in gateway.json is forgotten when the next one begins, but for the port."""
+    gateway = {"gateway": {"state": "starting"}}
+    tell(running, "running", roles=gateway)
+    assert waits(running)
+    running.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1, "started": 5}')
+    assert not waits(running)
+    forget_address(running)
+    assert running.gateway_json.read_text() == '{"port": 8443}' and waits(running)
+    tell(running, "running", roles={"gateway": {"state": "stopped", "given_up": True}})
+    assert not waits(running), "it would wait in vain: the error says that there is no gateway"
+
+
+def test_further_nodes_of_a_job_wait_for_the_run_of_their_own_attempt(running: RunPaths) -> None:
+    began = time.time()
+    tell(running, "running", started_at=began - 20.0)
+    assert waits(running, began) and not waits(running), "its node was lost seconds ago"
+    tell(running, "running", started_at=began + 20.0)
+    assert not waits(running, began)
+
+
+def test_they_wait_for_a_finished_run_that_is_extended(running: RunPaths) -> None:
+    began, looks = time.time(), 0
+    trainer = {"trainer": {"state": "done", "num_iter": 9}}
+    tell(running, "done", started_at=began - 500.0, roles=trainer)
+
+    def stop(secs: float) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            tell(running, "running", started_at=began + 10.0)
+        return looks > 3
+
+    assert join.wait_for_run([running], stop, began) == running and looks == 2
+    tell(running, "done", started_at=began + 10.0, roles=trainer)
+    assert join.wait_for_run([running], lambda secs: pytest.fail("it is over"), began) is None
 
 
 def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +232,38 @@ def test_as_many_as_there_are_cpus_and_slots(
     assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
     elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
     assert elsewhere.workers == 8
+
+
+@pytest.mark.parametrize("is_trainer", [False, True])
+def test_a_wrong_password_is_told_before_the_environment_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trainer: bool
+) -> None:
+    tried: list[str] = []
+
+    def inspect(*_: object, **__: object) -> Inspection:
+        tried.append("")
+        return Inspection()
+
+    def errors(password: str) -> list[str]:
+        file.write_text(password)
+        if is_trainer:
+            own = {"SAC_TRAINER_SERVER": there.address, "SAC_CREDENTIALS_DIR": str(folder)}
+            made = Preparation(environ_of(tmp_path) | own | {"SAC_PASSWORD_FILE": str(file)}, None)
+        else:
+            target = Target(there.address, folder, file, None)
+            made = JoinPreparation(environ_of(tmp_path), None, target, tmp_path / "joined", 1)
+        made.run(None)
+        return made.checks["server"].errors
+
+    monkeypatch.setattr(preparation, "run_inspection", inspect)
+    (file := tmp_path / "password").touch(mode=0o600)
+    with running_gateway(tmp_path / "there", password="correct horse battery") as there:
+        folder = there.paths.credentials
+        (error,) = errors("wrong horse battery!")
+        assert "asks for a password, another one was given: set SAC_PASSWORD_FILE" in error and not tried
+        monkeypatch.setattr(JoinPreparation, "_check_server", lambda _: None)
+        assert errors("correct horse battery") == [] and tried
+    assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
 def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:
@@ -306,14 +388,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def workers_in(
-    folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None, lock: RunLock | None = None
+    folder: Path,
+    stop: StopFlag,
+    program: str,
+    run: RunPaths | None = None,
+    lock: RunLock | None = None,
+    follows: bool = False,
 ) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
     plan = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
     )
-    target = Target("node7:8443", Path("/credentials"), None, run)
+    target = Target("node7:8443", Path("/credentials"), None, run, follows)
     starter = RoleStarter(command_of(spec))
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
@@ -379,6 +466,36 @@ def test_what_the_run_directory_says_ends_them(
     assert workers_in(folder, stop, SAVES, running).run() == code
     closings = {"done": "is done", "stopped": "was stopped by SIGINT on", "failed": "has failed: failed by SIGINT"}
     assert f"joined: the run {closings[state]}" in capfd.readouterr().out
+
+
+def test_a_run_that_goes_on_elsewhere_ends_them(
+    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After its node was lost they would try to reach that one for ever."""
+    address = {"host": "node7", "port": 8443, "started": 1}
+    running.gateway_json.write_text(json.dumps(address))
+    threading.Timer(0.3, running.gateway_json.write_text, [json.dumps(address | {"started": 2})]).start()
+    threading.Timer(2.0, running.gateway_json.write_text, [json.dumps(address | {"host": "node9"})]).start()
+    began = time.monotonic()
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
+    assert time.monotonic() - began > 1.5, "a gateway that was restarted is reached again"
+    closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
+    assert closing in capfd.readouterr().out
+
+
+def test_a_run_that_has_gone_on_elsewhere_while_this_was_checked_ends_them(
+    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running.gateway_json.write_text('{"host": "node9", "port": 8443, "started": 2}')
+    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
+    assert "the run goes on at node9:8443" in capfd.readouterr().out
+
+
+def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:
+    folder.mkdir()
+    (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
+    assert workers_in(folder, stop, "exit 0").run() == 0
+    assert (folder / "gateway.json").read_text() == '{"port": 8443}'
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

@@ -114,6 +114,9 @@ def test_what_is_missing_there_is_told(there: RunPaths, tmp_path: Path, monkeypa
     there.gateway_json.unlink()
     with pytest.raises(UserError, match=r"my run has no gateway: start it with SAC_GATEWAY_PORT=0"):
         fetch(tmp_path)
+    there.gateway_json.write_text('{"port": 8443}')
+    with pytest.raises(UserError, match=r"my run has no gateway yet: start it with .* or wait until it is up"):
+        fetch(tmp_path)
     there.gateway_json.write_text('{"host": "node7", "port": 8443}')
     shutil.rmtree(there.credentials)
     with pytest.raises(UserError, match=r"credentials can't be read or has no ca.key: log in as the user who has"):

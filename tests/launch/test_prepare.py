@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.prepared_runs import PARAMS, train
+from tests.support.starts_of_a_project import update
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
@@ -21,9 +23,11 @@ from tfagents_system.launch import prepare
 from tfagents_system.launch.early_answers import is_done_already
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
-from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
+from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, TAKE, RunSettings, resolve
 from tfagents_system.machine.files import write_atomically
+from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
+from tfagents_system.run_files.resets import resets_of_run
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
@@ -31,6 +35,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.remote import check
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
@@ -97,6 +103,15 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
+    run_checkpoints.remember(paths.saved, 10)
+    for is_damaged in (True, False):
+        for path in paths.trainer_checkpoints.iterdir():
+            if is_damaged:
+                (path / "agent.index").write_bytes(b"")
+            else:
+                shutil.rmtree(path)
+        with pytest.raises(UserError, match="the run has had a checkpoint after 10 updates in "):
+            prepare.prepare(environ, None)
 
 
 def test_variables_that_only_files_of_the_users_can_read_are_noted(
@@ -181,7 +196,7 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     if evidence == "status":
         train(paths)
     elif evidence == "checkpoint":
-        (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+        update(paths, 5)
     else:
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
@@ -231,14 +246,116 @@ def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: P
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     train(paths)
-    paths.replay.mkdir(exist_ok=True)
-    column = {"name": "observation", "shape": [99], "dtype": "float32"}
-    (paths.replay / "layout.json").write_text(json.dumps({"columns": [column]}))
-    with pytest.raises(UserError, match=r"observation float32 \[99\] before"):
+    Ring.open(
+        paths.replay, Layout((Column("observation", (99,), "float32"),), (Column("action", (1,), "float32"),)), 210
+    )
+    with pytest.raises(UserError, match=r"observation: here float32 \[3\], there float32 \[99\]"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
     with pytest.raises(UserError, match="--catch_up has no effect"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)
     assert not (paths.exp_dir / "before_reset_1").exists()
+
+
+def test_edited_bounds_of_actions_are_refused_where_a_run_has_experience(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """They would make others of the actions that are stored, whose numbers stay."""
+    assert prepare.prepare(environ, None)
+    train(RunPaths(tmp_path / "run"))
+    own, was = 'gymnasium.make("Pendulum-v1")', (tmp_path / "params.py").read_text()
+    (tmp_path / "params.py").write_text(was.replace(own, f"gymnasium.wrappers.RescaleAction({own}, -1.0, 1.0)"))
+    for more in ({}, {"TFAGENTS_RESET": "agent"}):
+        with pytest.raises(UserError, match=r"action was \(1,\) in \[-2, 2\], is \(1,\) in \[-1, 1\], and not the"):
+            prepare.prepare({**environ, EDITS: TAKE, **more}, None)
+
+
+OWN_AGENT = """
+    def agent_ctor(self, time_step_spec, action_spec, train_step):
+        from tf_agents.agents.ddpg import actor_network, critic_network, ddpg_agent
+        import tensorflow as tf
+        adam = tf.keras.optimizers.legacy.Adam
+        return ddpg_agent.DdpgAgent(
+            time_step_spec,
+            action_spec,
+            actor_network.ActorNetwork(time_step_spec.observation, action_spec, fc_layer_params=(4,)),
+            critic_network.CriticNetwork((time_step_spec.observation, action_spec), joint_fc_layer_params=(4,)),
+            adam(),
+            adam(),
+            train_step_counter=train_step,
+        )
+"""
+
+
+def test_networks_of_an_agent_of_another_kind_are_not_drawn_anew(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "params.py").write_text(f"{PARAMS}\n{OWN_AGENT}")
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    with pytest.raises(
+        UserError, match="--reset_training networks draws .*, and DdpgAgent is neither .*: begin with a"
+    ):
+        prepare.prepare({**environ, "TFAGENTS_RESET": "networks"}, None)
+    assert not resets_of_run(paths) and prepare.prepare(environ, None), "the run goes on"
+
+
+def test_a_reset_after_which_the_run_would_end_at_once_is_refused(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    status = {"state": "done", "train_step": 15, "num_iter": 3}
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
+
+    def start(reset: str, *assignments: str) -> None:
+        asked = {**environ, "TFAGENTS_RESET": reset}
+        settings = resolve(asked, assignments, vars_file=None, root=tmp_path)
+        assert prepare.prepare(settings.environ, None, settings=settings)
+
+    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set num_iter=N"):
+        start("networks")
+    assert not (paths.exp_dir / "before_reset_1").exists()
+    start("networks", "num_iter=6")
+    status |= {"ended_early": "max_hours=1 is reached", "ended_for": "[6, null, 1.0]", "num_iter": 6}
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
+    paths.metrics_csv.write_text("train_step,env_steps,wall_time_s\n15,60,5400\n")
+    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set max_hours=N"):
+        start("networks", "max_hours=1")
+    for kind in ("networks", "agent"):
+        with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
+            start(kind, "max_hours=1.2")
+    start("agent", "max_hours=1.6")
+    assert [each.kind for each in resets_of_run(paths)] == ["networks", "agent"]
+
+
+def test_a_trainer_that_would_be_ahead_of_its_server_is_not_reset(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").mkdir()
+    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
+    paths = RunPaths(tmp_path / "run")
+    assert prepare.prepare(environ, None)
+    train(paths)
+    monkeypatch.setattr(check, "run_there", lambda *args: {"resets": []})
+    with pytest.raises(
+        UserError, match="the agent of the run at node7:8443 was replaced 0 times, and would be 1 times"
+    ):
+        prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
+    assert not resets_of_run(paths) and not (paths.exp_dir / "before_reset_1").exists()
+    monkeypatch.setattr(check, "run_there", lambda *args: None)
+    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and len(resets_of_run(paths)) == 1
+
+
+def test_a_reset_of_what_has_not_begun_says_so(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}
+    for _ in range(2):  # Where there is no run directory, and where there is one.
+        assert prepare.prepare(asked, None)
+        told = capsys.readouterr().out
+        assert f"note: --reset_training --catch_up has no effect: {tmp_path / 'run'} has no update yet" in told
+    train(RunPaths(tmp_path / "run"))
+    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
+    assert "has no effect" not in capsys.readouterr().out
 
 
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
@@ -372,7 +489,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     was_done = list[str]()
     held = prepare._write_run(preparations[0], True, was_done)
     assert held is not None and held.token in paths.lock.read_text()
-    assert was_done == [f"the run that was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
+    assert was_done == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
     with pytest.raises(UserError, match="is in use by"):
         prepare._write_run(preparations[1], True, [])
     held.release()

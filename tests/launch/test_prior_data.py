@@ -15,7 +15,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.launch import prepare, prior_checks, resources
+from tfagents_system.launch import orphans, prepare, prior_checks, resources
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.launch.worker_kind_checks import check_prior_experts
@@ -297,6 +297,28 @@ def test_what_experts_have_brought_stays_where_another_agent_begins(
     (tmp_path / "mine" / "config.json").write_text('{"horizon": 9}')
     params.write_text(EXPERTS.replace("= 5", "= 1"))
     assert prepare.prepare(reset, None) and sizes(paths) == [7], "the newest that fit 10 rows"
+
+
+def test_what_experts_bring_after_a_kill_is_waited_for_before_it_is_copied(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay server of a supervisor that was killed stores what is under way, and ends."""
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_SHARE_CPUS": "1"}
+    params.write_text(TOGETHER)
+    assert prepare.prepare(environ, None)
+    bring(paths, 0, 4)
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    late = [5]
+
+    def waits(run: RunPaths, *args: Any) -> bool:
+        for steps in late:
+            bring(run, 1, steps)
+        late.clear()
+        return True
+
+    monkeypatch.setattr(orphans, "_wait", waits)
+    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and sizes(paths) == [12, 4, 5]
 
 
 def test_what_experts_have_brought_goes_with_the_run_s_own_where_it_is_of_another_task(

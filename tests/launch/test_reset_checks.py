@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.channel_for_tests import running_gateway
 from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
-from tfagents_system.launch.reset_checks import layout_findings, size_changes
+from tfagents_system.launch.reset_checks import layout_findings, server_findings, size_changes
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
+from tfagents_system.run_files.resets import AGENT
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
 
 OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
@@ -37,9 +45,85 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     Ring.open(tmp_path / "box", layout(), 60, 24)
     Ring.open(tmp_path / "choices", layout(4), 60, 24)
     (told,) = layout_findings(layout(size=2), tmp_path / "box")
-    assert "action float32 [1] before, float32 [2] now" in told and "(SAC_EXP_NAME)" in told
+    assert "does not fit: action: here float32 [2], there float32 [1]. " in told and "(SAC_EXP_NAME)" in told
     (told,) = layout_findings(layout(5), tmp_path / "choices")
-    assert "action one of 4 before, one of 5 now" in told
+    assert "action: here int32 [], one of 5, there int32 [], one of 4" in told
+
+
+def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> None:
+    """Such as sac_discrete -> dqn with n_step = 3, and with or without hindsight, returns and potentials."""
+
+    def with_(*names: str) -> Layout:
+        optional: dict[str, Any] = {name: OPTIONAL_COLUMNS[name] for name in names}
+        return dataclasses.replace(layout(), **optional)
+
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    for name, own in (("plain", with_()), ("full", with_("returns", "explored", "potential", "episode"))):
+        Ring.open(tmp_path / name, own, 63)
+    for name, now, notes in (
+        ("plain", with_("explored"), ["the ring gets a column explored: as if none of the kept actions had explored"]),
+        (
+            "plain",
+            with_("episode"),
+            ["the ring gets a column episode: each kept segment counts as an episode of its own"],
+        ),
+        ("full", with_("explored"), ["the ring loses what samples do not need any more: return, potential, episode"]),
+        ("full", with_("returns", "explored", "potential", "episode"), []),
+    ):
+        check = Check("experience")
+        size_changes(params, now, [tmp_path / name], check)
+        assert layout_findings(now, tmp_path / name) == [] and (check.notes, check.errors) == (notes, [])
+    for name in ("returns", "potential"):
+        (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain")
+        column = OPTIONAL_COLUMNS[name].name
+        assert f"does not fit: {column}: here float32 [], there none. These are computed" in told
+        assert "experience import` this run's directory with the new params" in told and "SAC_REPLAY_FROM" in told
+    (told,) = layout_findings(
+        dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain"
+    )
+    assert "SAC_REPLAY_FROM" not in told and "action: " in told and "potential: " in told
+
+
+def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    ring = Ring.open(tmp_path, layout(), 63, 20)
+    now = dataclasses.replace(layout(), explored=OPTIONAL_COLUMNS["explored"])
+    needed = (63 + 20) * (1 + 1 + 4)  # explored, step_type, crc.
+    for free, is_enough in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        check = Check("experience")
+        size_changes(params, now, [ring.folder], check)
+        assert bool(check.notes) == is_enough and bool(check.errors) != is_enough
+
+
+def reset_entry(number: int) -> dict[str, Any]:
+    return {
+        "kind": AGENT,
+        "before": f"before_reset_{number}",
+        "train_step": 5,
+        "env_steps": 5,
+        "catch_up": False,
+        "time": "",
+    }
+
+
+@pytest.mark.parametrize(("there", "here", "is_refused"), [(0, 0, True), (1, 1, True), (1, 0, False), (3, 1, False)])
+def test_a_trainer_elsewhere_gets_no_agent_that_its_server_does_not_know(
+    tmp_path: Path, there: int, here: int, is_refused: bool
+) -> None:
+    own, environ = RunPaths(tmp_path / "trainer"), {"TFAGENTS_RESET": AGENT}
+    own.exp_dir.mkdir()
+    own.run_json.write_text(json.dumps({"resets": [reset_entry(number) for number in range(here)]}))
+    run = json.dumps({"seed": 7, "resets": [reset_entry(number) for number in range(there)]})
+    with running_gateway(tmp_path, run=run) as running:
+        keys = machines.add(running.paths.credentials, "trainer")
+        values = {"trainer_server": running.address, "credentials_dir": keys}
+        told = server_findings(environ, values, own)
+        assert not is_refused or f"replaced {there} times, and would be {here + 1} times here: start the" in told[0]
+        assert len(told) == is_refused
+        assert server_findings({"TFAGENTS_RESET": "networks"}, values, own) == []
+        assert server_findings(environ, {}, own) == [], "its server is its own"
+    assert server_findings(environ, values, own) == [], "a server that is down may have been told, too"
 
 
 def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -307,6 +309,7 @@ def test_a_start_that_always_ends_at_the_time_limit_ends_the_job_however_early_t
 # What `srun` starts on the further nodes, until the run is over.
 JOINS = """#!/usr/bin/env bash
 echo "joins $*"
+echo "since $TFAGENTS_SINCE"
 trap 'echo "is told to leave"; exit 0' TERM
 until [[ -e {over} ]]; do sleep 0.1; done
 echo "sees the end"
@@ -319,7 +322,11 @@ def test_settings_go_to_the_run(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("code", "does", "last_words"),
-    [(0, "sleep 0.5; touch {over}", "sees the end"), (2, "sleep 0.5", "is told to leave")],
+    [
+        (0, "sleep 0.5; mkdir -p $exp_dir; touch $exp_dir/status.json {over}", "sees the end"),
+        (0, "sleep 0.5", "is told to leave"),  # It is finished already: nobody says that it is over.
+        (2, "sleep 0.5", "is told to leave"),
+    ],
 )
 def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words: str) -> None:
     over = job.folder / "over"
@@ -327,8 +334,11 @@ def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words
     with (job.snapshot / "variables.sh").open("a") as file:
         file.write("SAC_LOCAL_WORKERS=4\n")
     job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:3}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+    began = time.time()
     ended, output = job.attempt(code, does=does.format(over=over), SLURM_JOB_NUM_NODES="3")
     assert ended == code
+    since = int(re.search(r"since (\d+)", output)[1])  # type: ignore[index]
+    assert int(began) <= since <= time.time(), "whatever is older is of another attempt"
     assert "srun --nodes=1 --ntasks=1 --relative=0" in output and "srun --nodes=2 --ntasks=2 --relative=1" in output
     assert f"joins {job.snapshot}/variables.sh --to {job.exp_dir} --workers 4" in output
     assert last_words in output

@@ -72,6 +72,17 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
 
 
+def test_an_empty_variable_is_not_set_in_the_job_either(user: User) -> None:
+    names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_WANDB_KEY_FILE", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI"]
+    names += ["SAC_REPLAY_FROM", "SAC_AGENT_FROM", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_ENV_PYTHON"]
+    names += ["SAC_PACKED_ENV"]
+    user.write_vars("".join(f"{name}=\n" for name in names))
+    done = user.submit()
+    assert done.returncode == 0, done.stderr
+    values = user.resolved(**dict.fromkeys(names, "/of/the/node"))  # As without --export=NONE.
+    assert {name: values[name] for name in names} == dict.fromkeys(names, "")
+
+
 @pytest.mark.parametrize(
     "places",
     ["", "SAC_LOGS_DIR=runs", "SAC_LOGS_DIR=../of_all/./runs", "SAC_LOGS_DIR=~/runs", "SAC_LOGS_DIR=/runs/../x",
@@ -90,6 +101,13 @@ def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
             values, findings = read_variables(environ, vars_file=user.folder / path, root=ROOT)
         assert findings == [] and Path(shlex.split(told)[0]) == values["exp_dir"]
         assert "SAC_LOGS_DIR=" not in done.stderr
+
+
+def test_an_array_is_not_called_as_a_task_is(user: User) -> None:
+    user.write_vars("SAC_EXP_DIR=logs/walk_task_3\n")
+    (finding,) = refused(user.submit("--array=0-4"))
+    assert "must not end in _task_3 with --array" in finding
+    assert user.submit("--dry_run").returncode == 0
 
 
 def test_other_runs_are_not_copied(user: User) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,14 +35,19 @@ from tfagents_system.settings.search_spaces import Range, Space, as_json
 
 SPACE: Space = {"n_step": Range(1, 5), "discount": [0.9, 0.99]}
 # A run of 10 iterations with an evaluation after each, worth its n_step; it saves and ends when it is told to.
+REFUSED = -10_000.0  # What a run is worth whose start is refused.
 RUN = """
 import json, os, signal, sys, time
 folder, value, secs = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+if value < -9000:
+    print("error: there is no room for it")
+    sys.exit(2)
 # Not sys.exit: while a file is closed because nobody has it any more, an exception is ignored.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(int(os.environ.get("CODE", "75"))))
 os.makedirs(folder, exist_ok=True)
 open(folder + "/starts", "a").write("x")
 json.dump({"params": {"num_iter": 10}}, open(folder + "/resolved.json", "w"))
+json.dump({"run": {"started_at": time.time()}, "roles": {}}, open(folder + "/status.json", "w"))
 with open(folder + "/metrics.csv", "w") as file:
     file.write("train_step,iteration,env_steps,eval_return\\n0,0,0,-100\\n")
     for k in range(1, 11):
@@ -68,7 +74,15 @@ def optuna_study(folder: Path) -> optuna.Study:
 class Search:
     """Trials in runs that only write metrics."""
 
-    def __init__(self, study: optuna.Study, folder: Path, wanted: int, parallel: int = 1, secs: float = 0.0) -> None:
+    def __init__(
+        self,
+        study: optuna.Study,
+        folder: Path,
+        wanted: int,
+        parallel: int = 1,
+        secs: float = 0.0,
+        only: int | None = None,
+    ) -> None:
         self.folder, self.secs, self.said = folder, secs, list[str]()
         self.runner: TaskRunner | None = None
         self.values: dict[int, float] = {}
@@ -83,6 +97,7 @@ class Search:
             parallel=parallel,
             end=lambda task: self.runner.end(task) if self.runner is not None else None,
             say=self.said.append,
+            only=only,
         )
         self._places = [Place()] * parallel
 
@@ -114,6 +129,7 @@ class Search:
         code = self.runner.run()
         if self.stop.is_set():
             self.trials.look(is_stopped=True)
+        self.trials.leave_refused()
         return code
 
 
@@ -128,6 +144,28 @@ def test_as_many_trials_as_wanted_each_with_the_value_of_its_run(optuna_study: o
     assert all(trial.value == settings_of(SPACE, trial.params)["n_step"] for trial in done)
     assert all(list(trial.intermediate_values) == list(range(10, 101, 5)) for trial in done)
     assert starts(folder) == {f"swing_task_{k}": 1 for k in range(6)}
+
+
+@pytest.mark.parametrize("torn", [b'{"op_code":4,"work', b"\0" * 100_000, b""])
+def test_half_a_line_of_a_write_that_was_cut_off_does_not_make_a_study_unreadable(folder: Path, torn: bytes) -> None:
+    study = open_study(folder, "none", 1)
+    study.enqueue_trial({"n_step": 3})
+    journal = folder / "journal.log"
+    whole = journal.read_bytes()
+    with journal.open("ab") as file:
+        file.write(torn)
+    study.enqueue_trial({"n_step": 4})  # Also by a process that has it open.
+    again = open_study(folder, "none", 1)
+    assert journal.read_bytes().startswith(whole + b"{")
+    fixed = [trial.system_attrs["fixed_params"]["n_step"] for trial in again.get_trials()]
+    assert fixed == [3, 4] and not list(folder.glob("journal.log.lock*"))
+
+
+def test_a_study_that_is_damaged_is_refused_in_words(optuna_study: optuna.Study, folder: Path) -> None:
+    with (folder / "journal.log").open("ab") as file:
+        file.write(b'{"op_code":4,"work{"op_code":5}\n')
+    with pytest.raises(UserError, match=r"journal.log is damaged in line 2: restore it from a backup"):
+        open_study(folder, "none", 1)
 
 
 def test_the_same_command_adds_only_what_is_wanted_beyond(optuna_study: optuna.Study, folder: Path) -> None:
@@ -235,6 +273,61 @@ def test_runs_that_cannot_be_started_use_up_no_trial(
     assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
 
 
+def test_starts_that_the_machine_refuses_use_up_no_trial(optuna_study: optuna.Study, folder: Path) -> None:
+    search = Search(optuna_study, folder, wanted=50)
+    search.values = dict.fromkeys(range(50), REFUSED)
+    search.run()
+    assert len(search.trials.tasks) == 3 and search.said == []
+    assert "exit code 2: there is no room for it" in search.trials.unstarted
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING] * 3
+    assert search.trials.left == {0, 1, 2}
+    assert Search(optuna_study, folder, wanted=3).run() == EXIT_DONE
+    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
+
+
+def test_a_trial_whose_own_settings_are_refused_has_failed_as_soon_as_another_run_has_begun(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    search = Search(optuna_study, folder, wanted=3)
+    search.values = {0: REFUSED}
+    search.run()
+    failed = [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
+    assert [trial.state for trial in optuna_study.get_trials()] == failed and "no room" in search.said[0]
+    assert search.trials.unstarted == ""
+
+
+def test_a_trial_that_is_refused_again_has_failed_where_others_ran_elsewhere_meanwhile(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    """As tasks of an array, each of which knows its own run alone."""
+    for begin, states in (
+        (0, [TrialState.RUNNING]),
+        (1, [TrialState.RUNNING, TrialState.COMPLETE]),
+        (0, [TrialState.FAIL, TrialState.COMPLETE]),
+    ):
+        search = Search(optuna_study, folder, wanted=2, only=begin)
+        search.values = {0: REFUSED}
+        search.run()
+        assert [trial.state for trial in optuna_study.get_trials()] == states
+
+
+def test_trials_that_were_refused_come_last_and_one_that_has_run_never_fails_so(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
+    search = Search(optuna_study, folder, wanted=3)
+    search.values = dict.fromkeys(range(3), REFUSED)
+    search.run()
+    run_before = folder.with_name("swing_task_1")
+    (run_before / "status.json").write_text('{"run": {"started_at": 1.0}, "roles": {}}')
+    search = Search(optuna_study, folder, wanted=4)
+    search.values = dict.fromkeys(range(3), REFUSED)
+    search.run()
+    assert [task.number for task in search.trials.tasks] == [3, 0, 1, 2]
+    states = [trial.state for trial in optuna_study.get_trials()]
+    assert states == [TrialState.FAIL, TrialState.RUNNING, TrialState.FAIL, TrialState.COMPLETE]
+    assert search.trials.unstarted.startswith("task 1 ")
+
+
 def test_settings_that_are_refused_ask_for_no_further_trial(optuna_study: optuna.Study, folder: Path) -> None:
     search = Search(optuna_study, folder, wanted=5)
     search.is_busy = lambda number: True
@@ -252,7 +345,14 @@ def test_a_trial_that_was_killed_before_it_had_all_settings_gets_them(optuna_stu
 
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [("done", EXIT_DONE), ("one is left", EXIT_RESUMABLE), ("refused", EXIT_BAD_INPUT), ("full disk", EXIT_FAILED)],
+    [
+        ("done", EXIT_DONE),
+        ("one is left", EXIT_RESUMABLE),
+        ("refused", EXIT_BAD_INPUT),
+        ("full disk", EXIT_FAILED),
+        ("refused starts", EXIT_FAILED),
+        ("stopped with a refused start", EXIT_RESUMABLE),
+    ],
 )
 def test_how_a_study_ends(
     optuna_study: optuna.Study,
@@ -265,17 +365,32 @@ def test_how_a_study_ends(
 ) -> None:
     if outcome != "full disk":
         full_disk.clear()
-    plan = SimpleNamespace(add=Search(optuna_study, folder, wanted=2).add, places=[Place()])
+    search = Search(optuna_study, folder, wanted=2)
+    search.values = dict.fromkeys(range(9), REFUSED) if "refused start" in outcome else {}
+    plan = SimpleNamespace(add=search.add, places=[Place()])
     args = SimpleNamespace(pruner="none", parallel=1, trials=2)
     if outcome == "refused":
         monkeypatch.setattr(plan, "add", lambda number, settings: plan.refuse())
         plan.refuse = lambda: (_ for _ in ()).throw(UserError("refused"))
+    if outcome == "stopped with a refused start":
+        monkeypatch.setattr(Trials, "look", _interrupted(Trials.look))
     if outcome == "one is left":
         monkeypatch.setattr(Trials, "look", _leaving(Trials.look))
     with pytest.raises(SystemExit) as ended:
         exit_with(lambda: studies._search(args, plan, SPACE, folder))  # type: ignore[arg-type]
     assert ended.value.code == code
-    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk")
+    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk" or "refused start" in outcome)
+
+
+def _interrupted(look: Callable[..., None]) -> Callable[..., None]:
+    """As if Ctrl-C came when the first start has been refused."""
+
+    def stopped(trials: Trials, is_stopped: bool = False) -> None:
+        look(trials, is_stopped)
+        if trials._refused and not is_stopped:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return stopped
 
 
 def _leaving(look: Callable[..., None]) -> Callable[..., None]:
@@ -400,10 +515,12 @@ def test_a_task_of_an_array_runs_the_trial_of_its_number_once(
     [
         ("import os; os.kill(os.getpid(), 9)", 137, TrialState.RUNNING),  # job.sh requeues it.
         ("raise SystemExit(75)", EXIT_RESUMABLE, TrialState.RUNNING),
-        ("raise SystemExit(1)", 1, TrialState.FAIL),
+        ("raise SystemExit(1)", 1, TrialState.RUNNING),  # It never began.
+        ("raise SystemExit(2)", 2, TrialState.RUNNING),
+        (RUN.replace("value > -1000", "False"), 1, TrialState.FAIL),
     ],
 )
-def test_a_trial_is_over_only_where_its_job_is_not_requeued(
+def test_a_trial_is_over_only_where_its_run_has_begun_and_its_job_is_not_requeued(
     array: Callable[..., int], folder: Path, code: str, exit_code: int, state: TrialState
 ) -> None:
     assert array(0, code) == exit_code
@@ -482,6 +599,16 @@ def test_trials_in_the_queue_are_not_submitted_again(
     queue += f"0 {own} 0\n"
     assert studies._submit(args, SPACE, folder) == EXIT_DONE and not commands
     assert "3 trials wait in the queue, none is left to submit" in capsys.readouterr().out
+
+
+def test_nothing_is_submitted_where_the_queue_does_not_answer(
+    folder: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: None)
+    with pytest.raises(UserError, match="squeue does not answer"):
+        studies._submit(studies._parse(WORDS), SPACE, folder)
+    assert not commands
+    assert studies._submit(studies._parse([*WORDS, "--dry_run"]), SPACE, folder) == EXIT_DONE
 
 
 def test_a_dry_run_of_a_submission_writes_nothing(folder: Path, commands: list[list[str]]) -> None:

@@ -293,6 +293,40 @@ def grid_file(folder: Path, content: Any) -> str:
     return str(folder / "g.json")
 
 
+def test_a_sweep_is_not_called_as_a_task_of_another_one(vars_file: Path, started: list[Task]) -> None:
+    vars_file.write_text(vars_file.read_text() + "SAC_EXP_NAME=try_task_1\n")
+    with pytest.raises(UserError, match="tasks 0, 2: SAC_EXP_NAME=try_task_1 must not end in _task_1 in a sweep"):
+        sweep.main([str(vars_file), "--seeds", "0-2"])
+    assert not started
+
+
+@pytest.mark.parametrize("variable", ["SAC_REVERB_PORT", "SAC_GATEWAY_PORT"])
+def test_simultaneous_runs_have_no_port_in_common(vars_file: Path, started: list[Task], variable: str) -> None:
+    vars_file.write_text(vars_file.read_text() + f"{variable}=8123\n")
+    with pytest.raises(UserError, match=rf"^{variable}=8123 can be the port of one run at a time: unset it"):
+        sweep.main([str(vars_file), "--seeds", "0-2", "--parallel", "2"])
+    for words in (["--seeds", "0", "--parallel", "2"], ["--seeds", "0-2"]):
+        assert sweep.main([str(vars_file), *words]) == 0
+    grid = grid_file(vars_file.parent, {variable: [8123, 8124]})
+    assert sweep.main([str(vars_file), "--grid", grid, "--parallel", "2"]) == 0
+
+
+def test_a_large_sweep_has_the_time_of_its_tasks(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_slowly(environ: Mapping[str, str], *_: object) -> list[str]:
+        time.sleep(secs[int(environ["SAC_SEED"]) % len(secs)])
+        return []
+
+    secs = [0.4]
+    monkeypatch.setattr(sweep_plan, "_CHECK_SECS", 2.0)
+    monkeypatch.setattr(sweep_plan, "check_inputs", check_slowly)
+    assert sweep.main([str(vars_file), "--seeds", "0-7"]) == 0 and len(started) == 8
+    secs.append(60.0)  # Of the second task.
+    with pytest.raises(UserError, match="configuration of task 1 has not ended within 2 s"):
+        sweep.main([str(vars_file), "--seeds", "0-1"])
+
+
 def test_what_its_runs_begin_with_may_be_gone_where_they_have_begun(vars_file: Path, started: list[Task]) -> None:
     vars_file.write_text(vars_file.read_text() + "SAC_AGENT_FROM=other\n")
     with pytest.raises(UserError, match=r"^SAC_AGENT_FROM=other must be an existing file or folder"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,6 +53,23 @@ def test_install_makes_what_is_missing_and_keeps_the_rest(data: TmrlData, capsys
     data.config_file.unlink()
     assert tmrl.main(["--install"]) == EXIT_DONE
     assert {path: path.read_bytes() for path in data.root.rglob("*") if path.is_file()} == before
+
+
+def test_what_the_games_interface_reads_from_the_file_itself_is_told_of_config(
+    data: TmrlData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no arguments for these: those of the file act, whatever --config says."""
+    in_file = {"WINDOW_WIDTH": 300, "REWARD_CONFIG": {**default_config()["ENV"]["REWARD_CONFIG"], "MIN_STEPS": 5}}
+    write(data, {**default_config(), "ENV": {**default_config()["ENV"], **in_file}})
+    over = repr({"ENV": {"WINDOW_WIDTH": 300, "SLEEP_TIME_AT_RESET": 0.5, "REWARD_CONFIG": {"MIN_STEPS": 70}}})
+    assert not any("reads it from" in line for line in data.load(over).translation.lines), "the car hears of them"
+    monkeypatch.setattr(tmrl_data, "is_installed", lambda package: True)
+    assert not any("reads it from" in line for line in data.load().translation.lines)
+    told = [line for line in data.load(over).translation.lines if "reads it from" in line]
+    assert told == [
+        f"{path} of --config has no effect: the game's interface reads it from {data.config_file}, set it there"
+        for path in ("ENV.SLEEP_TIME_AT_RESET", "ENV.REWARD_CONFIG.MIN_STEPS")
+    ]
 
 
 def test_the_password_moves_into_a_file_of_its_own(data: TmrlData) -> None:
@@ -147,10 +165,16 @@ def test_the_car_sees_and_gets_what_the_file_says(data: TmrlData) -> None:
 
 
 def test_wall_time_is_what_the_file_says(data: TmrlData) -> None:
-    env = make(data, {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02}}})
+    clock = {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02}}
+    env = make(data, {"ENV": {**clock, "REWARD_CONFIG": {"CONSTANT_PENALTY": -1.0}}})
     try:
         race = env.unwrapped
         assert race.real_time and race.metadata["render_fps"] == 50
+        env.reset(seed=0)
+        began = time.monotonic()
+        steps = [env.step(np.array([-1.0, 1.0, 0.0], np.float32)) for _ in range(10)]
+        assert time.monotonic() - began >= 9 * 0.02
+        assert [step[1] for step in steps] == [-1.0] * 10, "the reward of the trajectory, along which it stands"
     finally:
         env.close()
 

@@ -79,6 +79,22 @@ def test_a_change_that_a_run_does_not_take_is_told_by_its_key(data: TmrlData, be
     assert findings(data, "fresh", ENV={"IMG_HIST_LEN": 8}) == []
 
 
+def test_two_keys_that_mean_something_together_are_told(data: TmrlData, begin: Begin) -> None:
+    """The longest episode is the smaller of two: either one alone changes nothing."""
+    begin()
+    shorter: Any = {"RW_MAX_SAMPLES_PER_EPISODE": 400, "ENV": {"RTGYM_CONFIG": {"ep_max_length": 400}}}
+    one, other = findings(data, **shorter)
+    assert one.startswith("RW_MAX_SAMPLES_PER_EPISODE is 400, and car began with 1000: set it back")
+    assert other.startswith("ENV.RTGYM_CONFIG.ep_max_length is 400, and car began with 1000: set it back")
+    more = {"MAX_EPOCHS": 20_000, "ENV": {"RTGYM_CONFIG": {"ep_max_length": 400}, "SLEEP_TIME_AT_RESET": 9.0}}
+    assert [each.split()[0] for each in findings(data, **shorter | more)] == [
+        "RW_MAX_SAMPLES_PER_EPISODE",
+        "ENV.RTGYM_CONFIG.ep_max_length",
+    ], "the others have nothing to do with it"
+    assert findings(data, "take", **shorter) == []
+    assert findings(data, RW_MAX_SAMPLES_PER_EPISODE=2000) == []
+
+
 def test_what_may_change_or_is_of_a_machine_is_no_finding(data: TmrlData, begin: Begin) -> None:
     begin()
     assert findings(data, MAX_EPOCHS=20_000, PORT=7001, NB_WORKERS=3, MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP=2.0) == []

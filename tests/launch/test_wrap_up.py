@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from tests.support.waiting import until
 from tfagents_system.launch import wrap_up
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.machine.signals import StopFlag
@@ -23,6 +25,10 @@ def paths(tmp_path):
 
 def results(paths, monkeypatch, programs, **more):
     """The lines, with these programs (Python) for the plot and the video."""
+    return results_with(paths, monkeypatch, programs, StopFlag(signals=()), **more)
+
+
+def results_with(paths, monkeypatch, programs, stop, **more):
     real, left = subprocess.Popen, list(programs)
 
     def popen(command, **arguments):
@@ -30,9 +36,7 @@ def results(paths, monkeypatch, programs, **more):
         return real([sys.executable, "-c", left.pop(0)], **arguments)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return wrap_up.write_results(
-        paths, RoleStarter(), cpus=(), environ=dict(os.environ), stop=StopFlag(signals=()), **more
-    )
+    return wrap_up.write_results(paths, RoleStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -98,3 +102,25 @@ def test_a_video_that_vanishes_is_told(paths, monkeypatch):
     lines = results(paths, monkeypatch, ["", "", ""])
     assert lines[0] == f"plot:   {paths.learning_curve}"
     assert lines[1].startswith("note: no video: ") and "gone.mp4" in lines[1]
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
+    monkeypatch.setattr(wrap_up, "_VIDEO_DEADLINE_SECS", 1.0)
+    stop, told = StopFlag(signals=()), paths.exp_dir / "told"
+    program = (
+        "import pathlib, signal, sys, time\n"
+        f"told = pathlib.Path({str(told)!r})\n"
+        "def end(number, frame):\n"
+        "    told.write_text('ends')\n"
+        f"    time.sleep({100.0 if insists else 0.5})\n"
+        "    told.write_text('waits')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "time.sleep(100)\n"
+    )
+    if insists:
+        threading.Thread(target=lambda: (until(told.exists, 20.0, "SIGTERM"), setattr(stop, "count", 2))).start()
+    lines = results_with(paths, monkeypatch, [program], stop, plot=False, report=False)
+    assert lines[0].startswith("note: no video: it took more than 1 s")
+    assert told.read_text() == ("ends" if insists else "waits")

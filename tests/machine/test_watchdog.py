@@ -81,3 +81,16 @@ def test_a_long_line_is_cut(tmp_path):
     content = (tmp_path / "x.hang").read_bytes()
     assert len(content) == watchdog._HEADER_BYTES and content.endswith(b"\n")
     assert watchdog.take_report(tmp_path / "x.hang") == []
+
+
+def test_who_steps_a_device_does_not_wait_for_the_disk(tmp_path):
+    """Arming again writes nothing; another thread does."""
+    dog = watchdog.Watchdog(tmp_path / "x.hang", 100.0)
+    dog.arm("step 1")
+    dog.rearm("step 2")
+    try:
+        assert (tmp_path / "x.hang").read_text().startswith("step 1 has not returned for 100 s")
+        dog.write()
+        assert (tmp_path / "x.hang").read_text().startswith("step 2 has not returned for 100 s")
+    finally:
+        dog.cancel()

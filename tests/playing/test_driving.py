@@ -1,6 +1,9 @@
 """`python -m tfagents_system.racing`: a recorded lap, what a check prints and draws, and what is refused."""
 
 import json
+import os
+import signal
+import time
 
 import imageio.v3 as imageio
 import numpy as np
@@ -10,7 +13,9 @@ from tests.support.launching import ROOT
 from tfagents_system import racing
 from tfagents_system.envs.reward_files import read_points, recorded_track
 from tfagents_system.errors import UserError
+from tfagents_system.playing import driving
 from tfagents_system.report import long_work
+from tfagents_system.settings.load_params import load_params
 
 TRACK = "point_to_point/train/5"
 PARAMS = str(ROOT / "tfagents_system/examples/racing/params.py")
@@ -132,6 +137,132 @@ def test_a_device_without_a_method_is_refused(files, tmp_path, capsys):
     flags[1] = str(tmp_path / "device.py")
     with pytest.raises(UserError, match=r"Device has no get_default_action\(\): add it"):
         racing.main(["benchmark", *flags])
+
+
+@pytest.mark.parametrize("command", ["record_reward", "check_environment"])
+def test_a_process_of_its_own_is_refused_by_name(files, tmp_path, monkeypatch, command):
+    monkeypatch.setenv("SAC_ENV_PYTHON", "/opt/python")
+    flags, _ = files()
+    with pytest.raises(UserError, match="SAC_ENV_PYTHON=/opt/python: an environment in a process of its own tells no"):
+        racing.main([command, *flags, "--out", str(tmp_path / "out.npz")])
+
+
+WATCHED = """
+import numpy as np
+from tests.support.devices_for_tests import DummyDevice
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.train_params_base import TrainParamsBase
+
+MADE = []
+
+class Device(DummyDevice):  # Somebody drives it half a metre further between two looks.
+    def get_obs_rew_terminated_info(self):
+        observation, reward, _, info = super().get_obs_rew_terminated_info()
+        is_over = self._count == 60
+        told = {"position": (0.5 * self._count, 0.0), "is_success": is_over, "track": "the yard"}
+        return observation, reward, is_over, {**info, **told}
+
+class TrainParams(TrainParamsBase):
+    made = MADE
+
+    def env_ctor(self, *args, **kwargs):
+        MADE.append(Device())
+        return RealTimeEnvironment(MADE[-1], 0.01)
+"""
+
+
+def test_a_lap_that_somebody_else_drives_is_recorded_and_nothing_is_sent(tmp_path):
+    path, out = tmp_path / "params.py", tmp_path / "reward.npz"
+    path.write_text(WATCHED)
+    params = load_params(path, {"horizon": 100})
+    began = time.monotonic()
+    said = driving.record_reward(params, None, 0, out, False, is_watched=True)
+    assert time.monotonic() - began >= 60 * 0.01, "at its pace"
+    assert "driven in 60 steps, track the yard" in said
+    assert read_points(out)[[0, -1]].tolist() == [[0.5, 0.0], [30.0, 0.0]]
+    (device,) = params.made
+    assert [what for what, _, _ in device.log] == ["reset", *["capture"] * 60, "wait"]
+    short = load_params(path, {"horizon": 20})
+    with pytest.raises(UserError, match=r"it ended after 20 steps \(horizon\)"):
+        driving.record_reward(short, None, 0, out, True, is_watched=True)
+
+
+def test_ctrl_c_lets_the_device_wait_and_leaves_no_traceback(files, tmp_path, monkeypatch):
+    params, config = tmp_path / "params.py", tmp_path / "config.json"
+    params.write_text(WATCHED)
+    config.write_text(json.dumps({"horizon": 100}))
+    made = []
+    real = driving._watched
+
+    def watched(env, seed, horizon):
+        made.append(env.device.watched()[0])
+        for step in real(env, seed, horizon):
+            if step.step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield step
+
+    monkeypatch.setattr(driving, "_watched", watched)
+    flags = ["--params", str(params), "--config", str(config), "--out", str(tmp_path / "reward.npz")]
+    assert racing.main(["record_reward", *flags, "--watch"]) == 130
+    assert [what for what, _, _ in made[0].log] == ["reset", *["capture"] * 3, "wait"]
+
+
+def test_what_does_not_act_in_real_time_is_not_watched(files):
+    flags, _ = files()
+    with pytest.raises(UserError, match="--watch is for a device"):
+        racing.main(["record_reward", *flags, "--watch"])
+
+
+ENDS = """
+import gymnasium
+import numpy as np
+from tfagents_system.envs.rangefinder import Rangefinder
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Camera(gymnasium.Env):  # Its picture is as bright as the number of its steps; it ends as the JSON says.
+    render_mode = "rgb_array"
+    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, how):
+        self.how = how
+
+    def picture(self):
+        return np.full((8, 8, 1), 60 + self.steps, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.picture(), {}
+
+    def step(self, action):
+        self.steps += 1
+        is_over = self.steps == 2
+        terminated, truncated = is_over and self.how == "terminated", is_over and self.how == "truncated"
+        return self.picture(), 1.0, terminated, truncated, {"position": (0.0, 0.0)}
+
+    def render(self):
+        return Rangefinder(8, 8).drawn(self.picture()[..., 0])
+
+class TrainParams(TrainParamsBase):
+    frame_stack = 4
+
+    def env_ctor(self, *args, **kwargs):
+        return Camera(self.env_config["how"])
+"""
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated", "horizon"])
+def test_a_check_shows_what_the_policy_sees_and_how_an_episode_ends(tmp_path, capsys, how):
+    params, config = tmp_path / "params.py", tmp_path / "config.json"
+    params.write_text(ENDS)
+    config.write_text(json.dumps({"horizon": 3, "how": how}))
+    out = tmp_path / "check"
+    flags = ["--params", str(params), "--config", str(config), "--out", str(out), "--every", "1"]
+    assert racing.main(["check_environment", *flags]) == 0
+    assert f"end: {how} after {3 if how == 'horizon' else 2} steps" in capsys.readouterr().out
+    frames = imageio.imread(out / "step_0001_observation.png")[0]
+    assert frames[[0, 36, 72, 108]].tolist() == [60, 60, 60, 61], "the first, of the reset, is repeated"
+    assert set(np.unique(imageio.imread(out / "step_0001.png"))) == {61, 255}, "rays over the picture"
 
 
 def test_a_missing_reward_file_is_an_error(files, tmp_path):

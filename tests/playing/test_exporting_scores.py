@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.trainer.policy_export import PolicyExport
 
 BOUNDS = tensor_spec.BoundedTensorSpec((2,), tf.float64, [-3.0, 0.0], [5.0, 1.0], "action")
 TABLE = actions_of(BOUNDS, [[-3.0, 0.0], [5.0, 1.0], [1.0, 0.25], [0.1, 0.1]])
@@ -84,13 +87,33 @@ def source_of(attributes: dict[str, Any], spec: Any, frame_stack: Any = 1) -> ex
     return export_files.Source(policy, reference, TABLE, described)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_numpy_file_chooses_as_the_checkpoint(kind: str, tmp_path: Path) -> None:
+def written_as(kind: str, source: export_files.Source, folder: Path) -> Path:
+    """The policy's file, or its SavedModel."""
+    if kind == "saved model":
+        agent: Any = types.SimpleNamespace(policy=source.policy, collect_policy=source.policy)
+        PolicyExport(RunPaths(folder), agent, TABLE, tf.Variable(7, dtype=tf.int64)).save_models()
+        return RunPaths(folder).policies / "greedy_policy"
+    if kind == "onnx":
+        pytest.importorskip("tf2onnx")
+    written, difference = export_files.write(source, kind, folder)
+    assert difference < 1e-5
+    return written
+
+
+ALGORITHMS = ("dqn", "iqn", "sac_discrete")
+
+
+@pytest.mark.parametrize(
+    ("kind", "as_file"),
+    [
+        *((kind, "numpy") for kind in KINDS),
+        *((kind, as_file) for kind in ALGORITHMS for as_file in ("saved model", "tflite", "onnx")),
+    ],
+)
+def test_each_file_chooses_as_the_checkpoint(kind: str, as_file: str, tmp_path: Path) -> None:
     attributes, spec = KINDS[kind]
     source = source_of(attributes, spec)
-    written, difference = export_files.write(source, "numpy", tmp_path)
-    assert difference < 1e-5
-    found = load_policy(written, "--policy")
+    found = load_policy(written_as(as_file, source, tmp_path), "--policy")
     rng, chosen = np.random.default_rng(1), set()
     for _ in range(3):
         for seen in (export_files._one(export_files._random_observations(source, rng), k) for k in range(8)):

@@ -67,7 +67,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[Path, RecordedEpisode]]:
         actor = RandomActor(env.action_spec(), np.random.default_rng(0))
         seen: list[RecordedEpisode] = []
         begun = Begun(seed, {"mass": 3.0})
-        recorder = EpisodeRecorder(2, 5, [seen.append], lambda: begun, lambda: (12, 3))
+        recorder = EpisodeRecorder(2, lambda env: 5, [seen.append], lambda: begun, lambda: (12, 3))
         recorder.actor = actor
         rollout = Rollout([env], actor, on_start=lambda _: seed_episode(env, seed or 0), new_record=recorder.begin)
         rollout.episodes(1)

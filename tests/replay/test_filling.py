@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.fakes import FakeParams
+from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
-from tfagents_system.replay import filling
+from tfagents_system.replay import filling, server
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.frame_stacks import observation_leaves
 from tfagents_system.replay.ring import NEVER, Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
 
@@ -102,6 +109,24 @@ def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeyp
     assert fill_run(run, source).ring_steps == 20
 
 
+def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, run = run_with(tmp_path / "source"), tmp_path / "new"
+    monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
+    monkeypatch.setattr(filling.logging, "info", lambda *args: None)
+    expected, place = content(fill_run(run, source)), 0
+    while True:
+        shutil.rmtree(run)
+        place += 1
+        if not killed_at(place, lambda: fill_run(run, source), (Ring, "take_over")):
+            break
+        assert content(fill_run(run, source)) == expected and new_ring(run).verify() == 0, place
+    assert place > 20 and content(new_ring(run)) == expected
+
+
 def test_a_power_cut_before_the_first_checkpoint_fills_again(tmp_path: Path) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
     ring = fill_run(run, source)
@@ -124,6 +149,43 @@ def test_other_sources_before_the_first_checkpoint_take_the_place_of_the_first(t
     assert fill_run(run, one).ring_steps == 5
     assert fill_run(run, two).ring_steps == 10
     assert fill_run(run).ring_steps == 0
+
+
+def test_a_run_that_has_begun_keeps_its_steps_whatever_is_asked_for_now(tmp_path: Path) -> None:
+    one, two, run = run_with(tmp_path / "one", 1), run_with(tmp_path / "two", 2), tmp_path / "new"
+    ring = fill_run(run, one)
+    append_more(ring, 2)
+
+    def of_begun(*sources: Path) -> Ring:
+        ring = new_ring(run)
+        fill(ring, sources, run / "replay", run / "checkpoints", has_begun=True)
+        return ring
+
+    for sources in ((), (two,), (one,)):
+        again = of_begun(*sources)
+        assert (again.ring_steps, again.env_steps) == (15, 10)
+    again.clear()  # As recovery does after a power cut.
+    assert of_begun(two).ring_steps == 0 and of_begun(one).ring_steps == 5
+
+
+def test_the_server_of_a_run_that_has_begun_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its metrics say so before the first checkpoint does."""
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
+    paths.exp_dir.mkdir()
+    role = types.SimpleNamespace(params=params, paths=paths, deterministic=False, max_workers=4, agents_before=0)
+
+    def opened(replay_from: str) -> Ring:
+        monkeypatch.setenv("SAC_REPLAY_FROM", replay_from)
+        return server._open_ring(role, LAYOUT, LongWork("ring"))[0]  # type: ignore[arg-type]
+
+    append_more(opened(str(source)), 1)
+    assert opened(str(source)).ring_steps == 15
+    paths.run_json.write_text("{}")
+    paths.metrics_csv.write_text("train_step,env_steps\n5,5\n")
+    assert opened("").ring_steps == 15
+    paths.metrics_csv.unlink()
+    assert opened("").ring_steps == 0
 
 
 def test_damaged_segments_are_left_out(tmp_path: Path) -> None:
@@ -169,11 +231,11 @@ def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> 
 
 
 def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:
-    other = dataclasses.replace(
-        LAYOUT, action=(Column("action", (4,), "float32"),), returns=Column("return", (), "float32")
-    )
-    told = differences(LAYOUT, other)
-    assert told == ["action: here float32 [2], there float32 [4]", "return: here none, there float32 []"]
+    ours = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
+    other = dataclasses.replace(LAYOUT, action=(Column("action", (4,), "float32"),))
+    told = differences(ours, other)
+    assert told == ["action: here float32 [2], there float32 [4]", "return: here float32 [], there none"]
+    assert differences(LAYOUT, ours) == [], "nobody needs those that are there"
     Ring.open(tmp_path / "other", other, 60, 24)
     with pytest.raises(UserError, match=r"another layout.*action: here float32 \[2\], there float32 \[4\]"):
         fill_run(tmp_path / "new", tmp_path / "other")

@@ -1,5 +1,7 @@
 """Pacing follows the arrival of experience; nobody can hold it up for ever."""
 
+import math
+
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
@@ -228,6 +230,17 @@ def test_after_a_restart_those_at_work_are_waited_for_and_those_long_gone_are_no
     pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
     assert pacing.waiting_for(request(42)) == "iteration 42 of workers [0, 1, 5]"
     assert pacing.waiting_for(request(41)) == "iteration 41 of workers [0, 1]"
+
+
+@pytest.mark.parametrize("planned_only", [False, True])
+def test_a_run_that_goes_on_with_fewer_workers_waits_for_no_more(ring, planned_only):
+    """With SAC_DETERMINISTIC=1 no worker is left out, however late it is: it would wait for ever."""
+    for worker in range(3):
+        for number, iteration in enumerate(range(-1, 6)):
+            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
+    pacing = Lockstep(ring, 1, math.inf, Clock(), planned_only=planned_only)
+    ring.append(numbered_segment(0, 7, iteration=6, end_of_iteration=True))
+    assert pacing.allowed(request(6), 0) == 10 * planned_only
 
 
 def test_planned_workers_that_left_before_a_restart_leave_the_steps_to_those_at_work(ring):

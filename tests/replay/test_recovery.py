@@ -139,6 +139,23 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, machine_was_
     assert content(RunFolders(tmp_path / "run").ring) == first
 
 
+def test_a_ring_is_not_emptied_where_its_checkpoints_are_lost(tmp_path, machine_was_off):
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    newest = run.checkpoint(10)
+    at_checkpoint, good = content(run.ring), newest.replay.read_bytes()
+    newest.replay.write_bytes(good[:-1])
+    machine_was_off()
+    for loses in (lambda: None, lambda: newest.folder.rename(tmp_path / "elsewhere")):
+        loses()
+        run_checkpoints.remember(tmp_path / "run/saved.json", 10)
+        with pytest.raises(UserError, match="has had a checkpoint after 10 updates"):
+            RunFolders(tmp_path / "run")
+    (tmp_path / "elsewhere").rename(newest.folder)
+    newest.replay.write_bytes(good)
+    assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
+
+
 def test_without_a_checkpoint_the_run_begins_with_an_empty_ring_and_says_so(tmp_path, machine_was_off, caplog):
     append_more(RunFolders(tmp_path / "run").ring, 3)
     shares = tmp_path / "run/replay/step_shares.json"

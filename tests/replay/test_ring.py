@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
+from tests.support.segments_for_tests import LAYOUT, append_more, content, earlier_header, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
@@ -345,6 +345,7 @@ def old_ring(folder):
     ring = Ring.open(folder, LAYOUT, 100)
     ring.append(numbered_segment(worker_id=1, steps=5))
     ring.append(numbered_segment(worker_id=9, steps=5, iteration=3, end_of_iteration=True))
+    ring_header.write_slots(ring.files.header, earlier_header(ring))
     return ring
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.killed_starts import killed_at
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import append_more, content
 from tfagents_system.errors import UserError
@@ -151,33 +152,6 @@ def test_rows_that_were_overwritten_before_are_not_gone_back_to(
     ring = RunFolders(tmp_path / "run", capacity=300, slack=100).ring
     assert ring.env_steps == 65
     assert steps(ring) == [(n // 6, n % 6) for n in range(120 - 84, 78) if n % 6 < 5]
-
-
-def killed_at(place: int, start: Callable[[], Any]) -> bool:
-    """Runs a start in a process that is killed before its place-th change on the disk; False: it came to its end."""
-    pid = os.fork()
-    if pid == 0:
-        changes = 0
-
-        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                nonlocal changes
-                changes += 1
-                if changes == place:
-                    os._exit(9)
-                return function(*args, **kwargs)
-
-            return call
-
-        for module, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (shutil, "rmtree"), (os, "fdatasync")):
-            setattr(module, name, counted(getattr(module, name)))
-        os.posix_fallocate = counted(os.posix_fallocate)
-        try:
-            start()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) == 9
 
 
 @pytest.mark.parametrize(("scratch", "capacity", "offset"), [(None, 150, 0), (None, 40, 1), ("scratch", 150, 2)])

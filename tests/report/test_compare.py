@@ -407,6 +407,12 @@ def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[F
     assert thick[0].get_label() == "g (2 runs, 1 unfinished)"
 
 
+def test_a_run_with_one_evaluation_is_seen_beside_others(tmp_path: Path, figures: list[Figure]) -> None:
+    compare.draw([Group("g", (a_run(range(9), range(9)), a_run([4], [7])))], tmp_path / "x.png")
+    thin = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() < 1.0]
+    assert [line.get_marker() for line in thin] == ["None", "o"]
+
+
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tfagents_system.report", "compare", str(tmp_path), "--output", "none/x.pdf"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

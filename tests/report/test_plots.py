@@ -214,6 +214,28 @@ def test_agents_before_and_after_a_reset_are_two_curves_with_a_line_between(path
     assert [text.get_text() for text in returns.get_legend().get_texts()][0] == "collected episodes, exploring"
 
 
+def test_the_only_point_of_an_agent_is_marked_in_a_long_curve_too(paths, figure):
+    def moved(by, *rows):
+        return [{**row, "env_steps": row["env_steps"] + by} for row in rows]
+
+    write_with_reset(paths, [row for step in range(70) for row in (train(step), evaluation(step, -9.0, 5.0))], [])
+    write(paths, *moved(140, train(10), evaluation(10, -1400.0, 10.0)))
+    resets = [RESET, dataclasses.replace(RESET, env_steps=170)]
+    paths.run_json.write_text(json.dumps({"resets": [dataclasses.asdict(reset) for reset in resets]}))
+    write(paths, *moved(170, *(train(step) for step in range(3))))
+    draw_learning_curve(paths)
+    returns = figure().axes[0]
+    for axes, label in (
+        (returns, "evaluation"),
+        (returns, "collected"),
+        (panel(figure(), "critic loss"), "trained on"),
+    ):
+        (curve,) = [each for each in axes.get_lines() if each.get_label().startswith(label)]
+        (alone,) = curve.get_markevery()
+        assert curve.get_marker() == "o" and curve.get_xdata()[alone] == 160
+    assert [bar.get_segments()[0].tolist() for bar in returns.collections[1:]] == [[[160.0, -1410.0], [160.0, -1390.0]]]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "limits", "told"),
     [

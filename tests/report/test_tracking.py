@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import pytest
 
 from tests.support.tracked_runs import history
 from tfagents_system.checks.checklist import Check
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
@@ -113,6 +114,22 @@ def test_a_destination_tells_by_its_newest_values_what_it_has() -> None:
     values = {**to_send(row(100)), **to_send(row(300)), **to_send(row(200, EVAL)), "note": "text"}
     assert Sent.told(values).iterations == {"train": 30, "eval": 20}
     assert Sent.told({}).iterations == {}
+
+
+def test_an_evaluation_that_was_given_up_and_is_told_after_a_newer_one_is_sent_once() -> None:
+    given_up, later = row(100, EVAL), row(200, EVAL)
+    told = [row(100), row(200), later, given_up, row(300)]
+    recorder = Recorder()
+    feed = Feed(recorder, {}, lambda line: None)
+    for known in range(1, 6):
+        feed.take(told[:known])
+        # Another process, such as after a restart, knows only what the destination says.
+        assert Sent.told({name: v for each in recorder.rows for name, v in each.items()}).new(told[:known]) == []
+    assert [each.get(EVAL) and each["iteration"] for each in recorder.rows] == [None, None, 20, 10, None]
+    # What is trained again after a kill is told in order.
+    assert feed.waiting([row(100), row(100, EVAL), row(200), later]) == 0
+    more = [*told, row(150, EVAL), row(400, EVAL), row(300, EVAL)]
+    assert Sent.told(to_send(given_up, Sent({"train": 30, "eval": 20}))).new(more)[-3:] == more[-3:]
 
 
 def test_a_run_that_began_with_marks_in_environment_steps_goes_on_behind_them() -> None:
@@ -412,6 +429,20 @@ def test_only_one_sends(paths: RunPaths) -> None:
     keep_tracked(paths, TrackingSettings(wandb="offline"), 0)
     with alone(paths), pytest.raises(UserError, match="is under way and sends its metrics itself"):
         tracking.main([str(paths.exp_dir)])
+
+
+def test_without_a_temporary_folder_the_remedy_is_told(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = TrackingSettings.of({"wandb": "offline", "wandb_project": "p"})
+    keep_tracked(paths, variables, 0)
+    monkeypatch.setattr(tracking, "ToWandb", lambda *_: Recorder())
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(lambda: tracking.main([str(paths.exp_dir), "--files"]))
+    assert ended.value.code == EXIT_FAILED
+    assert "found in ['/proc']: free space in one of them, or set TMPDIR" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:

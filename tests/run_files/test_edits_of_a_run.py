@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +19,13 @@ import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
 from tfagents_system.checks.checklist import Check
+from tfagents_system.errors import TERMS
+from tfagents_system.launch import prepare
 from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
-from tfagents_system.run_files import edited_files, params_folder, run_directory, run_inputs
+from tfagents_system.machine.files import copy_tree
+from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
@@ -32,7 +40,7 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     train(paths)
-    (paths.trainer_checkpoints / "checkpoint_0000000005").mkdir(parents=True)
+    update(paths, 5)
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     done = start("--take_edits")
@@ -226,17 +234,19 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
         train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
 
-    def told(array: str, **variables: str) -> list[str]:
+    def told(array: str, *settings: str, **variables: str) -> list[str]:
         check = Check("")
-        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, (), check)
+        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, settings, check)
         return check.errors
 
     (error,) = told("0-6:2,7%2")
     assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
     assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
     assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
-    monkeypatch.setattr(run_directory, "is_finished", lambda run: run.exp_dir.name.endswith(("4", "6")))
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: run.exp_dir.name.endswith(("4", "6")))
     assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
+    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: "num_iter" not in wanted.params)
+    assert not told("0-7") and told("0-7", "num_iter=9"), "and those that are asked for more go on"
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:
@@ -265,7 +275,7 @@ def test_a_fresh_run_moves_the_one_before_aside(environ: dict[str, str], project
         train(paths)
     assert RunPaths(paths.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
     checked = start("--fresh", "--check")
-    assert checked.code == 0 and "a new run, the one that is there is moved aside" in checked.told
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told
     assert paths.status_json.exists(), "a check moves nothing"
 
 
@@ -273,7 +283,7 @@ def test_what_was_moved_aside_is_no_task_of_the_sweep(tmp_path: Path) -> None:
     for number in (1, 2):
         paths = RunPaths(tmp_path / "try_task_3")
         paths.exp_dir.mkdir()
-        assert run_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
+        assert install_inputs.move_aside(paths) == tmp_path / f"try_before_{number}_task_3"
     assert not list(tmp_path.glob("try_task_*"))
 
 
@@ -319,7 +329,7 @@ def test_copies_are_all_new_or_all_old_whenever_a_start_is_killed(
             patched.setattr(os, name, dying(getattr(os, name)))
         with contextlib.suppress(KeyboardInterrupt):
             write(environ, folder=project, take_edits=True)
-    run_inputs.finish_install(paths)
+    install_inputs.finish_install(paths)
     run = run_directory.read_run_json(paths)
     is_new = len(run.get("edits", [])) == 1
     assert ("num_iter = 4" in paths.params.read_text()) == is_new
@@ -397,3 +407,120 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     ring.mkdir(parents=True)
     write(environ, folder=project)
     assert not ring.exists(), "it was of a run that is elsewhere now"
+
+
+@pytest.mark.parametrize(
+    ("option", "at", "words"),
+    [
+        ("--take_edits", "in the installation", "the run has the edited files now: go on without --take_edits"),
+        ("--reset_training", "after it", "the reset is done: go on without RESET_TRAINING"),
+        ("--keep", "after it", ""),
+    ],
+)
+def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
+    environ: dict[str, str], project: Path, option: str, at: str, words: str
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    place = "install_inputs.finish_install" if at == "in the installation" else "run_directory.write_resolved"
+    script = (
+        "import os, signal, sys\nfrom tfagents_system.launch import prepare\n"
+        "from tfagents_system.run_files import install_inputs, run_directory\n"
+        "def ended(paths, *rest, **more):\n"
+        "    if install_inputs.is_interrupted(paths) or len(rest):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
+        "prepare.main()\n"
+    )
+    given = {**environ, "SAC_FORK_ROLES": "0", TERMS: '{"--reset_training": "RESET_TRAINING"}'}
+    ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
+    told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+
+
+def test_an_edit_that_is_taken_in_the_place_of_one_that_was_undone_is_told(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    before = {"edits": [{"time": "1", "train_step": 5, "before": None}]}
+    write_json(paths.run_json, {"edits": [{"time": "2", "train_step": 5, "before": "before_edits_1"}]})
+    assert prepare._done_once(paths, before) == ["the run has the edited files now: go on without --take_edits"]
+    write_json(paths.run_json, before)
+    assert prepare._done_once(paths, before) == []
+
+
+def test_edits_are_taken_while_a_process_has_a_file_of_the_old_ones_open(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS such a file can't be deleted: its folder stays until it is closed."""
+    paths = write(environ, folder=project)
+    train(paths)
+    with monkeypatch.context() as patched:
+        patched.setattr(install_inputs.shutil, "rmtree", lambda *args, **options: None)
+        for mass in (2, 3):
+            (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
+            write(environ, folder=project, take_edits=True)
+            assert (paths.params_folder / "mass_of_robot.py").read_text() == f"MASS = {mass}\n"
+    (project / "mass_of_robot.py").write_text("MASS = 4\n")
+    write(environ, folder=project, take_edits=True)
+    assert not list(paths.exp_dir.glob(".replaced_*")), "what is closed by now is deleted"
+
+
+def test_a_disk_that_gets_full_while_a_folder_is_copied_is_told_in_one_line(
+    environ: dict[str, str], project: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
+
+    copied = paths.exp_dir / "before_edits_1/params/mass_of_robot.py"
+    with monkeypatch.context() as patched:
+        patched.setattr(install_inputs, "copy_tree", functools.partial(copy_tree, copy_function=full))
+        refused = start("--take_edits")
+    assert refused.code == 1 and "Traceback" not in refused.told
+    (line,) = (line for line in refused.told.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: [Errno 28] No space left on device: ") and str(copied.parent) in line
+    assert line.endswith(": free space on the disk, then start the same command again")
+    assert start("--take_edits").code == 0 and loaded_mass(paths)[0] == "2"
+
+
+def test_a_finished_run_takes_edits_only_where_it_goes_on_with_them(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    """What was best would count no more, and nothing would follow that could be."""
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    paths.status_json.write_text('{"roles": {"trainer": {"state": "done", "num_iter": 3, "train_step": 5}}}')
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits")
+    assert done.code == 0 and "is finished: num_iter=3 is reached" in done.told
+    assert "the edited files are not taken: nothing would be trained or evaluated with them" in done.told
+    assert edits_taken(paths) == 0 and loaded_mass(paths)[0] == "1"
+    done = start("--take_edits", "--set", "num_iter=4")
+    assert done.code == 0 and "are not taken" not in done.told
+    assert edits_taken(paths) == 1 and loaded_mass(paths)[0] == "2"
+
+
+@pytest.mark.parametrize(
+    ("why", "goes_on"),
+    [("the evaluation at 40 steps had eval_return of at least 5 (stop_when)", True), ("max_hours=1 is reached", False)],
+)
+def test_a_run_that_its_evaluations_ended_goes_on_with_edited_files(
+    environ: dict[str, str], start: Starter, project: Path, why: str, goes_on: bool
+) -> None:
+    """They count no more; hours and steps are used up whatever the files are."""
+    ends = ("--set", "max_hours=1", "--set", 'stop_when={"eval_return": 5}')
+    assert start(*ends).code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    ended_for = json.loads(paths.run_json.read_text())["ends_for"]
+    trainer = {"state": "done", "num_iter": 3, "train_step": 5, "ended_early": why, "ended_for": ended_for}
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
+    assert run_directory.is_finished(paths)
+    assert "is finished" in start("--take_edits", *ends).told, "the same files"
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    done = start("--take_edits", *ends)
+    assert done.code == 0 and ("is finished" not in done.told) == goes_on and edits_taken(paths) == goes_on, done.told
+    assert run_directory.is_finished(paths) == (not goes_on)
+    paths.status_json.write_text(json.dumps({"roles": {"trainer": {**trainer, "ended_edits": 1}}}))
+    assert run_directory.is_finished(paths), "once it has ended so with these, too"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -114,6 +116,28 @@ def test_a_file_that_cannot_be_read_is_named(
     preparation._look_at_files()
     (error,) = preparation.checks["params folder"].errors
     assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error and "SAC_KEEP_FOLDER=0" in error
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_temporary_folder_that_is_full_is_told_as_such(
+    environ: dict[str, str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    def fill(target: int, source: int, offset: int, count: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def find_none(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    preparation = prepare.Preparation(environ, None)
+    if is_full:
+        monkeypatch.setattr("os.sendfile", fill)  # Of shutil, which names the source then.
+        words = f"can't be copied in {tempfile.gettempdir()} (No space left on device)"
+    else:
+        monkeypatch.setattr(tempfile, "TemporaryDirectory", find_none)
+        words = "can't be copied (No usable temporary directory found in ['/tmp', '/var/tmp'])"
+    preparation._look_at_files()
+    (error,) = preparation.checks["params folder"].errors
+    assert error == f"the folder of SAC_PARAMS {words}: free space there, or set TMPDIR to another folder"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

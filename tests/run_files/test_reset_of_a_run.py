@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tfagents_system.run_files import resets, run_inputs
+from tfagents_system.run_files import install_inputs, resets
 from tfagents_system.run_files.metrics import MetricsLog, of_agent, read_metrics
 from tfagents_system.run_files.resets import Reset, network_resets
 from tfagents_system.run_files.run_directory import has_begun
@@ -36,7 +36,7 @@ def paths(tmp_path):
 def install(paths, kind="agent"):
     reset = Reset(kind, *list(RESET.__dict__.values())[1:])
     content = json.dumps({"seed": 1, "resets": [reset.__dict__]}).encode()
-    run_inputs.install(paths, None, content, reset, b'{"params": {"algorithm": "redq"}}')
+    install_inputs.install(paths, None, content, reset, b'{"params": {"algorithm": "redq"}}')
 
 
 def state(paths):
@@ -86,8 +86,8 @@ def test_a_kill_at_any_moment_leaves_the_run_before_or_after(paths, monkeypatch)
                 is_complete = True
             except KeyboardInterrupt:
                 is_complete = False
-        is_after = run_inputs.is_interrupted(paths) or is_complete or resets.agents_before(paths) == 1
-        run_inputs.finish_install(paths)
+        is_after = install_inputs.is_interrupted(paths) or is_complete or resets.agents_before(paths) == 1
+        install_inputs.finish_install(paths)
         found = {name: text for name, text in state(paths).items() if not name.startswith(".inputs")}
         if is_after:
             wanted = wanted or found

@@ -1,7 +1,9 @@
 """Checkpoints are complete or absent; what is damaged is passed over; nothing else is ever deleted."""
 
+import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.errors import UserError
+from tfagents_system.run_files import agent_start, run_checkpoints
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -154,6 +157,86 @@ def test_two_good_ones_are_kept_whatever_else_there_is(tmp_path):
         "checkpoint_0000000050",
         "my_notes",
     ], "the damaged one stays beside two good ones, for whoever wants to look at it"
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_one_that_cant_be_read_now_is_no_damaged_one(tmp_path, monkeypatch, number):
+    """An older one would be used, and what is written after that be taken for older than this one."""
+    write(tmp_path, 10)
+    newest = write(tmp_path, 20)
+    with monkeypatch.context() as patched:
+        refuse_to_open(patched, newest.folder / "agent.index", number)
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))) as raised:
+            run_checkpoints.newest_complete(tmp_path)
+        assert (raised.value.errno, raised.value.filename) == (number, str(newest.folder))
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            run_checkpoints.why_lost(tmp_path, None)
+        run_checkpoints.prune(tmp_path, keep=1)
+        assert names(tmp_path) == ["checkpoint_0000000010", "checkpoint_0000000020"]
+    assert run_checkpoints.newest_complete(tmp_path) == newest
+
+
+def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_path, monkeypatch):
+    """An agent that begins with it leaves the other run as it is."""
+    paths = RunPaths(tmp_path)
+    newest = write(paths.trainer_checkpoints, 20)
+    told = f"{newest.folder} can't be read: {os.strerror(errno.EIO)}"
+    refuse_to_open(monkeypatch, newest.folder / "agent.index", errno.EIO)
+    assert run_checkpoints.why_not_to_go_on(paths, {}).startswith(f"{told}. Where that stays so, move this folder away")
+    for source in (tmp_path, newest.folder):
+        with pytest.raises(UserError) as raised:
+            agent_start.find_start(str(source))
+        assert raised.value.findings == (told,)
+
+
+def refuse_to_open(patched, path, number):
+    opened = Path.open
+
+    def refuse(self, *args, **options):
+        if self == path:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(self, *args, **options)
+
+    patched.setattr(Path, "open", refuse)
+
+
+def test_the_one_that_was_just_written_is_kept_beside_later_ones(tmp_path):
+    for step in (190, 200):
+        write(tmp_path, step)
+    written = write(tmp_path, 5).folder
+    run_checkpoints.prune(tmp_path, written=written)
+    assert names(tmp_path) == ["checkpoint_0000000005", "checkpoint_0000000200"]
+    run_checkpoints.delete_later(written)
+    assert names(tmp_path) == ["checkpoint_0000000005"]
+
+
+def test_a_run_that_has_lost_its_checkpoints_is_told_from_one_that_had_none(tmp_path):
+    record, folder = tmp_path / "saved.json", tmp_path / "checkpoints"
+    assert run_checkpoints.why_lost(folder, record) == ""
+    first = write(folder, 0)
+    run_checkpoints.remember(record, 0)
+    damage_flip(first.folder / "agent.index")
+    assert run_checkpoints.why_lost(folder, record) == "", "it begins at 0 in any case"
+    shutil.rmtree(folder)
+    assert run_checkpoints.why_lost(folder, record) == ""
+    run_checkpoints.remember(record, 30)
+    reason = run_checkpoints.why_lost(folder, record)
+    assert reason == (
+        f"the run has had a checkpoint after 30 updates in {folder}, and there is none in it: put back one that is "
+        "whole, or begin another run (SAC_EXP_NAME)"
+    )
+    for step in (20, 40):
+        damage_flip(write(folder, step).folder / "agent.index")
+    assert "after 40 updates" in run_checkpoints.why_lost(folder, None)
+    assert "and all 2 in it are damaged: put back one" in run_checkpoints.why_lost(folder, record)
+
+
+def test_checkpoints_whose_agent_is_elsewhere_are_no_lost_ones(tmp_path):
+    partial = run_checkpoints.begin(tmp_path, 20)
+    (partial / "replay.bin").write_bytes(b"rows")
+    run_checkpoints.finish(partial, 20, 0, {}, has_agent=False)
+    assert run_checkpoints.newest_complete(tmp_path, with_agent=True) is None
+    assert run_checkpoints.why_lost(tmp_path, None) == ""
 
 
 @settings(max_examples=150)

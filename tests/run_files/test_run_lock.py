@@ -327,6 +327,59 @@ def test_one_that_was_killed_elsewhere_is_waited_for_until_its_last_sign_is_old(
     assert "waiting up to 30 s until nothing is heard of the run with pid 1 on node1" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_host_whose_clock_is_ahead_is_alive_only_while_newer_signs_of_it_come(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, is_alive: bool
+) -> None:
+    monkeypatch.setattr(run_lock, "stale_secs", lambda folder: 1.0)
+    monkeypatch.setattr(run_lock, "_MARGIN_SECS", 1.0 if is_alive else 20.0)
+    write_owner(paths, age_secs=-3600.0)
+    write_run(paths, "running", age_secs=-3600.0)
+    ended = threading.Event()
+
+    def beat() -> None:
+        while is_alive and not ended.wait(0.2):
+            write_run(paths, "running", age_secs=-3600.0)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        lock, began = RunLock(paths, {}, "node2"), time.monotonic()
+        if is_alive:
+            with pytest.raises(UserError, match="in use by the run with pid 1 on node1"):
+                lock.acquire()
+        else:
+            with lock:
+                assert lock.is_own() and 1.0 <= time.monotonic() - began < 15.0
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_who_only_asks_is_not_held_up_by_a_clock_that_was_ahead(paths: RunPaths) -> None:
+    """A sweep, `--check` and trials ask once; the start that follows waits for newer signs."""
+    for secs_ahead, is_alive in ((5.0, True), (3600.0, False)):
+        write_owner(paths, age_secs=-secs_ahead)
+        write_run(paths, "running", age_secs=100.0)
+        assert (owner_of_run(paths) is not None) == is_alive, "clocks always differ a little"
+        assert RunLock(paths, {}, "node2").is_alive_elsewhere(), "whoever starts it waits"
+    write_run(paths, "running", age_secs=1.0)
+    assert owner_of_run(paths) is not None
+
+
+def test_a_stuck_sign_from_the_future_hides_no_other_one(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as of a worker that has ended since its host's clock was set right."""
+    monkeypatch.setattr(run_lock, "stale_secs", lambda folder: 1.0)
+    write_owner(paths, age_secs=-3600.0)
+    lock, began = RunLock(paths, {}, "node2"), time.monotonic()
+    while time.monotonic() - began < 1.5:
+        write_run(paths, "running")
+        assert lock.is_alive_elsewhere()
+        time.sleep(0.1)
+    write_run(paths, "running", age_secs=2.0)
+    assert not lock.is_alive_elsewhere()
+
+
 def test_a_start_that_only_imports_gives_signs_of_life(paths: RunPaths, no_flock: None) -> None:
     lock = start(paths, "node1")
     lock.acquire()

@@ -39,6 +39,24 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
     assert re.search(told, finding), finding
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "iqn", "sac_discrete"])
+def test_networks_that_learners_of_discrete_actions_do_not_build_are_refused(algorithm: str) -> None:
+    hook = {"actor_ctor": lambda *args: None, "critic_ctor": lambda *args: None}
+    found = check_params(params_with(algorithm=algorithm, batch_renormalization=True, **hook))
+    told = f"does not work with algorithm='{algorithm}', which builds networks of its own that score all actions"
+    assert found == [
+        f"TrainParams.{name} {told}: {remedy}, or build the whole agent with agent_ctor"
+        for name, remedy in (
+            ("actor_ctor", "remove the hook"),
+            ("critic_ctor", "remove the hook"),
+            ("batch_renormalization=True", "set it to None"),
+        )
+    ]
+    assert check_params(params_with(algorithm=algorithm, agent_ctor=lambda *args: None, **hook)) == []
+    assert check_params(params_with(algorithm=algorithm, batch_renormalization=False)) == []
+    assert check_params(params_with(batch_renormalization=True, **hook)) == []
+
+
 @pytest.mark.parametrize("attributes", [{}, {"algorithm": "sac_discrete"}, {"actor_ctor": lambda *args: None}])
 def test_what_has_an_actor_is_not(attributes: dict[str, Any]) -> None:
     assert check_params(params_with(actor_observations=["a"], **attributes)) == []

@@ -12,12 +12,13 @@ import pytest
 from tests.support.fakes import FakeParams
 from tests.support.trainer_without_agent import Run, now
 from tfagents_system import sac_train
-from tfagents_system.launch.early_answers import _what_goes_on
+from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
 from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
+from tfagents_system.settings.overrides import Overrides
 
 __all__ = ["now"]  # A fixture.
 
@@ -65,6 +66,36 @@ def test_when_it_ends(stop_when: Any, rows: list[dict[str, float]], ends_after: 
     assert again.why == end.why
 
 
+@pytest.mark.parametrize("stop_when", [{"eval_return": 5.0}, {"no_improvement_env_steps": 2000}])
+def test_evaluations_before_an_edit_was_taken_do_not_count(stop_when: dict[str, float]) -> None:
+    """They are of another task, or another reward."""
+    before = evaluations(9.0, 2.0, 1.0, 1.0, name="eval_return")
+    after = [
+        {**row, "env_steps": row["env_steps"] + 4000, "edits": 1.0} for row in evaluations(1.0, name="eval_return")
+    ]
+    ends = []
+    for edits in (0, 1):
+        params = type("TrainParams", (FakeParams,), {"num_iter": 100, "stop_when": stop_when})({"horizon": 10})
+        end = EarlyEnd(params, edits)
+        end.begin([*before, *after])
+        ends.append(end.why is not None)
+    assert ends == [True, False]
+    end.begin([*before, {"wall_time_s": 7200.0}])
+    assert end.why is None
+    params = type("TrainParams", (FakeParams,), {"num_iter": 100, "max_hours": 2.0})({"horizon": 10})
+    end = EarlyEnd(params, 1)
+    end.begin([*before, {"wall_time_s": 7200.0}])
+    assert end.why == "max_hours=2 is reached", "hours are of the whole run"
+
+
+def test_a_trainer_counts_evaluations_since_the_last_edit(tmp_path: Path, now: list[float]) -> None:
+    (tmp_path / "run.json").write_text('{"edits": [{"train_step": 5, "before": null}]}')
+    (tmp_path / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\n5,1,100,9.0\n")
+    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is None
+    (tmp_path / "run.json").write_text("{}")
+    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is not None
+
+
 def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
     for wanted, which in (
         (1, "the evaluation at 1,300 steps"),
@@ -92,7 +123,7 @@ def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
     ],
 )
 def test_a_finished_run_is_offered_what_has_ended_it(why: str | None, more: str) -> None:
-    assert _what_goes_on(why) == more
+    assert what_goes_on(why) == more
 
 
 def test_no_improvement_is_by_the_metric_of_the_best_policy() -> None:
@@ -230,6 +261,21 @@ def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None
         assert again.trainer._log.is_over() == is_over
 
 
+@pytest.mark.parametrize(
+    ("why", "goes_on"), [("the evaluation at 40 steps had ... (stop_when)", True), ("max_hours=2 is reached", False)]
+)
+def test_edited_files_let_a_run_go_on_that_its_evaluations_ended(
+    tmp_path: Path, now: list[float], why: str, goes_on: bool
+) -> None:
+    for edits, is_over in ((0, True), (1, not goes_on)):
+        (tmp_path / "run.json").write_text(json.dumps({"edits": [{"train_step": 5, "before": None}] * edits}))
+        again = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9})
+        ended = {"ended_early": why, "ended_for": again.trainer._log._early_end.settings}
+        vars(again.trainer._state).update(ended)
+        assert again.trainer._log.is_over() == is_over
+        assert again.trainer._state.ended_early == (why if is_over else None)
+
+
 def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: list[float]) -> None:
     told: list[Logged] = []
 
@@ -320,6 +366,13 @@ def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> N
             **other,
         }
         assert not is_finished(trainer, ends_for=settings_of_end(settings))
+    is_finished(trainer, ends_for=ended_for)
+    alike: list[dict[str, Any]] = [{}, {"stop_when": {"eval_return": 5}}, {"num_iter": 100, "max_hours": None}]
+    for params in alike:
+        assert run_directory.is_finished(paths, Overrides(params)), params
+    impossible: list[dict[str, Any]] = [{"max_hours": "long"}, {"stop_when": {"eval_return": {}}}, {"stop_when": 5}]
+    for params in (*others, *impossible, {"num_iter": 200}, {"num_env_steps": 900}):
+        assert not run_directory.is_finished(paths, Overrides(params)), f"a sweep goes on with it for {params}"
     assert not is_finished({**trainer, "state": "saving"}, ends_for=ended_for)
     old = {"state": "done", "num_iter": 100}
     assert is_finished(old) and is_finished(old, ends_for=ended_for) and run_directory.why_early(paths) is None

@@ -148,15 +148,21 @@ def test_notes(attributes: dict[str, Any], told: str) -> None:
     assert [told in note for note in notes] == [True] * bool(told)
 
 
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+
 class Timed(gymnasium.Env):
-    observation_space = gymnasium.spaces.Dict(
-        {name: gymnasium.spaces.Box(-1.0, 1.0, (2,)) for name in ("speed", "horizon_time")}
-    )
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
+    def __init__(self, **spaces: gymnasium.Space[Any]) -> None:
+        self.observation_space = gymnasium.spaces.Dict({"speed": BOX, **spaces})
 
-def test_an_observation_with_a_time_of_its_own_is_refused_where_there_are_mini_races() -> None:
-    env = TrainingEnvironment(Timed(), 100)
+
+@pytest.mark.parametrize("space", [BOX, gymnasium.spaces.Dict({"left": BOX})], ids=["a number", "with parts"])
+def test_an_observation_with_a_time_of_its_own_is_refused_where_there_are_mini_races(space: Any) -> None:
+    env = TrainingEnvironment(Timed(horizon_time=space), 100)
     assert check_horizon_time(params_with(), env) == []
     (finding,) = check_horizon_time(params_with(mini_race_steps=50), env)
     assert 'has a part "horizon_time" of its own' in finding and "rename it in env_ctor" in finding
+    elsewhere = TrainingEnvironment(Timed(clock=gymnasium.spaces.Dict({"horizon_time": BOX})), 100)
+    assert check_horizon_time(params_with(mini_race_steps=50), elsewhere) == []

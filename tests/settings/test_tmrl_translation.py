@@ -101,6 +101,7 @@ GUIDES_JSON = {
     },
     "trajectory_reward": {
         "file": "~/TmrlData/reward/reward.npz",
+        "regain": True,
         "end_of_track": 100.0,
         "constant_penalty": 0.0,
         "check_forward": 500,

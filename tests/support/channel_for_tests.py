@@ -134,6 +134,8 @@ def running_gateway(
     port: int = 0,
     fake: FakeConnection | None = None,
     has_trainer: bool = False,
+    max_worker_bytes: int = MAX_BYTES,
+    run: str = '{"seed": 7}',
 ) -> Iterator[Running]:
     """A gateway of a run with one planned worker."""
     paths = RunPaths(folder / "run")
@@ -149,8 +151,8 @@ def running_gateway(
         num_collect_workers=1,
         max_workers=max_workers,
         settings={"SAC_SEED": "7"},
-        run='{"seed": 7}',
-        max_worker_bytes=MAX_BYTES,
+        run=run,
+        max_worker_bytes=max_worker_bytes,
     )
     slots = RemoteSlots(SlotCounts(1, 1, max_workers), 1, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     context = credentials.server_context(paths.credentials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 
-def checkpoints_of(folder, agent, state=None, answer=True):
+def checkpoints_of(folder, agent, state=None, answer=True, record=None):
     """With a replay server that answers at once, or never."""
     asked = []
 
@@ -14,4 +14,5 @@ def checkpoints_of(folder, agent, state=None, answer=True):
         if answer:
             (folder / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
 
-    return TrainerCheckpoints(folder, agent, state or TrainerState(), agent.train_step_counter, ask), asked
+    counted = state or TrainerState(), agent.train_step_counter
+    return TrainerCheckpoints(folder, agent, *counted, ask, record=record), asked

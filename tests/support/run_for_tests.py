@@ -11,6 +11,7 @@ from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files import run_checkpoints
+from tfagents_system.transport.layout import Layout
 
 CAPACITY, SLACK = 60, 24
 
@@ -28,15 +29,20 @@ class RunFolders:
         slack: int = SLACK,
         priority_exponent: float | None = None,
         prior: Path | None = None,
+        layout: Layout = LAYOUT,
+        epoch: int = 1,
+        history_rows: int = 0,
     ) -> None:
         home = exp_dir / "replay"
         self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints", prior=prior)
         self.ring, self.copy = open_ring(
             self.places,
-            LAYOUT,
+            layout,
             capacity,
             slack,
             from_checkpoint=from_checkpoint,
+            epoch=epoch,
+            history_rows=history_rows,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
         self.prior = open_prior(prior, LAYOUT, grows=True) if prior is not None else None

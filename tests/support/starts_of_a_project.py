@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfagents_system.run_files import params_folder, run_directory
+from tfagents_system.run_files import params_folder, run_checkpoints, run_directory
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
@@ -82,7 +82,9 @@ def train(paths: RunPaths) -> None:
 
 def update(paths: RunPaths, train_step: int) -> None:
     """A start has trained, and saved a checkpoint."""
-    (paths.trainer_checkpoints / f"checkpoint_{train_step:010d}").mkdir(parents=True)
+    partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
+    (partial / "agent.index").write_bytes(b"index")
+    run_checkpoints.finish(partial, train_step, 1, {})
 
 
 def loaded_mass(paths: RunPaths) -> tuple[str, Path]:

@@ -41,7 +41,7 @@ class FakeLearner:
         self.state = state
         self.scheduled: Any = types.SimpleNamespace(metrics=lambda *position: {})
 
-    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
+    def follow_schedules(self, env_steps: int | None = None) -> None:
         """Nothing is scheduled."""
 
     @property

@@ -61,6 +61,9 @@ class Counter(gymnasium.Env):
         if self.steps == 3:
             self.misbehave()
         info = {"log/first": self.first, "log/action": action[0], "other": object(), "is_success": np.True_}
+        if self.does == "odd records":
+            info |= {"record/ragged": [[1], [2, 3]], "record/own": object(), "record/bytes": b"a"}
+            info |= {"record/large": np.zeros(50_000 if self.steps == 2 else 2)}
         info |= {"record/zone": np.int64(self.steps), "record/at": np.array([0.1, np.nan]), "record/track": "a"}
         return self._observe(), self.steps * 0.5, self.steps == self.terminate_at, self.steps == self.truncate_at, info
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tfagents_system.report.episodes import KeptEpisode, Report
 from tfagents_system.run_files.recorded_episodes import RecordedEpisode, load_episode
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.best_episodes import BestEpisodes
+from tfagents_system.trainer.worker_reports import WorkerReports
 
 EPISODE = RecordedEpisode(
     lists={"actions": np.zeros((2, 1), np.float32), "rewards": np.ones(2, np.float32)},
@@ -64,6 +69,17 @@ def test_a_start_goes_on_with_those_that_are_there_and_keeps_none_twice(tmp_path
     assert found(tmp_path) == [5.0], "--set keep_best_episodes=1"
 
 
+def test_edits_may_change_returns_so_what_is_best_begins_anew_and_what_was_stays(tmp_path: Path) -> None:
+    BestEpisodes(tmp_path, 2).add(report(0, 90.0, 70.0))
+    edited = BestEpisodes(tmp_path, 2, edits=1)
+    edited.add(report(0, 1.0, 5.0, first=2))
+    edited.add(report(0, 3.0, first=4))
+    assert found(tmp_path) == [90.0, 70.0, 5.0, 3.0]
+    BestEpisodes(tmp_path, 2, edits=1).add(report(0, 4.0, first=5))
+    BestEpisodes(tmp_path, 2, edits=11).add(report(0, -4.0, first=6))
+    assert found(tmp_path) == [90.0, 70.0, 5.0, 4.0, -4.0]
+
+
 def test_without_it_there_is_no_folder(tmp_path: Path) -> None:
     BestEpisodes(tmp_path / "episodes", 0).add(report(0, 1.0))
     assert not (tmp_path / "episodes").exists()
@@ -84,3 +100,17 @@ def test_a_file_has_all_that_was_recorded(tmp_path: Path) -> None:
     for name, values in EPISODE.lists.items():
         np.testing.assert_array_equal(loaded.lists[name], values)
     assert len(loaded) == 2
+
+
+def test_the_trainer_takes_them_from_messages_of_their_own(tmp_path: Path) -> None:
+    told = list[Report]()
+    wire = [part.to_wire() for part in report(0, 1.0, 5.0).parts()]
+    reader = types.SimpleNamespace(get=lambda secs: wire.pop(0) if wire else None)
+    connection = types.SimpleNamespace(feed_dead_reader=lambda *_: None, reader=lambda *_, **__: reader)
+    paths = RunPaths(tmp_path)
+    role = types.SimpleNamespace(paths=paths, params=types.SimpleNamespace(keep_best_episodes=2))
+    log = types.SimpleNamespace(add_report=told.append)
+    evaluations: Any = types.SimpleNamespace(pop_ready=lambda: [])
+    reports = WorkerReports(role, connection, log, evaluations, None, TimeShares())  # type: ignore[arg-type]
+    reports.take()
+    assert [each.kind for each in told] == ["train"] and found(tmp_path / "episodes") == [5.0, 1.0]

@@ -115,6 +115,9 @@ def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refu
         assert run.snapshots.sent.get(timeout=20.0)[0] == number
     names = sorted(path.name for path in run.places.checkpoints.iterdir())
     assert names == ["checkpoint_0000000020", "checkpoint_0000000030"]
+    assert run.snapshots.take("checkpoint_0000000005", 5), "a trainer that has lost its run directory begins anew"
+    assert run.snapshots.sent.get(timeout=20.0)[0] == 5
+    assert [path.name for path in run.places.checkpoints.iterdir()] == ["checkpoint_0000000005"]
     with pytest.raises(ValueError, match="'elsewhere' is no name of a checkpoint"):
         run.snapshots.take("elsewhere", 4)
     home = run.places.checkpoints.parent

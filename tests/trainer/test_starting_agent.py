@@ -31,6 +31,7 @@ CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
 BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
+CHOICES = array_spec.BoundedArraySpec((), "int64", 0, 3, "action")
 OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
 
 
@@ -232,6 +233,30 @@ def test_policies_that_were_saved_are_the_start_of_the_actor(tmp_path):
             values_for(agent, find_start(text, ("critics",)))
         with pytest.raises(UserError, match=r"4x4 there, (4x)?8(x4)? here|kernel is 5x4 there, 5x8 here"):
             values_for(fresh(actor_fc_layer_params=(8,)), find_start(text, ("actor",)))
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "iqn"])
+def test_a_policy_is_no_start_for_an_agent_without_an_actor_and_a_checkpoint_is(algorithm, tmp_path):
+    source, agent = (make(algorithm=algorithm, action=CHOICE) for make in (trained, fresh))
+    run = saved(source, tmp_path)
+    (tmp_path / "another").mkdir()
+    for text in policy_of(source, tmp_path / "another", actions_of(CHOICES)):
+        with pytest.raises(UserError, match="its critics are what acts: give another run itself, or one of its check"):
+            values_for(agent, find_start(text))
+    values_for(agent, find_start(run)).assign()
+    np.testing.assert_equal(numbers(agent)["critics"], numbers(source)["critics"])
+
+
+def test_policies_of_discrete_actions_are_the_start_of_an_actor(tmp_path):
+    source = trained(algorithm="sac_discrete", action=CHOICE)
+    (tmp_path / "run").mkdir()
+    *others, file = policy_of(source, tmp_path / "run", actions_of(CHOICES))
+    for text in others:
+        agent = fresh(algorithm="sac_discrete", action=CHOICE)
+        values_for(agent, find_start(text)).assign()
+        np.testing.assert_equal(numbers(agent)["actor"], numbers(source)["actor"])
+    with pytest.raises(UserError, match="policy.npz has no such layers: give the run or its checkpoint"):
+        values_for(agent, find_start(file))
 
 
 def test_what_the_variable_names_is_found_and_told(tmp_path):

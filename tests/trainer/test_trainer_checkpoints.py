@@ -1,5 +1,6 @@
 """A checkpoint brings back agent, optimizers and counters; it waits for the replay server, or goes on without."""
 
+import shutil
 import time
 
 import numpy as np
@@ -85,6 +86,24 @@ def test_the_last_two_checkpoints_are_kept(tmp_path):
         agent.train_step_counter.assign_add(10)
         checkpoints.save(5.0, {}, wait=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_0000000020", "checkpoint_0000000030"]
+
+
+def test_no_agent_begins_anew_where_the_run_has_lost_its_checkpoints(tmp_path):
+    agent, folder, record = build(), tmp_path / "checkpoints", tmp_path / "saved.json"
+    checkpoints, _ = checkpoints_of(folder, agent, record=record)
+    assert checkpoints.restore() is None
+    checkpoints.save(5.0, {}, wait=True)
+    shutil.rmtree(folder)
+    assert checkpoints_of(folder, build(), record=record)[0].restore() is None, "it was at 0"
+    agent.train_step_counter.assign_add(10)
+    checkpoints.save(5.0, {}, wait=True)
+    index = folder / "checkpoint_0000000010" / "agent.index"
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.raises(UserError, match="after 10 updates in .*, and all 1 in it are damaged: put back"):
+        checkpoints_of(folder, build(), record=record)[0].restore()
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match="after 10 updates in .*, and there is none in it: put back"):
+        checkpoints_of(folder, build(), record=record)[0].restore()
 
 
 def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(tmp_path):

@@ -21,9 +21,10 @@ from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import StoppedError, Waiting
+from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker import background_sender
 from tfagents_system.worker.actors import RandomActor
@@ -32,7 +33,6 @@ from tfagents_system.worker.background import (
     BackgroundHeartbeat,
     BackgroundReader,
     Chore,
-    leave_python_to_steps,
 )
 from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.progress import ProgressReader
@@ -181,6 +181,7 @@ def test_beyond_the_bound_the_oldest_are_dropped_before_they_get_a_number(
     server.is_up.set()
     flush(sender)
     assert episodes(server) == [0, 5, 6], "what is left of the newest, and what was under way"
+    assert "4 segments with 36000 steps were dropped so far" in told[-1] and len(told) == 2, "the rest, when it can"
     assert [segment.number for segment in server.stored] == [0, 1, 2], "without a gap"
 
 
@@ -215,6 +216,29 @@ def test_what_ends_the_thread_is_raised_at_the_next_call(server: Server) -> None
             call()
     with pytest.raises(StoppedError):
         flush(sender)  # Whoever closes has more to do.
+
+
+def test_a_server_that_is_away_for_longer_than_anybody_waits_costs_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection gives up after ten minutes; what it could not bring is kept, and brought in order later."""
+    monkeypatch.setattr("tfagents_system.worker.sender._RESEND_SECS", 0.05)
+    told: list[str] = []
+    monkeypatch.setattr(background_sender.logging, "warning", lambda text, *args: told.append(text % args))
+    sender = sender_to(server)
+    connection: Any = BackgroundConnection(server, sender)  # type: ignore[arg-type]
+    server.error = ServerUnreachableError("waited 600 s: giving up")
+    for number in range(3):
+        sender.send(numbered_segment(episode=number))
+        connection.put(tables.REPORTS, [np.array([number])])
+    until(lambda: len(told) > 5, SECS, "it to be tried again")
+    sender.confirm()
+    assert sender.unconfirmed_segments >= 3 and told[0].startswith("waited 600 s: giving up; the worker goes on")
+    server.error = None
+    flush(sender)
+    assert episodes(server) == [0, 1, 2] and [segment.number for segment in server.stored] == [0, 1, 2]
+    until(lambda: sender.is_idle, SECS, "the reports")
+    assert [int(arrays[0][0]) for table, arrays in server.items if table == tables.REPORTS] == [0, 1, 2]
 
 
 def test_a_flush_ends_when_it_is_told_to(server: Server) -> None:
@@ -275,4 +299,5 @@ def test_garbage_is_collected_between_episodes(monkeypatch: pytest.MonkeyPatch) 
         assert not gc.isenabled() and sys.getswitchinterval() < before
     finally:
         gc.enable()
+        gc.unfreeze()
         sys.setswitchinterval(before)

@@ -228,12 +228,35 @@ def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
     assert sum(segment.num_steps for segment in work.sent) == 5 and device.calls("reset") == [], "it went on"
 
 
+def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, now = Work(tmp_path), VirtualClock(100.0)
+    monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
+    working, waits = Device.wait, list[float]()
+
+    def fails(self: Device) -> None:
+        waits.append(now.now())
+        raise ValueError("no line to the device")
+
+    monkeypatch.setattr(Device, "wait", fails)
+    work.runner.rest()
+    work.runner.rest()
+    monkeypatch.setattr(Device, "wait", working)
+    device = work.params.devices[0]
+    for _ in range(8):
+        now.advance(1.0)
+        work.runner.rest()
+    assert waits == [100.0] and len(device.calls("wait")) == 1, "not at once, and then once"
+
+
 def test_a_wait_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("absl.logging.warning", lambda text, *args: told.append(text % args))
     environments = build(Params())
+    working = Device.wait
     monkeypatch.setattr(Device, "wait", lambda self: 1 / 0)
-    environments.rest()
+    assert not environments.rest()
+    monkeypatch.setattr(Device, "wait", working)
+    assert environments.rest()
     assert len(told) == 1 and told[0].startswith("wait() of the environment raised ZeroDivisionError")
 
 
@@ -292,3 +315,22 @@ def test_idle_workers_let_their_devices_wait() -> None:
     worker._idle()
     worker._wait_for_the_end()
     assert did == ["rest", "beat", "wait for news"] * 2
+
+
+def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
+    did: list[str] = []
+    later: list[Any] = []
+    worker = bare_worker(did)
+    worker._environments = types.SimpleNamespace(
+        collect=[], evaluation=[], faults=0, eval_faults=0, last_fault="", look_at_memory=lambda: did.append("memory")
+    )
+    worker._guard = types.SimpleNamespace(
+        still_stepping=lambda envs: did.append("rearm"), write=lambda: did.append("write")
+    )
+    worker._links = types.SimpleNamespace(look=later.append)
+    worker._policy = types.SimpleNamespace(policy=types.SimpleNamespace(inference="numpy"))
+    worker._curriculum = types.SimpleNamespace(values={})
+    worker._look_around("collecting")
+    assert did == ["rearm"]
+    later[0]()
+    assert did == ["rearm", "write", "memory"]

@@ -20,6 +20,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.recorded_episodes import RecordedEpisode
+from tfagents_system.worker import recording
 from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
 from tfagents_system.worker.batched_rollout import BatchedRollout
 from tfagents_system.worker.observers import callables
@@ -106,7 +107,7 @@ class Whole:
 
 def recorder(observer: Whole, actor: Any) -> EpisodeRecorder:
     begun = Begun(seed=12, curriculum={"mass": 2.0})
-    made = EpisodeRecorder(3, 30, takers_of([observer, print]), lambda: begun, lambda: (77, 5))
+    made = EpisodeRecorder(3, lambda env: 30 + env, takers_of([observer, print]), lambda: begun, lambda: (77, 5))
     made.actor = actor
     return made
 
@@ -137,6 +138,28 @@ def test_the_lists_of_an_episode_are_what_was_chosen_and_returned_step_by_step()
     assert (first.worker_id, first.env_id, first.train_step, first.iteration) == (3, 30, 77, 5)
     assert (first.number, second.number, first.seed, first.curriculum) == (0, 1, 12, {"mass": 2.0})
     assert first.checkpoint == "policy_checkpoint_0000000077"
+
+
+def test_odd_values_cost_their_list_alone(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuses:
+        def __array__(self, *_: Any) -> np.ndarray:
+            raise RuntimeError("no array")
+
+    class Odd(Told):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            info |= {"record/ragged": [[1], [2, 3]], "record/own": Refuses(), "record/grows": [0.0] * self.steps}
+            return *rest, info | {"record/once": [[1], [2, 3]] if self.steps == 2 else 4.0}
+
+    observer, actor = Whole(), Alternating()
+    Rollout([TrainingEnvironment(Odd(), HORIZON)], actor, new_record=recorder(observer, actor).begin).episodes(1)
+    (episode,) = observer.seen
+    assert {name for name in episode.lists if name.startswith("record/")} == {
+        *("record/zone", "record/place", "record/late", "record/once")
+    }
+    np.testing.assert_array_equal(episode.lists["record/once"], [4.0, np.nan, 4.0])
+    for name in ("ragged", "own", "grows"):
+        assert f"record/{name} of the environment's info is not recorded" in caplog.text
 
 
 def test_environments_side_by_side_have_an_episode_each() -> None:
@@ -244,6 +267,19 @@ def test_a_worker_hands_on_those_that_may_be_among_the_best() -> None:
     best.take(_with(episode, 9.0, 5))
     (kept,) = best.pop()
     assert (kept.train_step, kept.number) == (77, 5) and len(kept.file) > 100
+
+
+def test_an_episode_too_large_for_a_message_is_left_out_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = BestOfWorker(2)
+    (episode,) = collected(3, count=1)
+    monkeypatch.setattr(recording, "MOST_KEPT_BYTES", len(episode.to_bytes()) + 200)
+    noise = np.random.default_rng(0).normal(size=(3, 1000))
+    best.take(dataclasses.replace(episode, lists={**episode.lists, "record/noise": noise}, episode_return=9.0))
+    best.take(_with(episode, 1.0, 1))
+    assert [each.episode_return for each in best.pop()] == [1.0]
+    assert "an episode of return 9 is not kept" in caplog.text
 
 
 def _with(episode: RecordedEpisode, episode_return: float, number: int) -> RecordedEpisode:

@@ -17,6 +17,7 @@ from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker import worker_environments
 from tfagents_system.worker.curriculum_values import Place
+from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.memory_limit import TooLargeError
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 
@@ -325,6 +326,15 @@ def test_a_vector_environment_has_all_of_its_lanes_and_is_replaced_as_a_whole() 
     assert [lane.mass for lane in environments.collect[0].user_env.envs] == [2.0] * 3
     assert environments.collect[0].position == "environment 0 (about step 0 of its 3 lanes)"
     environments.close()
+
+
+def test_lanes_have_the_id_of_their_environment() -> None:
+    def ids(count: int, environments: WorkerEnvironments) -> list[int]:
+        runner = EpisodeRunner(environments, None, None, None, None)  # type: ignore[arg-type]
+        return [runner.env_id(env) for env in range(count)]
+
+    assert ids(3, make(VectorParams(), worker=3)) == [3, 3, 3]
+    assert ids(4, make(Params(), worker=3, count=4, eval_count=2)) == [12, 13, 14, 15]
 
 
 def test_several_vector_environments_in_a_worker_are_refused() -> None:

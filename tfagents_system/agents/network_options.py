@@ -30,6 +30,10 @@ class NetworkOptions:
     batch_renormalization_warmup_steps: int
     normalizes_observations: bool
 
+    def of_actor(self) -> NetworkOptions:
+        """Without what critics alone have, for a network that may have either."""
+        return dataclasses.replace(self, critic_layer_norm=False, critic_dropout=0.0)
+
     @property
     def has_plain_actor(self) -> bool:
         """Whether TF-Agents' own actor networks suffice."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
 from tfagents_system.agents.part_names import ACTOR, CRITICS, ENCODER
+from tfagents_system.agents.value_network import ValueNetwork
 
 TARGETS = "targets"
 _OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer")
@@ -47,25 +48,29 @@ def redraw(agent: Any, fresh: Any, shares: Mapping[str, float]) -> None:
     Args:
       agent: One that `networks_of` knows.
       fresh: Another one, built in the same way and never trained.
-      shares: What stays of `actor`, `critics` (with their targets) and `encoder`, 0 where it does not say.
+      shares: What stays of `actor`, `critics` (with their targets) and `encoder`, 0 where it does not say. Encoders of
+        images within networks of values are `encoder`, too.
     """
     shares = {**shares, TARGETS: shares.get(CRITICS, 0.0)}
     new = networks_of(fresh)
     for part, networks in networks_of(agent).items():
         share = shares.get(part, 0.0)
         for network, fresh_network in zip(networks, new[part], strict=True):
-            _blend(network, fresh_network, share)
+            _blend(network, fresh_network, share, shares.get(ENCODER, 0.0))
     for name in _OPTIMIZERS:
         if hasattr(agent, name):
             _forget_moments(getattr(agent, name))
 
 
-def _blend(network: Any, fresh: Any, share: float) -> None:
+def _blend(network: Any, fresh: Any, share: float, share_of_encoder: float) -> None:
     kept = {variable.ref() for variable in statistics_of(network)}
+    images = network.images if isinstance(network, ValueNetwork) else None
+    of_images = {variable.ref() for variable in images.variables} if images is not None else set()
     for variable, drawn in zip(network.variables, fresh.variables, strict=True):
-        if variable.ref() in kept or (share and not variable.dtype.is_floating):
+        own_share = share_of_encoder if variable.ref() in of_images else share
+        if variable.ref() in kept or (own_share and not variable.dtype.is_floating):
             continue
-        variable.assign(share * variable + (1.0 - share) * drawn if share else drawn)
+        variable.assign(own_share * variable + (1.0 - own_share) * drawn if own_share else drawn)
 
 
 def statistics_of(network: Any) -> list[tf.Variable]:

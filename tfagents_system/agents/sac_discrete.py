@@ -133,7 +133,8 @@ def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_sp
     """What workers need of it: the actor."""
     units, names, whole = tuple(params.actor_fc_layer_params), params.actor_observations, time_step_spec.observation
     time_step_spec = time_step_spec._replace(observation=seen_by_actor(whole, names))
-    actor = build_value_network(params, time_step_spec.observation, num_actions(params, action_spec), units, "Actor")
+    count, seen = num_actions(params, action_spec), time_step_spec.observation
+    actor = build_value_network(params, seen, count, units, "Actor", is_actor=True)
     set_sources(actor, leaves_seen_by_actor(whole, names))
     policies = (kind(time_step_spec, action_spec, actor) for kind in (ScorePolicy, SamplingPolicy))
     return ValueActing(actor, *policies)

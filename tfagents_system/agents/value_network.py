@@ -97,14 +97,19 @@ class ValueNetwork(network.Network):
             tau = tf.repeat(self.acting_fractions()[None], tf.shape(features)[0], axis=0)
         return self.quantiles(features, tau), network_state
 
-    def features(self, observation: Any, training: bool = False) -> tf.Tensor:
-        """psi(s), `[B, units]`."""
+    @property
+    def acting_layers(self) -> Layers:
+        """The layers of psi(s) while acting: dropout is for updates, and would make greedy actions random."""
+        return [layer for layer in self.hidden_layers if not isinstance(layer, Dropout)]
+
+    def features(self, observation: Any, training: bool = False, acts: bool = False) -> tf.Tensor:
+        """psi(s), `[B, units]`; `acts`: of `acting_layers`."""
         if self.normalization is not None:
             observation = self.normalization(observation)
         if self.images is not None:
             observation, _ = self.images(observation)
         values, _ = self.encoder(observation, training=training)
-        for layer in self.hidden_layers:
+        for layer in self.acting_layers if acts else self.hidden_layers:
             values = layer(values, training=training)
         return values
 
@@ -118,7 +123,7 @@ class ValueNetwork(network.Network):
 
         The last layers are linear: the mean is taken in front of them, which spares most of their work.
         """
-        features = self.features(observation)
+        features = self.features(observation, acts=True)
         if self.embedding is None:
             return self._last(self._heads(features))
         fixed = self.acting_fractions()
@@ -153,7 +158,12 @@ class ValueNetwork(network.Network):
 
 
 def build_value_network(
-    params: TrainParamsBase, observation_spec: Any, num_outputs: int, units: tuple[int, ...], name: str
+    params: TrainParamsBase,
+    observation_spec: Any,
+    num_outputs: int,
+    units: tuple[int, ...],
+    name: str,
+    is_actor: bool = False,
 ) -> ValueNetwork:
     """A network of values of TrainParams, with its variables created.
 
@@ -163,11 +173,13 @@ def build_value_network(
       num_outputs: Number of actions.
       units: Of the hidden layers behind the observation.
       name: Of the network.
+      is_actor: Its outputs are logits of an actor, which has no layer normalisation and no dropout of critics.
     """
-    has_quantiles = params.algorithm == "iqn"
+    has_quantiles, options = params.algorithm == "iqn", network_options(params)
+    options = options.of_actor() if is_actor else options
 
     def make_parts() -> ValueParts:
-        return _parts(params, observation_spec, num_outputs, units, has_quantiles)
+        return _parts(params, options, observation_spec, num_outputs, units, has_quantiles)
 
     counts = (params.iqn_cosines, params.iqn_acting_quantiles) if has_quantiles else (0, 0)
     created = ValueNetwork(observation_spec, make_parts, *counts, name=name)
@@ -176,9 +188,14 @@ def build_value_network(
 
 
 def _parts(
-    params: TrainParamsBase, observation_spec: Any, num_outputs: int, units: tuple[int, ...], has_quantiles: bool
+    params: TrainParamsBase,
+    options: NetworkOptions,
+    observation_spec: Any,
+    num_outputs: int,
+    units: tuple[int, ...],
+    has_quantiles: bool,
 ) -> ValueParts:
-    options, activation = network_options(params), leaky_relu if has_quantiles else tf.keras.activations.relu
+    activation = leaky_relu if has_quantiles else tf.keras.activations.relu
     normalization = None
     if options.normalizes_observations:
         normalization = ObservationNormalization(observation_spec)

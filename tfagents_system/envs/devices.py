@@ -81,6 +81,14 @@ class Device:
             return default
         return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
 
+    def watched(self) -> tuple[Any, float] | None:
+        """The interface (see `real_time.Interface`), for who only looks at it, and the seconds of a time step.
+
+        None: it has none.
+        """
+        interface, secs = (getattr(self._layer, name, None) for name in ("interface", "time_step_duration"))
+        return None if interface is None or secs is None else (interface, float(secs))
+
     def take_times(self) -> dict[str, list[float]]:
         """Durations of the parts of its steps, see StepTimes; empty where it does not say."""
         times = getattr(self._layer, "times", None)

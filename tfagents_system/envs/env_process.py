@@ -68,7 +68,8 @@ class ProcessSettings:
     Attributes:
       python: The interpreter.
       step_timeout_secs: When a step, reset or other call counts as hung.
-      on_wait: Called about once a second while waiting for an environment; True gives up.
+      on_wait: Called about once a second while waiting for an environment; True gives up, unless it is a device: that
+        one is to do what it was told, to wait last of all, within its time.
     """
 
     python: Path
@@ -231,7 +232,7 @@ class EnvProcess:
         """Closes the environment and ends its process."""
         if self._dead is None:
             with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._call("close", _CLOSE_SECS)
+                self._call("close", _CLOSE_SECS if self.real_time_layer is None else self._timeout_secs)
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
@@ -286,7 +287,7 @@ class EnvProcess:
                 self._raise_death(what)
             waits += 1
             waited_secs = waits * _SLICE_SECS
-            if self._settings.on_wait():
+            if self._settings.on_wait() and self.real_time_layer is None:
                 self._raise_hang(f"{what} was waited for when the worker was told to stop")
             if waited_secs >= timeout_secs:
                 self._raise_hang(f"{what} has not returned for {timeout_secs:g} s (SAC_STEP_TIMEOUT_SECS)")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import math
 import numbers
@@ -23,8 +24,9 @@ import numpy as np
 
 from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, rtgym_steps, wire
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS
-from tfagents_system.errors import UserError
+from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, recorded
+from tfagents_system.errors import UserError, shown
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
@@ -70,6 +72,7 @@ class _Server:
         self._other: Any = None  # The collect environment that an evaluation environment may use.
         self._ignored: set[Any] = set()
         self._records = False  # Somebody asks for `record/...`.
+        self._untold: set[str] = set()  # What of it was not recorded, which was said.
 
     def serve(self) -> None:
         connection = self._connection
@@ -125,6 +128,10 @@ class _Server:
         self._device = layers.device_layer(layers.gym_layers(env))
         if self._device is not None:
             rtgym_steps.follow(self._device)
+            leave_python_to_steps()
+            # SLURM signals all processes of a job: the worker is told, too, and lets it wait. Not SIG_IGN, which
+            # what it starts would inherit.
+            signal.signal(signal.SIGTERM, lambda number, frame: None)
         told = {
             "device": None if self._device is None else self._tell_device(),
             "action": action,
@@ -145,6 +152,8 @@ class _Server:
 
     def _reset(self) -> None:
         request, _ = wire.receive_content(self._connection)
+        if self._device is not None:
+            gc.collect()  # No step waits for it now.
         if request["seed"] is not None:
             self._driver = gym_driver.GymDriver(self._env, request["seed"])
         if request["evaluation_episode"] is not None:
@@ -161,12 +170,12 @@ class _Server:
             number = float(reward)
         except TypeError:
             raise TypeError(f"the reward is {reward!r}: it must be a number") from None
-        told = self._told_info(info) if info else b""
+        told = self._encoded(self._told_info(info)) if info else b""
         self._memory.put_result(number, discount == 0.0, is_over and discount != 0.0, told)
         self._connection.sendall(b".")
 
-    def _told_info(self, info: Mapping[Any, Any]) -> bytes:
-        """The parts of an info that training needs, as JSON: finite `log/...` numbers, `record/...` and success."""
+    def _told_info(self, info: Mapping[Any, Any]) -> dict[str, Any]:
+        """The parts of an info that training needs, for JSON: finite `log/...` numbers, `record/...` and success."""
         told: dict[str, Any] = {}
         for key in info:
             if key in self._ignored:
@@ -176,13 +185,30 @@ class _Server:
                 if _is_finite_number(value):
                     told[key] = float(value)
             elif isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                if self._records:
-                    told[key] = np.asarray(value).tolist()
+                if self._records and (array := recorded(value)) is not None:
+                    told[key] = array.tolist()
+                elif self._records:
+                    self._tell_once(key, f"it is {shown(value)}, neither numbers nor texts")
             elif key in SUCCESS_KEYS:
                 told[key] = bool(value)
             else:
                 self._ignored.add(key)
-        return json.dumps(told).encode() if told else b""
+        return told
+
+    def _encoded(self, told: dict[str, Any]) -> bytes:
+        """As JSON; what is to be recorded is left out where there is no room for it."""
+        encoded = json.dumps(told).encode() if told else b""
+        if len(encoded) <= wire.INFO_BYTES:
+            return encoded
+        self._tell_once(
+            RECORD_PREFIX + "...", f"info takes {len(encoded)} bytes in a step, at most {wire.INFO_BYTES} are taken"
+        )
+        return json.dumps({key: told[key] for key in told if not key.startswith(RECORD_PREFIX)}).encode()
+
+    def _tell_once(self, key: str, why: str) -> None:
+        if key not in self._untold:
+            self._untold.add(key)
+            print(f"{key} of the environment's info is not recorded: {why}", file=sys.stderr, flush=True)
 
     def _call(self) -> None:
         """set_state, render, close, those of goals, or of a device: wait, limit_steps, set_evaluation, take_metrics."""

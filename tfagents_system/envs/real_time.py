@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 
@@ -30,6 +30,7 @@ from tfagents_system.envs.step_times import (
     STEP,
     TIME_STEP,
     StepTimes,
+    check_time_step,
     metrics_of,
 )
 from tfagents_system.errors import UserError
@@ -119,7 +120,7 @@ class RealTimeEnvironment(gymnasium.Env):
     ) -> None:
         capture = time_step_duration if start_obs_capture is None else start_obs_capture
         _check_methods(interface)
-        _check_times(time_step_duration, capture, time_step_timeout_factor)
+        check_time_step(time_step_duration, capture, time_step_timeout_factor)
         self.interface: Any = interface
         self.ep_max_length = ep_max_length
         self.is_evaluation = False
@@ -151,6 +152,11 @@ class RealTimeEnvironment(gymnasium.Env):
         return self._clock.is_real
 
     @property
+    def time_step_duration(self) -> float:
+        """Seconds."""
+        return self._duration
+
+    @property
     def default_action(self) -> Any:
         """The device's, in its own units."""
         return self.interface.get_default_action()
@@ -159,7 +165,8 @@ class RealTimeEnvironment(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._give_up_capture()
-        self._is_running, self._captured = False, None
+        # The time of a reset is no time step's, whoever has ended the episode before.
+        self._is_running, self._captured, self._sent_at = False, None, None
         options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
         self._evaluation_episode = None
         observation, info = self.interface.reset(seed=seed, options=options)
@@ -203,16 +210,19 @@ class RealTimeEnvironment(gymnasium.Env):
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.
 
-        In the middle of an episode the running time step ends before; the next step returns its observation.
+        In the middle of an episode the running time step ends before; the next step returns its observation, or raises
+        what that has raised.
         """
         if self._is_waiting:
             return
-        self._is_waiting, self._sent_at = True, None
-        try:
-            if self._is_running and self._capture is not None:
+        self._sent_at = None
+        if self._is_running and self._capture is not None:
+            try:
                 self._captured = self._finish_time_step()
-        finally:
-            getattr(self.interface, "wait", _nothing)()
+            except Exception as error:
+                self._captured = _Failed(error)
+        getattr(self.interface, "wait", _nothing)()
+        self._is_waiting = True
 
     def render(self) -> Any:
         with self._one_at_a_time:
@@ -265,6 +275,8 @@ class RealTimeEnvironment(gymnasium.Env):
         """Waits for the capture and for the time step's end; returns what was captured."""
         if self._captured is not None:
             captured, self._captured = self._captured, None
+            if isinstance(captured, _Failed):
+                raise captured.error
             return captured
         assert self._capture is not None and self._end is not None
         capture, self._capture = self._capture, None
@@ -300,6 +312,12 @@ class RealTimeEnvironment(gymnasium.Env):
         return tuple(observation) if isinstance(observation, list) else observation
 
 
+class _Failed(NamedTuple):
+    """Stands for an observation."""
+
+    error: Exception
+
+
 def _check_methods(interface: Any) -> None:
     """A device's class is the user's own: what is missing there is told before anything is driven."""
     if missing := [name for name in _REQUIRED if not callable(getattr(interface, name, None))]:
@@ -309,21 +327,6 @@ def _check_methods(interface: Any) -> None:
             + ("it" if len(missing) == 1 else "them")
             + "".join(f" ({known}() is meant by {wrong}?)" for wrong, known in meant.items())
         )
-
-
-def _check_times(duration: float, capture: float, factor: float) -> None:
-    findings = []
-    if not duration > 0:
-        findings.append(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
-    if not factor >= 0:
-        findings.append(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
-    if not findings and not 0 <= capture <= duration * (1.0 + factor):
-        findings.append(
-            f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
-            f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"
-        )
-    if findings:
-        raise UserError(*findings)
 
 
 def _nothing() -> None:

@@ -9,12 +9,17 @@ import time
 from typing import Any
 
 from tfagents_system.envs.layers import options_of_evaluation
-from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, metrics_of
+from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, check_time_step, metrics_of
 
 
 def follow(env: Any) -> None:
-    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, and leaves those that have some."""
+    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, and leaves those that have some.
+
+    Raises:
+      UserError: It is one of rtgym, and all its steps would be late.
+    """
     if not hasattr(env, "take_metrics") and hasattr(env, "_update_timestamps"):
+        check_time_step(env.time_step_duration, env.start_obs_capture, env.time_step_timeout_factor)
         _RtgymSteps(env)
 
 

@@ -6,6 +6,8 @@ import collections
 import math
 from collections.abc import Mapping, Sequence
 
+from tfagents_system.errors import UserError
+
 TIME_STEP, STEP, JOIN, INFERENCE, SEND_CONTROL, RETRIEVE_OBS = PARTS = (
     "time_step",
     "step",
@@ -71,3 +73,27 @@ def percentile(values: Sequence[float], share: float) -> float:
     if not values:
         return 0.0
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def check_time_step(duration: float, capture: float, factor: float) -> None:
+    """Whether steps can be in time.
+
+    Args:
+      duration, capture, factor: time_step_duration, start_obs_capture and time_step_timeout_factor, as of
+        RealTimeEnvironment.
+
+    Raises:
+      UserError: They can't.
+    """
+    findings = []
+    if not duration > 0:
+        findings.append(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
+    if not factor >= 0:
+        findings.append(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
+    if not findings and not 0 <= capture <= duration * (1.0 + factor):
+        findings.append(
+            f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
+            f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"
+        )
+    if findings:
+        raise UserError(*findings)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
@@ -12,6 +14,7 @@ import numpy as np
 from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, Positive
 from tfagents_system.checks.rules import Rule
 from tfagents_system.checks.sections import read_section
+from tfagents_system.envs.layers import device_layer, gym_layers
 from tfagents_system.envs.reward_files import read_points, recorded_track
 from tfagents_system.envs.reward_places import DEFAULT_FILE, KEY, find_reward_file
 from tfagents_system.errors import UserError
@@ -113,6 +116,11 @@ class TrajectoryReward:
             reward += settings.end_of_track
         return reward, self.end != ""
 
+    def step_of_info(self, info: Mapping[str, Any]) -> tuple[float, bool, dict[str, Any]]:
+        """Reward and end of a step whose info has the position; and the info with `end` and `is_success` of both."""
+        reward, is_over = self.step(info[POSITION], has_finished=bool(info.get("is_success")))
+        return reward, is_over, {**info, "end": self.end or info.get("end", ""), "is_success": self.end == FINISHED}
+
     def _pay(self, nearest: int) -> int:
         """The points from here to `nearest` that have not been paid; all of them if `regain`."""
         paid = self.index if self._settings.regain else max(self.index, self._paid)
@@ -171,29 +179,86 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, _, terminated, truncated, info = self.env.step(action)
-        reward, is_over = self.trajectory.step(info[POSITION], has_finished=bool(info.get("is_success")))
-        end = self.trajectory.end or info.get("end", "")
-        info = {**info, "end": end, "is_success": self.trajectory.end == FINISHED}
+        reward, is_over, info = self.trajectory.step_of_info(info)
         return observation, reward, is_over or terminated, truncated, info
+
+    def snapshot(self) -> tuple[Any, TrajectoryReward]:
+        """That of an environment which has one, such as RacingEnvironment, and of the way along the trajectory."""
+        env: Any = self.env
+        return env.snapshot(), copy.copy(self.trajectory)
+
+    def restore(self, snapshot: tuple[Any, TrajectoryReward]) -> None:
+        """Returns to a state: the same actions then have the same rewards and ends."""
+        env: Any = self.env
+        env.restore(snapshot[0])
+        self.trajectory = copy.copy(snapshot[1])
+
+
+class TrajectoryRewardInterface:
+    """The same for a device: its own interface says when an episode ends, so that nothing is sent any more.
+
+    Whatever else the device has, this has, too.
+
+    Args:
+      interface: The device, see `real_time.Interface`; its own rewards are dropped.
+      points, settings: See TrajectoryReward.
+
+    Raises:
+      KeyError: In a step: the info has no position.
+    """
+
+    def __init__(self, interface: Any, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
+        self._interface = interface
+        self._trajectory = TrajectoryReward(points, settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self).get("_interface"), name)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._trajectory.reset()
+        observation, info = self._interface.reset(seed=seed, options=options)
+        return observation, info
+
+    def get_obs_rew_terminated_info(self) -> tuple[Any, float, bool, dict[str, Any]]:
+        observation, _, terminated, info = self._interface.get_obs_rew_terminated_info()
+        reward, is_over, info = self._trajectory.step_of_info(info)
+        return observation, reward, is_over or terminated, info
 
 
 def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) -> gymnasium.Env:
     """The environment with the reward that the JSON names under `trajectory_reward`; without that key, as it is.
 
+    In real time (RealTimeEnvironment, or rtgym's) its device gets that reward: see TrajectoryRewardInterface.
+
     Raises:
       UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
-        the only one in the environment's `track_names`.
+        the only one in the `track_names` of the environment or device. A device is closed then.
     """
     if KEY not in env_config:
         return env
-    settings = TrajectoryRewardSettings.of(env_config[KEY])
-    path = find_reward_file(settings.file)
+    in_real_time = device_layer(gym_layers(env))
+    device = getattr(in_real_time, "interface", None)
+    try:
+        settings = TrajectoryRewardSettings.of(env_config[KEY])
+        points = _points_for(env if device is None else device, find_reward_file(settings.file))
+    except UserError:
+        if device is not None:
+            env.close()
+        raise
+    if device is None:
+        return TrajectoryRewardEnvironment(env, points, settings)
+    in_real_time.interface = TrajectoryRewardInterface(device, points, settings)
+    return env
+
+
+def _points_for(raced: Any, path: Path) -> np.ndarray:
+    """The points of a file, which was not recorded on a track other than the only one of what is raced."""
     points = read_points(path)
-    recorded, tracks = recorded_track(path), getattr(env, "track_names", None)
+    recorded, tracks = recorded_track(path), getattr(raced, "track_names", None)
     if recorded and tracks is not None and tracks != [recorded]:
         several = f"{tracks[0]} and {len(tracks) - 1} more" if len(tracks) > 1 else tracks[0]
         raise UserError(
             f"{path} was recorded on {recorded}, but the environment has {several}: "
             f'set "track": "{recorded}" in the JSON, or record another'
         )
-    return TrajectoryRewardEnvironment(env, points, settings)
+    return points

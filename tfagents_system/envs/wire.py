@@ -27,7 +27,7 @@ DONE, FAILED = b".", b"!"
 
 _LENGTH = struct.Struct("<Q")
 _RESULT = struct.Struct("<d??I")  # reward, terminated, truncated, bytes of the info
-_INFO_BYTES = 64 * 1024
+INFO_BYTES = 64 * 1024
 _ALIGNMENT = 64
 _MAX_STALLS = 60
 
@@ -131,7 +131,7 @@ class StepMemory:
     def __init__(
         self, descriptor: int, action: Mapping[str, Any], observation: Mapping[str, Any], create: bool
     ) -> None:
-        self._used = _padded(_RESULT.size + _INFO_BYTES)
+        self._used = _padded(_RESULT.size + INFO_BYTES)
         parts: list[Mapping[str, Any]] = []
         for space in (action, observation):
             map_description(parts.append, space)
@@ -150,8 +150,8 @@ class StepMemory:
 
     def put_result(self, reward: float, terminated: bool, truncated: bool, info: bytes) -> None:
         """Writes the results of a step except its observation."""
-        if len(info) > _INFO_BYTES:
-            raise ValueError(f"the numbers in info take {len(info)} bytes: at most {_INFO_BYTES} are taken")
+        if len(info) > INFO_BYTES:
+            raise ValueError(f"the numbers in info take {len(info)} bytes: at most {INFO_BYTES} are taken")
         _RESULT.pack_into(self._memory, 0, reward, terminated, truncated, len(info))
         if info:
             self._memory[_RESULT.size : _RESULT.size + len(info)] = info

@@ -2,6 +2,7 @@
 
     python -m tfagents_system.experience import demos.npz --params my_params.py --config my.json --out demos
     python -m tfagents_system.experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
+    python -m tfagents_system.experience import logs/hopper --params my_params.py --config my.json --out converted
     python -m tfagents_system.experience export logs/hopper --out hopper.npz
     python -m tfagents_system.experience show logs/hopper
 
@@ -60,7 +61,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     take = commands.add_parser("import", help="a data set becomes a folder for SAC_REPLAY_FROM")
-    take.add_argument("source", help="file.npz, file.parquet, minari:NAME, or the folder of a Minari data set")
+    take.add_argument(
+        "source", help="file.npz, file.parquet, minari:NAME, the folder of a Minari data set, or a run directory"
+    )
     take.add_argument("--out", required=True, help="the folder to make")
     take.add_argument("--exp_dir", help="a run of the environment, whose observations and actions these are")
     take.add_argument("--params", help="without a run: Python file with TrainParams")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -244,7 +245,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} can't be read: {error}") from None
 
 
-def _parquet() -> object:
+def _parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
@@ -254,29 +255,49 @@ def _parquet() -> object:
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     arrow = _parquet()
-    table = arrow.parquet.read_table(path)  # type: ignore[attr-defined]
+    table = arrow.parquet.read_table(path)
     columns = {}
     for name in table.column_names:
         shape = (table.schema.field(name).metadata or {}).get(b"shape", b"")
-        values = table.column(name).to_pylist()
-        array = np.asarray(values)
-        if array.dtype == object:
-            raise ValueError(f"the rows of {name} have different lengths")
+        array = _from_arrow(arrow, table.column(name), name)
         columns[name] = array.reshape(-1, *map(int, shape.split(b","))) if shape else array
     return columns
+
+
+def _from_arrow(arrow: Any, column: Any, name: str) -> np.ndarray:
+    """A column of numbers, or of lists of them, as an array of its own type: without an object for each number.
+
+    Raises:
+      ValueError: Numbers are missing, rows have different lengths, or they are no numbers.
+    """
+    values, shape, types = column.combine_chunks(), [len(column)], arrow.types
+    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        if values.null_count:
+            raise ValueError(f"{values.null_count:,} rows of {name} are missing")
+        lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+        if len(lengths) > 1:
+            raise ValueError(f"the rows of {name} have different lengths")
+        shape += map(int, lengths)
+        values = values.flatten()
+    if values.null_count:
+        raise ValueError(f"{values.null_count:,} numbers of {name} are missing")
+    array = values.to_numpy(zero_copy_only=False)
+    if array.dtype == object:
+        raise ValueError(f"{name} has {values.type}, where numbers are needed")
+    return array.reshape(shape)
 
 
 def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     arrow = _parquet()
     fields, arrays = [], []
     for name, array in columns.items():
-        flat = arrow.array(array.reshape(-1))  # type: ignore[attr-defined]
+        flat = arrow.array(array.reshape(-1))
         values, metadata = flat, None
         if array.ndim > 1:
             width = int(np.prod(array.shape[1:]))
-            values = arrow.FixedSizeListArray.from_arrays(flat, width)  # type: ignore[attr-defined]
+            values = arrow.FixedSizeListArray.from_arrays(flat, width)
             metadata = {b"shape": ",".join(map(str, array.shape[1:])).encode()}
-        fields.append(arrow.field(name, values.type, metadata=metadata))  # type: ignore[attr-defined]
+        fields.append(arrow.field(name, values.type, metadata=metadata))
         arrays.append(values)
-    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))  # type: ignore[attr-defined]
-    arrow.parquet.write_table(table, path)  # type: ignore[attr-defined]
+    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
+    arrow.parquet.write_table(table, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tree
@@ -75,16 +76,22 @@ class Conversion:
         """An episode of a data set as runs store it.
 
         Raises:
-          UserError: A name is missing, a shape is another one, or a number is not finite; `what` names the episode.
+          UserError: Names are missing, shapes are other ones, or numbers are not finite: with all that is wrong; `what`
+            names the episode.
         """
-        steps = len(episode.rewards)
+        steps, found = len(episode.rewards), _Found()
         observation = [
-            _leaf(episode.observations, column, "observation", steps + 1, what) for column in self.layout.observation
+            found.read(_leaf, episode.observations, column, "observation", steps + 1, what)
+            for column in self.layout.observation
         ]
-        own = zip(self.layout.action, self.actions, strict=True)
-        action = [_action(episode.actions, column, leaf, steps, what) for column, leaf in own]
-        reward = _finite(np.asarray(episode.rewards, np.float64), f"the rewards of {what}").astype(np.float32)
-        discount = np.ones(steps, np.float32)
+        action = [
+            found.read(_action, episode.actions, column, leaf, steps, what)
+            for column, leaf in zip(self.layout.action, self.actions, strict=True)
+        ]
+        rewards = found.read(_finite, np.asarray(episode.rewards, np.float64), f"the rewards of {what}")
+        if found.findings:
+            raise UserError(*found.findings)
+        reward, discount = rewards.astype(np.float32), np.ones(steps, np.float32)
         if episode.is_terminated:
             discount[-1] = 0.0
         explored = np.zeros(steps) if episode.explored is None else np.asarray(episode.explored).reshape(-1)
@@ -97,7 +104,7 @@ class Conversion:
             ends=True,
             returns=self._returns(reward) if self.layout.returns else None,
             explored=explored.astype(bool).astype(np.uint8) if self.layout.explored else None,
-            potential=self._potentials(observation, what) if self.layout.potential else None,
+            potential=self.potentials(observation, what) if self.layout.potential else None,
         )
 
     def to_named(self, episode: StoredEpisode) -> NamedEpisode:
@@ -114,7 +121,12 @@ class Conversion:
             episode.explored,
         )
 
-    def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
+    def potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
+        """Those of the leaves of observations, `[n, ...]` each: `[n]` float32.
+
+        Raises:
+          UserError: The params' potential raises, or is not finite; `what` names where.
+        """
         assert self._potential is not None, "the layout has potentials"
         try:
             found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
@@ -129,6 +141,21 @@ class Conversion:
             total = self._gamma * total + each
             returns.append(total)
         return np.clip(np.array(returns), -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
+
+
+class _Found:
+    """Collects what is wrong with several arrays."""
+
+    def __init__(self) -> None:
+        self.findings: list[str] = []
+
+    def read(self, make: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+        """What the call returns; something empty where it raises UserError."""
+        try:
+            return make(*arguments)
+        except UserError as error:
+            self.findings += error.findings
+            return np.empty(0)
 
 
 def conversion_for(params: TrainParamsBase, file: Path) -> Conversion:

@@ -48,28 +48,110 @@ class StoredEpisode:
 def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     """The episodes of a ring, each put together from its segments; parts of which the rest is not there come last.
 
-    A segment continues the part whose last observation it contains. So where two episodes have the same observation
-    there, the rest of one may follow the beginning of the other.
+    Where the ring says of which episode a row is, that decides. Otherwise a segment continues the part that ends with
+    the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
+    mixed; each step is in one of them.
     """
-    open_parts: dict[bytes, StoredEpisode] = {}
+    numbered, alike = _Numbered(), _Alike()
     for segment in stored.segments():
-        part = _continued(open_parts, segment)
+        parts: _Numbered | _Alike = numbered if segment.episode is not None and segment.episode[0, 0] >= 0 else alike
+        part = parts.continued(segment)
         if segment.ends_episode:
             yield part
         else:
-            open_parts[_key(part.observation, -1)] = part
-    yield from open_parts.values()
+            parts.keep(part, segment)
+    yield from numbered.rest()
+    yield from alike.rest()
 
 
-def _continued(open_parts: dict[bytes, StoredEpisode], segment: Segment) -> StoredEpisode:
-    new = _as_part(segment, segment.history)
-    if segment.starts_episode or not open_parts:
-        return new
-    for row in range(segment.history, segment.num_rows - 1):
-        part = open_parts.pop(_key(segment.observation, row), None)
-        if part is not None:
+class _Numbered:
+    """Parts of episodes whose numbers are those of the run's own workers."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], tuple[StoredEpisode, int]] = {}  # With the place of its last observation.
+        self._cut: list[StoredEpisode] = []
+
+    def continued(self, segment: Segment) -> StoredEpisode:
+        """The whole part up to the segment's end."""
+        key, first = self._place(segment)
+        part, last = self._open.pop(key, (None, 0))
+        row = last - first
+        if part is not None and segment.history <= row < segment.num_rows:
             return _joined(part, _as_part(segment, row))
-    return new
+        self._cut += [part] if part is not None else []  # A segment between them is not there any more.
+        return _as_part(segment, segment.history)
+
+    def keep(self, part: StoredEpisode, segment: Segment) -> None:
+        """Its episode goes on behind this segment."""
+        key, first = self._place(segment)
+        self._open[key] = part, first + segment.num_rows - 1
+
+    def rest(self) -> Iterator[StoredEpisode]:
+        yield from self._cut
+        yield from (part for part, _ in self._open.values())
+
+    @staticmethod
+    def _place(segment: Segment) -> tuple[tuple[int, int], int]:
+        assert segment.episode is not None
+        number, first = segment.episode[0].tolist()
+        return (segment.worker_id, number), first
+
+
+class _Alike:
+    """Parts of episodes of which nothing says which segment comes next, by their last observation."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, list[tuple[StoredEpisode, range]]] = {}  # With numbers of steps that may be deferred.
+        self._most_deferred = 0
+
+    def continued(self, segment: Segment) -> StoredEpisode:
+        """The whole part up to the segment's end."""
+        contexts = _numbers(segment, segment.context)
+        most = min(contexts[-1] + self._most_deferred, len(segment.reward) - 1)
+        # Segments of other runs may have a context that they do not repeat (replay/filling.py).
+        for is_exact in (True, False):
+            for repeated in range(most, -1, -1):
+                row = segment.history + repeated
+                parts = self._open.get(_key(segment.observation, row), [])
+                for place, (part, deferred) in enumerate(parts):
+                    is_expected = any(repeated - context in deferred for context in contexts)
+                    if (is_expected or not is_exact) and _repeats(segment, part, repeated):
+                        del parts[place]
+                        return _joined(part, _as_part(segment, row))
+        return _as_part(segment, segment.history)
+
+    def keep(self, part: StoredEpisode, segment: Segment) -> None:
+        """Its episode goes on behind this segment."""
+        deferred = _numbers(segment, segment.deferred)
+        self._most_deferred = max(self._most_deferred, deferred[-1])
+        self._open.setdefault(_key(part.observation, -1), []).append((part, deferred))
+
+    def rest(self) -> Iterator[StoredEpisode]:
+        return (part for parts in self._open.values() for part, _ in parts)
+
+
+def _numbers(segment: Segment, told: int) -> range:
+    """Numbers of steps that a segment may have as context, or deferred, where a ring tells this many.
+
+    Where no sample starts anywhere in it, nothing tells its context from what is deferred.
+    """
+    return range(told, told + 1) if segment.num_starts else range(len(segment.reward) + 1)
+
+
+def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
+    """Whether a segment begins with the last `repeated` steps of a part."""
+    steps = len(part.reward)
+    if repeated > steps or (segment.starts_episode and not (part.starts and repeated == steps)):
+        return False
+    last = slice(steps - repeated, steps)
+    own = [*segment.action, segment.reward, segment.discount]
+    theirs = [*part.action, part.reward, part.discount]
+    before = min(segment.history, steps - repeated)
+    rows = slice(segment.history - before, segment.history + repeated)
+    return all(np.array_equal(ours[:repeated], each[last]) for ours, each in zip(own, theirs, strict=True)) and all(
+        np.array_equal(ours[rows], each[steps - repeated - before : steps])
+        for ours, each in zip(segment.observation, part.observation, strict=True)
+    )
 
 
 def _as_part(segment: Segment, row: int) -> StoredEpisode:

@@ -33,11 +33,12 @@ def action_differences(ours: Sequence[LeafActions], stored: StoredRing) -> list[
     return [
         f"{own.spec.name}: here {in_words(own)}, there {in_words(other)}, and not the same ones"
         for own, other in zip(ours, theirs, strict=True)
-        if not _mean_the_same(own, other)
+        if not mean_the_same(own, other)
     ]
 
 
-def _mean_the_same(own: LeafActions, other: LeafActions) -> bool:
+def mean_the_same(own: LeafActions, other: LeafActions) -> bool:
+    """Whether the agent's actions are the same ones of the environment."""
     if own.rows is not None and other.rows is not None:
         return np.array_equal(own.rows, other.rows)
     bounds = ((each.environment_spec.minimum, each.environment_spec.maximum) for each in (own, other))

@@ -18,7 +18,7 @@ from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
 from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
-from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 def import_into(
     source: str, out: Path, exp_dir: str | None, params: str | None, config: str | None, tell: Tell
 ) -> list[str]:
-    """Makes a folder with a ring from a data set; complete or not there.
+    """Makes a folder with a ring from a data set, or from the whole episodes of another run; complete or not there.
 
     Args:
       source: What is imported.
@@ -48,7 +48,7 @@ def import_into(
     try:
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
-        found = read_episodes(source, tell)
+        found = _episodes_of_ring(source, tell) if _holds_ring(source) else read_episodes(source, tell)
         read = followed(found, f"reading {source}", "episodes")
         episodes = stored_episodes(read, conversion, source, tell)
         if not episodes:
@@ -74,6 +74,21 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     """
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
     actions = _actions(stored)
+    episodes = _whole_episodes(stored, source, tell)
+    conversion = Conversion(stored.layout, actions, 1.0)
+    read = followed(episodes, "converting", "episodes", len(episodes))
+    named = [conversion.to_named(each) for each in read]
+    with LongWork(f"writing {out}"):
+        written = _write(out, named, stored.layout, actions)
+    return [f"{written}: {_summary(episodes)}"]
+
+
+def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredEpisode]:
+    """Those of a ring.
+
+    Raises:
+      UserError: There are none.
+    """
     found = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     episodes = [each for each in found if each.starts and each.ends]
     if late := sum(not each.starts for each in found):
@@ -84,12 +99,20 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
     if not episodes:
         raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
-    conversion = Conversion(stored.layout, actions, 1.0)
-    read = followed(episodes, "converting", "episodes", len(episodes))
-    named = [conversion.to_named(each) for each in read]
-    with LongWork(f"writing {out}"):
-        written = _write(out, named, stored.layout, actions)
-    return [f"{written}: {_summary(episodes)}"]
+    return episodes
+
+
+def _holds_ring(source: str) -> bool:
+    with contextlib.suppress(UserError):
+        return bool(ring_folder(Path(source).expanduser()))
+    return False
+
+
+def _episodes_of_ring(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+    """Whole episodes of a run or of an imported folder, in the environment's units."""
+    stored = StoredRing(Path(source).expanduser())
+    conversion = Conversion(stored.layout, _actions(stored), 1.0)
+    return (conversion.to_named(each) for each in _whole_episodes(stored, source, tell))
 
 
 def show(source: str) -> list[str]:

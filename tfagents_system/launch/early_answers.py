@@ -79,12 +79,12 @@ def tell_finished(name: str, paths: RunPaths) -> None:
     num_iter = run_directory.read_run_json(paths)["num_iter"]
     words = (
         f"{finished_in_words(name, why, num_iter)} ({paths.exp_dir}). Nothing is to be done: choose another "
-        f"SAC_EXP_NAME for a new run, or go on with this one with --set {_what_goes_on(why)}"
+        f"SAC_EXP_NAME for a new run, or go on with this one with --set {what_goes_on(why)}"
     )
     print(in_callers_terms(words))
 
 
-def _what_goes_on(why_early: str | None) -> str:
+def what_goes_on(why_early: str | None) -> str:
     """Settings with which a run that ended goes on."""
     if why_early and why_early.endswith("(stop_when)"):
         return "stop_when=null, or another condition"

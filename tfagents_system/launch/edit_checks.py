@@ -104,10 +104,11 @@ def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignment
     found = Check("")
     for number in _ids(environ[ARRAY])[:_MOST_TASKS]:
         own = read_vars_file(vars_file, {**environ, _TASK: str(number)})
-        own = resolve(own, assignments, vars_file=vars_file, root=ROOT).environ
-        values, _ = read_variables(own, vars_file=vars_file, root=ROOT)
+        resolved = resolve(own, assignments, vars_file=vars_file, root=ROOT)
+        values, _ = read_variables(resolved.environ, vars_file=vars_file, root=ROOT)
         run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-        if run is not None and run_directory.has_begun(run) and not run_directory.is_finished(run):
+        goes_on = run is not None and not run_directory.is_finished(run, resolved.overrides)
+        if run is not None and goes_on and run_directory.has_begun(run):
             looks.look(values, environ, run, edits, found)
     for told, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
         told += [each for each in dict.fromkeys(all_told) if each not in told]

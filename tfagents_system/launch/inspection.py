@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -32,7 +32,7 @@ from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
-from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
+from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
@@ -43,9 +43,6 @@ from tfagents_system.settings.load_params import compute_config_from, load_env_c
 from tfagents_system.settings.run_defaults import defaults_of
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
-
-if TYPE_CHECKING:
-    from tfagents_system.transport.segments import Layout
 
 PARAMS, CONFIG = "params", "config"
 _COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
@@ -149,7 +146,7 @@ class Inspector:
                 if reason := self._why_not_of_its_checkpoint(trial.signature):
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 check_saved_expert(self._values, *trial.specs[:2], self.found.checks, self._enter)
-                self._check_experience(params, trial.layout)
+                self._check_experience(params, trial)
                 self._check_replay_sources(params, self.found.specs)
                 self._check_agent_start(trial.agent, params.actor_observations)
                 if not self.found.checks[PARAMS].errors:
@@ -174,7 +171,7 @@ class Inspector:
             with check.catching():
                 config = self._merged(load_env_config(path))
                 folder = self._values.get("params", path).parent
-                config, named = run_inputs.with_other_reward(self._run if self._uses_copies else None, config, folder)
+                config, named = reward_copy.with_other_reward(self._run if self._uses_copies else None, config, folder)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -249,24 +246,25 @@ class Inspector:
         """Why the run can't continue with this agent; empty if it can, or is new."""
         if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:
             return ""
-        newest = run_checkpoints.newest_complete(self._run.trainer_checkpoints)
-        return "" if newest is None else run_checkpoints.why_not_of(newest, signature)
+        return run_checkpoints.why_not_to_go_on(self._run, signature)
 
-    def _check_experience(self, params: TrainParamsBase, layout: Layout) -> None:
+    def _check_experience(self, params: TrainParamsBase, trial: Any) -> None:
         """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
         if "server" in self._values or not run_directory.has_begun(self._run):
             return
-        from tfagents_system.launch import reset_checks
+        from tfagents_system.launch import reset_checks, stored_meaning
 
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(layout, folder)]
+        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(trial.layout, folder)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, layout, folders.values(), check)
+            reset_checks.size_changes(params, trial.layout, folders.values(), check)
         check.errors += findings
+        if not self.found.checks[PARAMS].errors:
+            stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)
         if self._environ.get(RESET):
-            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
+            check.errors += reset_checks.reset_findings(self._environ, params, self._run, trial.agent)
 
     def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
         """Whether the experience of SAC_REPLAY_FROM fits the run."""

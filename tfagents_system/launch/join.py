@@ -25,7 +25,15 @@ from typing import Any
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import ForkServer
-from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.launch.join_checks import (
+    JoinInputs,
+    JoinPreparation,
+    Target,
+    find_target,
+    is_up,
+    started_since,
+    where_it_goes_on,
+)
 from tfagents_system.launch.join_ssh import fetch_run
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
@@ -47,6 +55,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables
 
+SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (nodes.sh).
 _WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0
@@ -66,6 +75,7 @@ class JoinRules:
         self._target = target
         self._failures = RoleRestarts(supervisor)
         self._look_at = 0.0
+        self._host = socket.gethostname()
         self._why = ""  # Why the workers have left, if nothing has failed here.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
@@ -89,6 +99,13 @@ class JoinRules:
             state = state_of_run(self._target.run)
             if state in _OUTCOMES:
                 self._leave(_OUTCOMES[state], how_it_ended(state, self._target.run))
+            elif self._target.follows and is_up(self._target.run, 0.0):
+                self._leave_for_another_place(self._target.run)
+
+    def _leave_for_another_place(self, run: RunPaths) -> None:
+        """Such as on another node, after the one that it was on was lost: the workers would wait there for ever."""
+        if (place := where_it_goes_on(run, self._target.server, self._host)) is not None:
+            self._leave(EXIT_RESUMABLE, f"the run goes on at {place}: start this command again to join it there")
 
     def _all_are_over(self) -> None:
         workers = self._supervisor.workers
@@ -173,12 +190,13 @@ def how_it_ended(state: str, run: RunPaths | None) -> str:
     return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
 
 
-def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> RunPaths | None:
+def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since: float = 0.0) -> RunPaths | None:
     """Waits until a run is up.
 
     Args:
       runs: The directories that it may be in.
       stop: Sleeps, and returns whether this command is to stop.
+      since: Unix seconds: what a start before that has left says nothing.
 
     Returns:
       Its directory; None if the run is finished, or this command is to stop.
@@ -189,9 +207,9 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> Run
     began = spoke = time.monotonic()
     while True:
         for run in runs:
-            if state_of_run(run) == "running":
+            if is_up(run, since):
                 return run
-        if any(run_directory.is_finished(run) for run in runs) or stop(_LOOK_SECS):
+        if any(_is_finished(run, since) for run in runs) or stop(_LOOK_SECS):
             return None
         waited_secs = time.monotonic() - began
         what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
@@ -200,6 +218,11 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool]) -> Run
         if time.monotonic() - spoke > _SPEAK_SECS:
             spoke = time.monotonic()
             print(f"waiting {waited_secs:.0f} s for {what} to start", flush=True)
+
+
+def _is_finished(run: RunPaths, since: float) -> bool:
+    status = read_status(run.status_json)
+    return status is not None and started_since(status, since) and run_directory.is_finished(run)
 
 
 def take_folder(joined: Path, host: str, claims: Claims) -> Path:
@@ -258,7 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # As given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
         prepared = [run for run in runs if run.run_json.exists()]
-        run = prepared[0] if flags.server and prepared else wait_for_run(runs, stop.wait)
+        run = (
+            prepared[0]
+            if flags.server and prepared
+            else wait_for_run(runs, stop.wait, float(environ.get(SINCE) or 0.0))
+        )
         if run is None:
             return _nobody_joins(flags.to, stop)
         environ["SAC_EXP_DIR"] = str(run.exp_dir)

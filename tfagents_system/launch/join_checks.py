@@ -8,8 +8,10 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.reward_places import named_in
@@ -25,10 +27,11 @@ from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
-from tfagents_system.report.status import read_status
+from tfagents_system.report.status import is_under_way, read_status
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.gateway_address import gateway_address
 from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import JOINED_RUN
 
@@ -44,12 +47,15 @@ class Target:
       credentials: For the gateway; None: the server is on this machine, and unencrypted.
       password_file: For the gateway, if it asks for a password.
       run: The run directory, if it can be seen from here.
+      follows: It has said where the server is, and may say another place once the run goes on there. Not where the
+        user has said it, or behind a tunnel.
     """
 
     server: str
     credentials: Path | None
     password_file: Path | None
     run: RunPaths | None
+    follows: bool = False
 
     def environ(self) -> dict[str, str]:
         """The variables of the workers."""
@@ -89,7 +95,7 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
             )
         server = _server_of(run, host)
         if peers.address_here(server) is not None:
-            return Target(server, None, None, run)
+            return Target(server, None, None, run, follows=True)
     is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
     if credentials is None and peers.address_here(server) is not None and not is_gateway:
         if run is None:
@@ -105,23 +111,46 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
             "tfagents_system.transport.remote.machines RUN add NAME), copy the folder that it names to this one, and "
             "give that with --credentials DIR"
         )
-    return Target(server, credentials, password_file, run)
+    return Target(server, credentials, password_file, run, follows=not environ.get("SAC_SERVER"))
 
 
 def _server_of(run: RunPaths, host: str) -> str:
     """What the run directory says: the replay server itself on its own machine, else the gateway."""
     own = (read_status(run.status_json) or {}).get("run", {})
-    gateway = read_json(run.gateway_json) or {}
+    gateway = gateway_address(run)
     # Machines, such as containers, may have the same name.
     here = f"127.0.0.1:{own.get('port')}"
     if own.get("host") == host and own.get("port") and (not gateway or _fault_of(here) is None):
         return here
-    if "host" not in gateway or "port" not in gateway:
+    if gateway is None:
         raise UserError(
             f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
-            "to let workers of other machines join"
+            "to let workers of other machines join, or wait until it is up"
         )
-    return f"{gateway['host']}:{gateway['port']}"
+    return gateway
+
+
+def where_it_goes_on(run: RunPaths, server: str, host: str) -> str | None:
+    """Another address than `server`, which the run directory has said, at which it is now; None where it is there."""
+    own = (read_status(run.status_json) or {}).get("run", {})
+    here = f"127.0.0.1:{own.get('port')}" if own.get("host") == host else None
+    gateway = gateway_address(run)
+    return None if server in (here, gateway) else gateway or f"{own.get('host')}:{own.get('port')}"
+
+
+def is_up(run: RunPaths, since: float) -> bool:
+    """Whether a run is at work that was started at this time (Unix seconds) or later, and others can join it now."""
+    status = read_status(run.status_json)
+    if status is None or not is_under_way(status, time.time()) or status["run"].get("state") != "running":
+        return False
+    gateway = status["roles"].get(GATEWAY)
+    has_address = gateway is None or gateway.get("given_up") or gateway_address(run) is not None
+    return bool(has_address) and started_since(status, since)
+
+
+def started_since(status: Mapping[str, Any], since: float) -> bool:
+    """Whether a status is of a start at this time or later."""
+    return bool(status["run"].get("started_at", 0.0) >= since)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +266,10 @@ class JoinPreparation(Preparation):
         if self.overrides != Overrides():
             contents[self._paths.overrides.name] = self.overrides.to_json().encode()
         return JoinInputs(contents)
+
+    def _gateway(self) -> tuple[str, Path, Path | None] | None:
+        target = self._target
+        return None if target.credentials is None else (target.server, target.credentials, target.password_file)
 
     def _misplaced(self) -> list[str]:
         return []

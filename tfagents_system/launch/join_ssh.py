@@ -87,7 +87,10 @@ class SshRun:
         self.state = "dead" if is_dead(status, now) else str(status["run"].get("state", "not started"))
         gateway = read_json(self.paths.gateway_json) or {}
         if not {"host", "port"} <= gateway.keys():
-            raise UserError(f"the run {self.name} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join")
+            raise UserError(
+                f"the run {self.name} has no gateway{' yet' if gateway else ''}: start it with SAC_GATEWAY_PORT=0 "
+                "to let others join, or wait until it is up"
+            )
         # On a cluster the login is on one machine, and the run on another.
         is_there = status["run"].get("host") == host_name
         self.gateway = f"{'127.0.0.1' if is_there else gateway['host']}:{int(gateway['port'])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from tfagents_system.checks.checklist import Check, Checklist, counted
 from tfagents_system.launch.edit_checks import NEVER_KEPT
 from tfagents_system.run_files import params_folder
 
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
 
 
@@ -51,10 +53,21 @@ class KeptFolder:
         except params_folder.TooLargeError as error:
             check.notes.append(f"{error}: {_only_the_file(params)}")
         except OSError as error:
-            check.errors.append(
-                f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
-                "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
+            check.errors.append(self._fault(error))
+
+    def _fault(self, error: OSError) -> str:
+        """What could not be read, or not be written: of a full disk, `shutil` names the file that it read."""
+        of_copy = self.copy is not None and str(error.filename).startswith(str(self.copy))
+        if error.filename is None or of_copy or error.errno in _NOT_WRITTEN:
+            where = f" in {self.copy.parent}" if self.copy is not None else ""
+            return (
+                f"the folder of SAC_PARAMS can't be copied{where} ({error.strerror}): free space there, or set TMPDIR "
+                "to another folder"
             )
+        return (
+            f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
+            "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
+        )
 
     @property
     def copy_and_original(self) -> str:

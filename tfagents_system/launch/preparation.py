@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -19,9 +20,10 @@ from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
+from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.reset_checks import reset_in_words
+from tfagents_system.launch.reset_checks import reset_in_words, server_findings
 from tfagents_system.launch.run_settings import (
     CATCH_UP,
     EDITS,
@@ -38,8 +40,9 @@ from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import run_directory
+from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
+from tfagents_system.run_files.repeated_weights import not_repeated
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
@@ -107,11 +110,19 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
+        if (
+            starts and self._paths is not None and os.path.exists(self._paths.prior_data)
+        ):  # False where it is out of reach.
+            # What experts bring until then is copied by the checks.
+            wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
-        has_sources = self._has_sources()
-        if has_sources and not self.checks["run directory"].errors:
+        if self.reset is not None and self._paths is not None and not self._is_for_job:
+            work.doing = "the replay server"
+            self.checks["replay server"].errors += server_findings(self._environ, self._values, self._paths)
+        is_let_in, has_sources = self._is_let_in(), self._has_sources()
+        if is_let_in and has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
             pass_digests(Path(self._made.name), self._kept.digests)
@@ -128,6 +139,22 @@ class Preparation:
             plan = self.plan if measures else None
             self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
+
+    def _is_let_in(self) -> bool:
+        """Whether no gateway refuses this start, such as for a wrong password: told before anything slow."""
+        if (gateway := self._gateway()) is None or self._is_for_job:
+            return True
+        from tfagents_system.transport.remote.check import NAME, refusals
+
+        self.checks[NAME].errors += (found := refusals(*gateway))
+        return not found
+
+    def _gateway(self) -> tuple[str, Path, Path | None] | None:
+        """Address, credentials and password file of a trainer that is elsewhere than its replay server."""
+        values = self._values
+        if not {"trainer_server", "credentials_dir"} <= values.keys():
+            return None
+        return values["trainer_server"], values["credentials_dir"], values.get("password_file")
 
     def _has_sources(self) -> bool:
         """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""
@@ -243,17 +270,34 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
+        used = self._used_by_this_start()
+        if self.edits == FRESH:
+            fault = experience_folders.why_not_moved(self._paths, used)
+        else:
+            fault = experience_folders.fault_of(self._paths, used)
+        if fault is not None:
+            check.errors.append(fault)
+            return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        check.notes += run_directory.not_repeated(self._run_before, self._values)
+        check.notes += not_repeated(self._run_before, self._values)
+        if RESET in self._environ and not run_directory.has_begun(self._run_before):
+            options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
+            check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
 
+    def _used_by_this_start(self) -> list[Path]:
+        """Files that are read once the run directory was moved aside, and where this process works."""
+        given = [self._values.get("params"), self._values.get("config"), self._vars_file, Path.cwd()]
+        return [path for path in given if path is not None]
+
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():
-            return "a new run" + (", the one that is there is moved aside" if paths.run_json.exists() else "")
+            is_moved = paths.run_json.exists() or experience_folders.strays(paths)
+            return "a new run" + (", what is there is moved aside" if is_moved else "")
         if self._environ.get(RESET) and run_directory.has_begun(paths):
             return f"a run that is reset: {reset_in_words(self._environ)}"
         if not run_directory.has_begun(paths):

@@ -22,12 +22,12 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.early_answers import is_done_already, tell_finished
 from tfagents_system.launch.edit_checks import look_at_array
@@ -59,12 +59,13 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import experience_folders, install_inputs, run_directory, run_inputs
+from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.early_end import depends_on_files, settings_of_end
 from tfagents_system.settings.load_params import load_env_config
 from tfagents_system.settings.variables import read_variables
 
@@ -130,14 +131,19 @@ def prepare_and_hold(
     if settings is None:
         finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
-    with _closed_on_signals(preparation) as was_done, being_checked(preparation.paths):
+    done_once = functools.partial(_done_once, preparation.paths, _run_json(preparation.paths))
+    with _closed_on_signals(preparation, done_once) as was_done, being_checked(preparation.paths):
         preparation.run(fork_server)
         return _write_run(preparation, quiet_plan, was_done)
 
 
 @contextlib.contextmanager
-def _closed_on_signals(preparation: Preparation) -> Iterator[list[str]]:
+def _closed_on_signals(preparation: Preparation, done_once: Callable[[], list[str]] = list) -> Iterator[list[str]]:
     """Closes it at the end, even if a signal ends this process, which says so: a copied folder may be large.
+
+    Args:
+      preparation: To be closed.
+      done_once: Asked then for more that the user must know.
 
     Yields:
       For what the user must know of then, though nothing was started.
@@ -149,7 +155,7 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[list[str]]:
         preparation.close()
         with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
             after = "\n" if os.isatty(_STDERR) else ""  # `^C`, or a bar.
-            words = "; ".join(["nothing was started", *was_done])
+            words = in_callers_terms("; ".join(["nothing was started", *was_done, *done_once()]))
             os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: {words}\n".encode())
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -166,6 +172,20 @@ def _closed_on_signals(preparation: Preparation) -> Iterator[list[str]]:
         preparation.close()
 
 
+def _run_json(paths: RunPaths | None) -> Mapping[str, Any]:
+    """What run.json says, or will say once what this start has begun is completed."""
+    return {} if paths is None else read_json(install_inputs.newest_run_json(paths)) or {}
+
+
+def _done_once(paths: RunPaths | None, before: Mapping[str, Any]) -> list[str]:
+    """What a start has done for good since run.json said `before`, so that another one is not to ask for it again."""
+    run = _run_json(paths)
+    # A list may be as long as before: an edit that was undone is taken off.
+    edits, resets = ([each for each in run.get(k, []) if each not in before.get(k, [])] for k in ("edits", "resets"))
+    taken = ["the run has the edited files now: go on without --take_edits"] * any(each["before"] for each in edits)
+    return taken + ["the reset is done: go on without --reset_training"] * bool(resets)
+
+
 def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) -> RunLock | None:
     """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
     variables, inspection = preparation.variables(), preparation.inspection
@@ -178,6 +198,10 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
         _begin_in(paths, lock, preparation, was_done)
         uses_copies = run_directory.has_begun(paths) and preparation.edits != TAKE
         changes, reset = run_directory.changes(paths, preparation.overrides, variables), preparation.reset
+        ends_for = settings_of_end(inspection.attributes)
+        if preparation.edits == TAKE and reset is None and _takes_in_vain(paths, preparation, ends_for):
+            tell_finished(variables.exp_name, paths)
+            return None
         run_directory.write_inputs(
             paths,
             variables,
@@ -185,7 +209,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
             dataclasses.replace(preparation.overrides, defaults=inspection.defaults),
             inputs=preparation.files(),
             take_edits=preparation.edits == TAKE,
-            ends_for=settings_of_end(inspection.attributes),
+            ends_for=ends_for,
             reset=reset,
             jobs=jobs_of(preparation.environ),
         )
@@ -212,6 +236,18 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
     return lock
 
 
+def _takes_in_vain(paths: RunPaths, preparation: Preparation, ends_for: str) -> bool:
+    """Whether the run is finished with edited files, too: what was best with the others would be given up for them."""
+    if not run_directory.has_ended_with(paths, preparation.inspection.num_iter, ends_for):
+        return False
+    if not run_inputs.are_same(paths, preparation.files()):
+        why = run_directory.why_early(paths)
+        if why is not None and depends_on_files(why):
+            return False
+        print("note: the edited files are not taken: nothing would be trained or evaluated with them")
+    return True
+
+
 def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:
     """For the holder of the lock: the directory is as it was for the checks, and with --fresh a new one.
 
@@ -223,10 +259,10 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
             f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
-    if preparation.edits == FRESH and paths.run_json.exists():
+    if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            was_done.append(f"the run that was in {paths.exp_dir} is in {run_inputs.move_aside(paths)} now")
+            was_done.append(f"what was in {paths.exp_dir} is in {install_inputs.move_aside(paths)} now")
             print(was_done[-1])
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
+from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
+from tfagents_system.replay.ring_files import RingFiles, find_any_files
+from tfagents_system.replay.ring_resize import Wanted
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
-from tfagents_system.run_files import run_inputs
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.replay.stored_ring import differences
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.resets import AGENT, NETWORKS, agents_before, agents_in
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.params_check import resolved_attributes
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
 
 _OPTION = "--reset_training"
 
@@ -30,9 +35,9 @@ def finish_interrupted(paths: RunPaths | None) -> None:
     Raises:
       UserError: Another start works in it.
     """
-    if paths is not None and run_inputs.is_interrupted(paths):
+    if paths is not None and install_inputs.is_interrupted(paths):
         with RunLock(paths):
-            run_inputs.finish_install(paths)
+            install_inputs.finish_install(paths)
 
 
 def reset_in_words(environ: Mapping[str, str]) -> str:
@@ -43,15 +48,14 @@ def reset_in_words(environ: Mapping[str, str]) -> str:
     return f"a new agent learns from the experience that is there; its steps {counted}"
 
 
-def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths) -> list[str]:
-    """What is wrong with a reset of this run."""
-    kind, findings = environ.get(RESET), list[str]()
-    steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
-    if kind == AGENT and params.num_env_steps is not None and steps >= params.num_env_steps:
-        findings.append(
-            f"{_OPTION}: num_env_steps={params.num_env_steps} counts the steps of the whole run, which has "
-            f"{steps:.0f}: say how many it is to have with --set num_env_steps=N"
-        )
+def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
+    """What is wrong with a reset of this run.
+
+    Args:
+      agent: Of the run from now on; None if it could not be built, which others report.
+    """
+    findings = _of_networks(params, paths, agent) if environ[RESET] == NETWORKS else []
+    findings = findings or _of_ends(params, paths)
     if CATCH_UP in environ and not params.asynchronous and updates_ratio(params) is None:
         findings.append(
             f"--catch_up has no effect with num_steps_per_iter={params.num_steps_per_iter} updates in each iteration: "
@@ -60,26 +64,93 @@ def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: R
     return findings
 
 
-def layout_findings(layout: Layout, folder: Path) -> list[str]:
-    """How a run's observations and actions differ from those of the experience in its ring."""
-    found = read_json(folder / "layout.json") or {}
-    kept = {each["name"]: _column(each) for each in found.get("columns", [])}
-    now = {column.name: column for column in layout.columns}
-    if not kept or kept == now:
+def _of_networks(params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
+    """Why nothing can be drawn anew, or nobody would learn with it."""
+    # Imported here, where an agent was built: a start that only says what it does needs no TensorFlow.
+    from tfagents_system.agents.action_sampling import UnsupportedAgentError
+    from tfagents_system.agents.network_parts import networks_of
+
+    findings = list[str]()
+    ends_for = settings_of_end(resolved_attributes(params))
+    if run_directory.has_ended_with(paths, params.num_iter, ends_for):
+        goes_on = what_goes_on(run_directory.why_early(paths))
+        findings.append(
+            f"{_OPTION} {NETWORKS}: the run is finished, so no update would follow: let it go on as well, with --set "
+            f"{goes_on}"
+        )
+    try:
+        if agent is not None:
+            networks_of(agent)
+    except UnsupportedAgentError as error:
+        findings.append(
+            f"{_OPTION} {NETWORKS} draws the networks of the toolkit's own agents and of TF-Agents' SacAgent anew, and "
+            f"{error}: begin with a new agent ({_OPTION})"
+        )
+    return findings
+
+
+def _of_ends(params: TrainParamsBase, paths: RunPaths) -> list[str]:
+    """What the whole run has had of what it is to have: it would end after a moment."""
+    rows, findings = read_metrics(paths.metrics_csv), list[str]()
+    steps, hours = (max((row.get(name) or 0 for row in rows), default=0) for name in ("env_steps", "wall_time_s"))
+    hours /= 3600
+    if params.num_env_steps is not None and steps >= params.num_env_steps:
+        findings.append(
+            f"{_OPTION}: num_env_steps={params.num_env_steps} counts the steps of the whole run, which has "
+            f"{steps:.0f}: say how many it is to have with --set num_env_steps=N"
+        )
+    if params.max_hours is not None and hours >= params.max_hours:
+        findings.append(
+            f"{_OPTION}: max_hours={params.max_hours:g} counts the hours of the whole run, which has had {hours:.2f}: "
+            "say how many it is to have with --set max_hours=N"
+        )
+    return findings
+
+
+def server_findings(environ: Mapping[str, str], values: Mapping[str, Any], paths: RunPaths) -> list[str]:
+    """Why a trainer whose replay server is elsewhere can't have another agent now: it would be ahead of that run.
+
+    A server that does not answer may have been told, too: they may be started in any order.
+
+    Args:
+      values: The variables that could be read, by field.
+      paths: The trainer's own run directory.
+    """
+    server, credentials = values.get("trainer_server"), values.get("credentials_dir")
+    if environ.get(RESET) != AGENT or server is None or credentials is None:
         return []
-    rows = [
-        f"{name} {_in_words(kept.get(name))} before, {_in_words(now.get(name))} now"
-        for name in dict.fromkeys([*kept, *now])
-        if kept.get(name) != now.get(name)
-    ]
+    from tfagents_system.transport.remote.check import run_there
+
+    run, here = run_there(server, credentials, values.get("password_file")), agents_before(paths) + 1
+    if run is None or (there := agents_in(run)) >= here:
+        return []
     return [
-        f"the experience in {folder} does not fit: {'; '.join(rows)}. Restore what it was, or begin another run "
-        "(SAC_EXP_NAME)"
+        f"{_OPTION}: the agent of the run at {server} was replaced {there} times, and would be {here} times here: "
+        f"start the replay server anew with {_OPTION} first, or go on without it"
     ]
+
+
+def layout_findings(layout: Layout, folder: Path) -> list[str]:
+    """How a run's observations and actions differ from those of the experience in its ring, and what else it lacks.
+
+    What samples do not need any more is left out, and what can be made up is made up, see `replay.ring_columns`.
+    """
+    found = find_any_files(folder)
+    if found is None or not (lines := differences(layout, found.layout)):
+        return []
+    computed = {OPTIONAL_COLUMNS[name].name for name in ("returns", "potential")}
+    remedy = "Restore what it was, or begin another run (SAC_EXP_NAME)"
+    if {line.partition(":")[0] for line in lines} <= computed:
+        remedy = (
+            "These are computed while an episode is collected: restore what it was (normalize_rewards, potential), or "
+            "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's "
+            "directory with the new params, and name the folder in SAC_REPLAY_FROM"
+        )
+    return [f"the experience in {folder} does not fit: {'; '.join(lines)}. {remedy}"]
 
 
 def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check) -> None:
-    """Tells whether the run's ring will get another size, which its parameters ask for; or why it can't.
+    """Tells whether the run's ring will get another size or other columns, which its parameters ask for; or why not.
 
     Args:
       params: Of the run, as they are now.
@@ -87,38 +158,54 @@ def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path
       folders: Those that may have the ring or its copy; the new files are made beside the old ones in each that does.
       check: Gets what was found.
     """
-    needs, capacities = capacity_rows(params, layout), {folder: _capacity(folder) for folder in folders}
-    resized = {folder: has for folder, has in capacities.items() if has is not None and has != needs}
-    on_disk = defaultdict[int, list[Path]](list)
-    for folder in resized:
-        on_disk[folder.stat().st_dev].append(folder)
+    needs, found = capacity_rows(params, layout), [find_any_files(folder) for folder in folders]
+    changed = [files for files in found if files and (files.capacity_rows != needs or files.layout != layout)]
+    on_disk = defaultdict[int, list[RingFiles]](list)
+    for files in changed:
+        on_disk[files.folder.stat().st_dev].append(files)
     for together in on_disk.values():
-        needed, free = len(together) * ring_bytes(params, layout), shutil.disk_usage(together[0]).free
+        needed = sum(_bytes_beside(files, params, layout) for files in together)
+        free = shutil.disk_usage(together[0].folder).free
         if needed > free:
             check.errors.append(
-                f"the ring in {' and that in '.join(map(str, together))} gets another size "
-                f"(n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} steps), for which "
-                f"{needed:,} bytes must be free beside it, {free:,} are: free space, or restore what it was"
+                f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size or "
+                f"other columns (n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} "
+                f"steps), for which {needed:,} bytes must be free beside it, {free:,} are: free space, or restore what "
+                "it was"
             )
-    if check.errors or not resized:
+    if check.errors or not changed:
         return
-    has = next(iter(resized.values()))
-    rest = "all that it holds stays" if needs > has else "the newest experience that fits stays, the rest is given up"
+    has = changed[0]
     begun_anew = ", and priorities begin anew" if params.sample_form_ctor().is_prioritized else ""
-    check.notes.append(f"the ring gets room for {needs:,} rows instead of {has:,}: {rest}{begun_anew}")
+    if has.capacity_rows != needs:
+        is_larger = needs > has.capacity_rows
+        rest = "all that it holds stays" if is_larger else "the newest experience that fits stays, the rest is given up"
+        check.notes.append(
+            f"the ring gets room for {needs:,} rows instead of {has.capacity_rows:,}: {rest}{begun_anew}"
+        )
+    check.notes += _column_notes(has.layout, layout)
 
 
-def _capacity(folder: Path) -> int | None:
-    """Rows of the ring in a folder."""
-    return (read_json(folder / "layout.json") or {}).get("capacity_rows")
+def _bytes_beside(files: RingFiles, params: TrainParamsBase, layout: Layout) -> int:
+    """Of the new files of a ring, while the old ones are there."""
+    needs = capacity_rows(params, layout)
+    if needs != files.capacity_rows:
+        return ring_bytes(params, layout)
+    return Wanted(layout, needs, files.slack_rows).files_beside(files).num_bytes
 
 
-def _column(described: Mapping[str, Any]) -> Column:
-    shape: Sequence[int] = described["shape"]
-    return Column(described["name"], tuple(shape), described["dtype"], described.get("count"))
-
-
-def _in_words(column: Column | None) -> str:
-    if column is None:
-        return "absent"
-    return f"one of {column.count}" if column.count else f"{column.dtype} {list(column.shape)}"
+def _column_notes(before: Layout, now: Layout) -> list[str]:
+    """What becomes of the columns of a ring that only one of two layouts has."""
+    made_up = {
+        "explored": "as if none of the kept actions had explored",
+        "episode": "each kept segment counts as an episode of its own",
+    }
+    notes = [
+        f"the ring gets a column {name}: {made_up[name]}"
+        for name in now.optional
+        if name in made_up and name not in before.optional
+    ]
+    dropped = [OPTIONAL_COLUMNS[name].name for name in before.optional if name not in now.optional]
+    if dropped:
+        notes.append(f"the ring loses what samples do not need any more: {', '.join(dropped)}")
+    return notes

@@ -109,7 +109,8 @@ def check_actor_observations(params: TrainParamsBase, env: TrainingEnvironment) 
 
 def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
     spec = env.observation_spec()
-    if not params.sample_form_ctor().has_horizon_time or HORIZON_TIME not in leaf_names(spec):
+    is_taken = isinstance(spec, Mapping) and HORIZON_TIME in spec
+    if not is_taken or not params.sample_form_ctor().has_horizon_time:
         return []
     return [
         f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '

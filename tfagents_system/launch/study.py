@@ -132,6 +132,12 @@ def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> 
     study = open_study(folder, args.pruner, args.parallel)
     to_run = numbers_to_run(study, folder, args.trials)
     queued = queued_trials(folder)
+    if queued is None and not args.is_dry:
+        raise UserError(
+            "squeue does not answer, and trials that are in the queue must not be submitted again: try again later, or "
+            "load SLURM's module"
+        )
+    queued = queued or set()
     if to_run and queued.issuperset(to_run):
         print(f"{len(to_run)} trials wait in the queue, none is left to submit", flush=True)
     elif not to_run and not args.is_dry:
@@ -139,11 +145,13 @@ def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> 
     return [number for number in to_run if number not in queued]
 
 
-def queued_trials(folder: Path) -> set[int]:
-    """Trials of a study that are tasks of this user's queued or running arrays."""
+def queued_trials(folder: Path) -> set[int] | None:
+    """Trials of a study that are tasks of this user's queued or running arrays; None if SLURM does not say."""
+    if (lines := queued_jobs("%K %o", each_task=True)) is None:
+        return None
     snapshots = f"{os.path.realpath(folder).removesuffix(_STUDY)}_array/snapshot/"
     found = set[int]()
-    for line in (queued_jobs("%K %o", each_task=True) or "").splitlines():
+    for line in lines.splitlines():
         # SLURM's number of the task, and the command of the array, whose last word is added to that.
         number, _, command = line.partition(" ")
         script, _, offset = command.rpartition(" ")
@@ -179,15 +187,24 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         code = runner.run()
         if stop.is_set():
             trials.look(is_stopped=True)
+        trials.leave_refused()
     with LongWork("results of the study"):
         lines = study_results.write(study, space, folder)
     print("\n".join(lines), flush=True)
     if trials.refusal is not None:
         raise trials.refusal
     if trials.unstarted:
-        print(f"error: {trials.unstarted}; the same command goes on with that trial", file=sys.stderr, flush=True)
+        print(
+            f"error: {trials.unstarted}; the same command goes on with that trial. If its settings are the reason, a "
+            f"larger --trials than {args.trials} shows it: it has failed where a later one runs",
+            file=sys.stderr,
+            flush=True,
+        )
+    if stop.is_set() and (trials.left or code == EXIT_RESUMABLE):
+        return EXIT_RESUMABLE
+    if trials.unstarted:
         return EXIT_FAILED
-    if trials.left or (code == EXIT_RESUMABLE and stop.is_set()):
+    if trials.left:
         return EXIT_RESUMABLE
     return EXIT_DONE if study_results.finished(study) else EXIT_FAILED
 
@@ -275,10 +292,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def open_study(folder: Path, pruner: str, parallel: int) -> optuna.Study:
-    """The study in the folder; a journal file suits network file systems, too."""
+    """The study in the folder."""
     import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+
+    from tfagents_system.launch.study_journal import journal_storage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruners = {
@@ -287,7 +304,7 @@ def open_study(folder: Path, pruner: str, parallel: int) -> optuna.Study:
         "none": optuna.pruners.NopPruner,
     }
     return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / _JOURNAL))),
+        storage=journal_storage(folder / _JOURNAL),
         study_name=folder.name,
         direction="maximize",
         sampler=optuna.samplers.TPESampler(multivariate=True, constant_liar=parallel > 1),

@@ -27,7 +27,7 @@ from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -64,7 +64,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
     if lock is None:
         wait_for_orphans(paths, variables.save_deadline_secs)
     with lock or RunLock(paths) as lock:
-        run_inputs.finish_install(paths)
+        install_inputs.finish_install(paths)
         if run_directory.is_finished(paths):
             return EXIT_DONE
         end_orphans(paths, variables.save_deadline_secs)

@@ -24,6 +24,7 @@ from tfagents_system.machine import processes
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
@@ -202,6 +203,7 @@ class Supervisor:
         self._guard.open()
         for heartbeat in self.paths.heartbeats.glob("*.json"):
             heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
+        forget_address(self.paths)
         self.status.start()
         self._starter.adopt()
         self._starter.wait_until_ready(self._is_stopped_meanwhile)

@@ -6,7 +6,7 @@ import itertools
 import math
 import multiprocessing
 import os
-import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,16 +45,18 @@ from tfagents_system.machine.topology import (
     split_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import experience_folders, install_inputs, run_directory
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
+from tfagents_system.settings.variable_table import variable_name
 from tfagents_system.settings.variables import missing_beginnings, read_variables
 
 TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
-_CHECK_SECS = 300.0
+_CHECK_SECS = 300.0  # For each task.
+_PORTS = ("reverb_port", "gateway_port")
 
 
 class SweepPlan:
@@ -146,7 +148,7 @@ class SweepPlan:
         for task in self._to_move:
             wait_for_orphans(task.paths, task.save_secs)
             with RunLock(task.paths):
-                run_inputs.move_aside(task.paths)
+                install_inputs.move_aside(task.paths)
         if self._to_move:
             name = self._to_move[0].paths.exp_dir.name.rpartition("_task_")[0]
             print(f"{len(self._to_move)} runs that were there are in {name}_before_<n>_task_<id> now", flush=True)
@@ -176,9 +178,11 @@ class SweepPlan:
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+            elif edits != FRESH and (fault := experience_folders.fault_of(paths)) is not None:
+                self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
-        if edits == FRESH and paths.run_json.exists():
+        if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
         self.tasks.append(task)
         self._values.append(values)
@@ -218,7 +222,24 @@ class SweepPlan:
         cpus, findings = self._cpus(parallel)
         gpus, found = self._gpus(parallel)
         self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
-        return findings + found
+        return findings + found + self._same_ports(parallel)
+
+    def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
+        """Tasks that are not done, with their variables."""
+        return [each for each in zip(self.tasks, self._values, strict=True) if each[0].state != DONE]
+
+    def _same_ports(self, parallel: int) -> list[str]:
+        """Ports that several of the simultaneous runs would need."""
+        waiting = self._waiting()
+        if parallel == 1 or (len(waiting) == 1 and not self._is_open):
+            return []
+        found = Counter((name, values[name]) for _, values in waiting for name in _PORTS if values.get(name))
+        return [
+            f"{variable_name(name)}={port} can be the port of one run at a time: unset it, every run then takes a free "
+            "one, or give --parallel 1"
+            for (name, port), count in found.items()
+            if count > 1
+        ]
 
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the simultaneous runs, and what prevents that."""
@@ -245,7 +266,7 @@ class SweepPlan:
 
     def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
         """A GPU for each of the simultaneous runs, if any task trains on one, and what prevents that."""
-        waiting = [(task, values) for task, values in zip(self.tasks, self._values, strict=True) if task.state != DONE]
+        waiting = self._waiting()
         wanting = [self._environs[task.number] for task, values in waiting if values.get("train_gpus", False)]
         if not wanting:
             return [], []
@@ -273,13 +294,13 @@ def _check_all(
     process.start()
     theirs.close()
     found: dict[int, list[str]] = {}
-    deadline = time.monotonic() + _CHECK_SECS
     try:
         with LongWork("checking settings", len(environs), "tasks") as work:
             for work.done, number in enumerate(environs):
-                if not ours.poll(max(0.0, deadline - time.monotonic())):
+                if not ours.poll(_CHECK_SECS):
                     raise UserError(
-                        f"the check of params and configuration has not ended within {_CHECK_SECS:g} s: correct it"
+                        f"the check of params and configuration of task {number} has not ended within "
+                        f"{_CHECK_SECS:g} s: correct it"
                     )
                 found[number] = ours.recv()
         return found

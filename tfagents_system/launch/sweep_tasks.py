@@ -18,6 +18,7 @@ from tfagents_system.launch.role_starter import pinned
 from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
+from tfagents_system.report.status import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import in_words
 
@@ -53,6 +54,17 @@ class Task:
     def is_unstarted(self) -> bool:
         """Whether it has FAILED because no process could be started for it: nothing of it has run."""
         return self.state == FAILED and self.exit_code is None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it has FAILED in the checks of its start: for want of disk or memory, or for its settings."""
+        return self.state == FAILED and (self.exit_code or 0) > 0 and not self.has_begun
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the checks of its start are over: its supervisor writes its status."""
+        status = read_status(self.paths.status_json) or {}
+        return bool(status.get("run", {}).get("started_at", 0.0) >= self.started_at)
 
     @property
     def log(self) -> Path:

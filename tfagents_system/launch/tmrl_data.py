@@ -18,6 +18,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
@@ -25,7 +26,7 @@ from tfagents_system.machine.gpus import usable_gpus
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.settings import tmrl_keys
 from tfagents_system.settings.load_params import parse_object
-from tfagents_system.settings.tmrl_rows import Given, Translation
+from tfagents_system.settings.tmrl_rows import READ_BY_THE_GAME, Given, Translation
 from tfagents_system.settings.tmrl_translation import translate
 
 PARAMS = Path(__file__).resolve().parents[1] / "examples" / "tmrl" / "params.py"
@@ -141,9 +142,20 @@ class TmrlData:
         translation = translate(given, has_game=has_game, has_gpu=bool(usable_gpus(os.environ)))
         given_secrets = {name: secret for name in _SECRETS if (secret := _secret_in(given, name))}
         own = {name: secret for name, secret in given_secrets.items() if name in over}
+        if has_game and config is not None:
+            translation.lines += self._unheard(given, config)
         for name in given_secrets.keys() - own.keys():
             translation.lines.append(self._move_secret(name, given_secrets[name]))
         return Loaded(given, translation, has_game, own)
+
+    def _unheard(self, given: Given, config: dict[str, Any]) -> list[str]:
+        """Keys that --config changes, and that the game's interface reads from config.json itself."""
+        in_file = tmrl_keys.read_keys(tmrl_keys.merged(tmrl_keys.default_config(), config), str(self.config_file))
+        return [
+            f"{path} of --config has no effect: the game's interface reads it from {self.config_file}, set it there"
+            for path in READ_BY_THE_GAME
+            if given[path] != in_file[path]
+        ]
 
     def secret_file(self, name: str, loaded: Loaded, beside: Path) -> Path | None:
         """The file with PASSWORD or WANDB_KEY; None where there is none.

@@ -45,18 +45,35 @@ def refuse_changes(paths: RunPaths, loaded: Loaded, *, may_edit: bool) -> None:
         return
     now = loaded.given
     attributes, environment = _meaning(now, loaded.has_game)
-    findings = []
-    for path in _shared():
-        if now[path] == before[path]:
-            continue
-        old_attributes, old_environment = _meaning({**now, path: before[path]}, loaded.has_game)
+    findings, changed = list[str](), [path for path in _shared() if now[path] != before[path]]
+
+    def look(path: str, old: Given) -> None:
+        """Whether a key matters: with it, or with all that were changed, as it was."""
+        old_attributes, old_environment = _meaning(old, loaded.has_game)
         if old_attributes != attributes:
             findings.append(_finding(paths, path, before[path], now[path]))
         elif old_environment != environment and not may_edit:
             options = f"give --keep to go on with {as_json(before[path])}", f"--take_edits with {as_json(now[path])}"
             findings.append(_finding(paths, path, before[path], now[path], options))
+
+    for path in changed:
+        look(path, {**now, path: before[path]})
+    if not findings:  # Each of several keys may have no effect while the others are as they are now.
+        together = _least(changed, before, now, loaded.has_game)
+        for path in together:
+            look(path, {**now, **{each: before[each] for each in together}})
     if findings:
         raise UserError(*findings)
+
+
+def _least(changed: Sequence[str], before: Given, now: Given, has_game: bool) -> list[str]:
+    """Those of the changed keys that must be set back for all to mean what they did."""
+    meant, needed = _meaning(before, has_game), list(changed)
+    for path in changed:
+        others = [each for each in needed if each != path]
+        if _meaning({**now, **{each: before[each] for each in others}}, has_game) == meant:
+            needed = others
+    return needed
 
 
 def _finding(paths: RunPaths, path: str, before: Any, now: Any, options: Sequence[str] = ()) -> str:

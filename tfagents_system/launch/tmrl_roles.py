@@ -48,6 +48,7 @@ _DEFAULTS = {
 }
 TERMS = {
     "SAC_EXP_NAME": "RUN_NAME",
+    "--reset_training": "RESET_TRAINING",
     "--set num_iter=N": "a larger MAX_EPOCHS or ROUNDS_PER_EPOCH",
     "set SAC_PASSWORD_FILE to a file with it": (
         "copy config/password of the server's TmrlData to config/password of this one"

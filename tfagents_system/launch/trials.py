@@ -25,6 +25,9 @@ MILESTONES = 20  # Of a run, at which trials are compared: each has as much behi
 _JUDGED_SHARE = 0.25  # The last of a run, whose evaluations are its value.
 _FREE_SECS = 150.0
 _MOST_STEPS = 100
+_MOST_REFUSED = 3  # So many starts, and no run that has begun since: any further one would be refused, too.
+_RAN = (TrialState.COMPLETE, TrialState.PRUNED)
+_REFUSED = "refused_at"  # Of a trial whose start was refused: when it was first.
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
@@ -141,7 +144,7 @@ class Trials:
       tasks: Those begun or continued here.
       left: Numbers of trials that are not over and go on with another start.
       refusal: Why no further trial can begin.
-      unstarted: Why a run could not be started (a full disk): no further trial begins, each would fail alike.
+      unstarted: Why a run that is left could not be started: no process (a full disk), or its checks refused it.
     """
 
     def __init__(
@@ -167,6 +170,8 @@ class Trials:
         self._to_add: dict[int, float] = {}  # Claimed trials without a task yet: until when that is tried.
         self._locks: dict[int, TextIO] = {}
         self._pruned: set[int] = set()
+        self._refused: dict[int, Task] = {}  # Trials whose start was refused: perhaps they go on with another start.
+        self._newest_begun = 0.0  # When the newest run was started here whose start was not refused.
         self._distributions = distributions_of(space)
 
     @property
@@ -185,8 +190,10 @@ class Trials:
         Args:
           is_stopped: All runs are being stopped: no trial begins, and those that did not save have not failed.
         """
-        for task in [task for task in self.tasks if task.number in self._trials]:
+        for task in [task for task in self.tasks if task.number in self._trials and task.number not in self._refused]:
             is_pruned = task.number in self._pruned
+            if task.has_begun:
+                self._newest_begun = max(self._newest_begun, task.started_at)
             if task.state == RUNNING:
                 self._report(task)
                 if not is_pruned and self._trials[task.number].should_prune():
@@ -197,24 +204,54 @@ class Trials:
                 self._leave(task.number)
             elif not is_pruned and (task.state == STOPPED or (is_stopped and task.state == FAILED)):
                 self._leave(task.number)
+            elif task.is_refused:
+                self._refuse(task)
             elif task.state in (DONE, FAILED, STOPPED):
                 self._tell(task)
+        self._judge_refused()
         if not is_stopped:
             self._fill()
 
+    def _refuse(self, task: Task) -> None:
+        self._refused[task.number] = task
+        trial = self._trials[task.number]
+        if _REFUSED not in trial.user_attrs:
+            trial.set_user_attr(_REFUSED, time.time())
+
+    def _judge_refused(self) -> None:
+        """Where a later run has begun since, it was not the machine: trials that never ran have refused settings."""
+        if not self._refused:
+            return
+        known = self._study.get_trials(deepcopy=False)  # With those that other processes run, as tasks of an array.
+        ran = [trial.datetime_start for trial in known if trial.state in _RAN and trial.datetime_start]
+        newest = max(self._newest_begun, *(began.timestamp() for began in ran), 0.0)
+        for number, task in list(self._refused.items()):
+            if newest > self._trials[number].user_attrs[_REFUSED] and not task.paths.status_json.exists():
+                del self._refused[number]
+                self._tell(task)
+
+    def leave_refused(self) -> None:
+        """To be called at the end: trials whose start was refused go on with another start, unless a later one ran."""
+        for number, task in self._refused.items():
+            self.unstarted = self.unstarted or f"{task}: {task.reason}"
+            self._leave(number)
+        self._refused = {}
+
     def _fill(self) -> None:
-        if self.refusal is None and not self.unstarted:
+        if self.refusal is None and not self.unstarted and len(self._refused) < _MOST_REFUSED:
             with self._locked("study"):
-                while len(self._trials) < self._parallel and self._claim_next():
+                while len(self._trials) - len(self._refused) < self._parallel and self._claim_next():
                     pass
         for number, deadline in list(self._to_add.items()):
             self._try_to_add(number, deadline)
 
     def _claim_next(self) -> bool:
         """Takes a trial that nobody continues, else a new one; False if there are enough."""
-        states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
+        known = self._study.get_trials(deepcopy=False)
+        states = [trial.state for trial in known]
         numbers = range(max(self._wanted, len(states))) if self._only is None else [self._only]
-        for number in numbers:
+        # Last those whose settings may be refused: any others show whether they are.
+        for number in sorted(numbers, key=lambda n: n < len(known) and _REFUSED in known[n].user_attrs):
             is_mine = number in self._trials or number in self.left
             if not is_mine and _is_to_run(states, number, self._wanted) and self._claim(number):
                 self._trials[number] = self._begun(number)

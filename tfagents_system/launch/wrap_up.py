@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
 _VIDEO_DEADLINE_SECS = 600.0
 _TRACKING_DEADLINE_SECS = 120.0
+_END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
 # In this order: the video is in the report.
 _PLOT, _VIDEO, _REPORT, _SEND = "the learning curve", "a video", "the report", "sending the rest of the metrics"
 
@@ -129,6 +131,8 @@ class _Runner:
                     return f"it took more than {deadline_secs:g} s (log in {log})"
         finally:
             if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                wait_until(lambda: process.poll() is not None or self._stop.count > 1, _END_SECS)
                 process.kill()
                 wait_until(lambda: process.poll() is not None, KILL_SECS)
             kill_session(process.pid)

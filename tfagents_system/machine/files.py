@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import re
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -75,6 +77,22 @@ def copy_with_holes(source: str, target: str) -> None:
             written.seek(begin)
             while (missing := position - read.tell()) > 0 and (content := read.read(min(missing, _COPY_BYTES))):
                 written.write(content)
+
+
+def copy_tree(source: Path, target: Path, copy_function: Callable[[str, str], object] = shutil.copy2) -> None:
+    """Copies a folder.
+
+    Raises:
+      OSError: The first file that can't be copied, with the system's reason: that of `shutil.copytree` has only words.
+    """
+    try:
+        shutil.copytree(source, target, copy_function=copy_function)
+    except shutil.Error as error:
+        _, copy, words = error.args[0][0]
+        found = re.match(r"\[Errno (\d+)\]", words)
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), copy) from error
 
 
 def sync(path: Path) -> None:

@@ -49,15 +49,23 @@ class Watchdog:
           what: What is being done: the subject of "has not returned for 300 s".
           allowance_secs: None: the usual.
         """
+        self.rearm(what, allowance_secs)
+        self.write()
+
+    def rearm(self, what: str, allowance_secs: float | None = None) -> None:
+        """As `arm`, without what writes to the file, where a slow disk would hold up the caller: see `write`."""
         allowance_secs = self._allowance_secs if allowance_secs is None else allowance_secs
         self._what, self._armed_secs = what, allowance_secs
         self._due = time.monotonic() + _REARM_SECS
         self._is_armed = True
-        line = f"{what} has not returned for {allowance_secs:g} s".encode()[: _HEADER_BYTES - 2]
-        with contextlib.suppress(OSError):  # A full disk: the process is ended in time all the same.
-            os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
         self._file.seek(_HEADER_BYTES)
         faulthandler.dump_traceback_later(allowance_secs + _SLACK_SECS, exit=True, file=self._file)
+
+    def write(self) -> None:
+        """Writes what is being done; any thread may."""
+        line = f"{self._what} has not returned for {self._armed_secs:g} s".encode()[: _HEADER_BYTES - 2]
+        with contextlib.suppress(OSError):  # A full disk: the process is ended in time all the same.
+            os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
 
     def cancel(self) -> None:
         """Disarms it: no code of the user's runs now, so the process may take as long as it likes."""

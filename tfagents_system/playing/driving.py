@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from tfagents_system.envs import reward_files
 from tfagents_system.envs.history import frames_in, is_image, leaf_names
 from tfagents_system.envs.trajectory_reward import KEY, POSITION
 from tfagents_system.errors import UserError
-from tfagents_system.playing.played_environment import check_fit, make_env
+from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -40,16 +41,20 @@ class Driven:
     step: int
     reward: float
     is_last: bool
+    is_terminated: bool
     observation: Any
     info: dict[str, Any]
     positions: list[Any]
 
 
-def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is_forced: bool) -> str:
+def record_reward(
+    params: TrainParamsBase, policy: Any, seed: int, out: Path, is_forced: bool, *, is_watched: bool = False
+) -> str:
     """Drives one lap and writes its trajectory.
 
     Args:
       policy: A loaded policy; None: the expert of the params.
+      is_watched: Somebody else drives the device: its positions are recorded, and nothing is sent.
 
     Returns:
       What was written, in a sentence.
@@ -58,29 +63,54 @@ def record_reward(params: TrainParamsBase, policy: Any, seed: int, out: Path, is
       UserError: The file exists or is no .npz, nobody drives, the lap is not finished, or it is no trajectory (see
         `reward_files.polyline`).
     """
+    _check_process()
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
     chosen, findings = policy if policy is not None else params.expert_policy_ctor(), []
     if out.suffix != ".npz":
         findings.append(f"{out} must end with .npz: give such a file with --out")
     elif out.exists() and not is_forced:
         findings.append(f"{out} exists: give another --out, or --force to overwrite it")
-    if chosen is None:
-        findings.append("nobody drives: give --policy, or have TrainParams.expert_policy_ctor return a driver")
+    if chosen is None and not is_watched:
+        findings.append(
+            "nobody drives: give --policy, have TrainParams.expert_policy_ctor return a driver, or drive a device "
+            "yourself (--watch)"
+        )
+    if policy is not None and is_watched:
+        findings.append("with --policy the policy drives, with --watch somebody else: leave out one of them")
     if findings:
         raise UserError(*findings)
-    with make_env(params, seed, render=False) as env, LongWork("lap", unit="steps") as work:
-        lap = []
+    lap = []
+    with make_env(params, seed, render=False) as env, stopping_between_steps(env) as check_stop:
         if policy is not None:
             check_fit(policy, env)
-        for step in _episode(env, _driver(chosen, env)):
-            lap.append(step)
-            work.advance()
+        steps = _watched(env, seed, params.horizon) if is_watched else _episode(env, _driver(chosen, env), env.reset())
+        with LongWork("lap", unit="steps") as work:
+            for step in steps:
+                check_stop()
+                lap.append(step)
+                work.advance()
+    return _written(lap, params.horizon, out)
+
+
+def _check_process() -> None:
+    """Raises:
+    UserError: The environment would be in a process of its own.
+    """
+    if python := os.environ.get("SAC_ENV_PYTHON", "").strip():
+        raise UserError(
+            f"SAC_ENV_PYTHON={python}: an environment in a process of its own tells no positions, and its expert is "
+            "not here: install the simulator in this Python, and begin the command with `SAC_ENV_PYTHON= `"
+        )
+
+
+def _written(lap: Sequence[Driven], horizon: int, out: Path) -> str:
+    """Writes a lap's trajectory; returns that in a sentence."""
     last = lap[-1].info
     if not last.get("is_success"):
         where = f" at {last['metres']:.1f} m" if "metres" in last else ""
         raise UserError(
-            f"the lap was not finished: it ended after {len(lap)} steps{where} ({last.get('end') or 'horizon'}): "
-            "let a better driver record it (--policy), or raise the horizon"
+            f"the lap was not finished: it ended after {len(lap)} steps{where} ({_end(lap[-1], horizon)}): "
+            "let a better driver record it, or raise the horizon"
         )
     points = reward_files.polyline(np.array([place for step in lap for place in step.positions], np.float64))
     about = {name: last[name] for name in ("track", _LAP_TIME) if name in last}
@@ -98,22 +128,34 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
       out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
       every: Steps between two pictures.
     """
+    _check_process()
     total, step = 0.0, None
     chosen = policy if policy is not None else params.expert_policy_ctor()
-    with make_env(params, seed, render=True) as env:
+    with make_env(params, seed, render=True) as env, stopping_between_steps(env) as check_stop:
         if policy is not None:
             check_fit(policy, env)
         frames: dict[str, collections.deque[np.ndarray]] = {}
-        for step in _episode(env, _driver(chosen, env)):
+        first = env.reset()
+        _remember(frames, first.observation, params.frame_stack)
+        for step in _episode(env, _driver(chosen, env), first):
+            check_stop()
             total += step.reward
             _remember(frames, step.observation, params.frame_stack)
             if step.step % every == 1 or every == 1 or step.is_last:
                 _write_pictures(out / f"step_{step.step:04d}", env.render_frame(), frames)
             yield _line(step)
     assert step is not None
-    end = step.info.get("end") or "horizon"
-    yield f"end: {end} after {step.step} steps, return {total:.3f}{_lap_time(step.info)}"
+    yield f"end: {_end(step, params.horizon)} after {step.step} steps, return {total:.3f}{_lap_time(step.info)}"
     yield f"pictures: {out}"
+
+
+def _end(step: Driven, horizon: int) -> str:
+    """Why the episode is over, as the environment says, or as far as its last step tells."""
+    if named := step.info.get("end"):
+        return str(named)
+    if step.is_terminated:
+        return "terminated"
+    return "horizon" if step.step >= horizon else "truncated"
 
 
 def _lap_time(info: Mapping[str, Any]) -> str:
@@ -185,16 +227,50 @@ def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
     return drive
 
 
-def _episode(env: Any, drive: Callable[[Any], Any]) -> Iterator[Driven]:
-    time_step, step = env.reset(), 0
+def _episode(env: Any, drive: Callable[[Any], Any], time_step: Any) -> Iterator[Driven]:
+    """The steps of an episode.
+
+    Args:
+      time_step: Its first, of `reset`.
+    """
+    step = 0
     while not time_step.is_last():
         time_step = env.step(drive(time_step))
         step += 1
-        info = dict(env.info)
-        if POSITION not in info:
-            raise UserError(f'the info of a step has no "{POSITION}", the agent\'s coordinates in metres: add it')
-        positions = list(info.get("path") or [info[POSITION]])
-        yield Driven(step, float(time_step.reward), bool(time_step.is_last()), time_step.observation, info, positions)
+        is_last, is_terminated = bool(time_step.is_last()), time_step.discount == 0.0
+        yield _driven(step, float(time_step.reward), is_last, is_terminated, time_step.observation, dict(env.info))
+
+
+def _watched(env: Any, seed: int, horizon: int) -> Iterator[Driven]:
+    """The steps of an episode of a device that somebody else drives: nothing is sent to it.
+
+    Raises:
+      UserError: It is no device.
+    """
+    watched = None if env.device is None else env.device.watched()
+    if watched is None:
+        raise UserError(
+            "--watch is for a device: have env_ctor return a RealTimeEnvironment (or rtgym's), or leave it out"
+        )
+    interface, secs = watched
+    interface.reset(seed=seed, options=None)
+    due = time.monotonic()
+    for step in range(1, horizon + 1):
+        due += secs
+        time.sleep(max(0.0, due - time.monotonic()))
+        observation, reward, is_over, info = interface.get_obs_rew_terminated_info()
+        yield _driven(step, float(reward), is_over or step == horizon, is_over, observation, dict(info))
+        if is_over:
+            return
+
+
+def _driven(
+    step: int, reward: float, is_last: bool, is_terminated: bool, observation: Any, info: dict[str, Any]
+) -> Driven:
+    if POSITION not in info:
+        raise UserError(f'the info of a step has no "{POSITION}", the agent\'s coordinates in metres: add it')
+    positions = list(info.get("path") or [info[POSITION]])
+    return Driven(step, reward, is_last, is_terminated, observation, info, positions)
 
 
 def _line(step: Driven) -> str:
@@ -206,7 +282,7 @@ def _line(step: Driven) -> str:
 
 
 def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any, stack: FrameStack) -> None:
-    """Adds the images of an observation to those before; an episode's first is repeated."""
+    """Adds the images of an observation to those before; the first, of a reset, is repeated."""
     leaves = zip(leaf_names(observation), tree.flatten(observation), frames_in(observation, stack), strict=True)
     for leaf_name, leaf, count in leaves:
         if is_image(leaf) and leaf.shape[-1] in (1, 3):

@@ -16,7 +16,7 @@ import numpy as np
 from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
 from tfagents_system.playing import montage, video
-from tfagents_system.playing.played_environment import check_fit, make_env
+from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -59,6 +59,7 @@ def play(
     Raises:
       UserError: The policy does not fit the environment, or the environment can't be drawn.
       EnvironmentFault: The environment failed.
+      KeyboardInterrupt: See `stopping_between_steps`.
     """
     if work is None:
         what = "playing" if video_dir is None else "playing and drawing"
@@ -76,13 +77,15 @@ def play(
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
     work.doing = "building the environment"
-    with make_env(params, seed, render=video_dir is not None) as env:
+    with make_env(params, seed, render=video_dir is not None) as env, stopping_between_steps(env) as check_stop:
         check_fit(policy, env)
+        if env.device is not None:
+            env.device.set_evaluation(True)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             env.evaluation_episode = k - 1
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
-            episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work), curriculum=values))
+            episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work, check_stop), curriculum=values))
             (on_episode or _print_episode)(k, episodes[-1])
     return episodes
 
@@ -151,12 +154,16 @@ def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Valu
     return values
 
 
-def _play_episode(env: Any, policy: Any, path: Path | None, work: LongWork) -> PlayedEpisode:
+def _play_episode(
+    env: Any, policy: Any, path: Path | None, work: LongWork, check_stop: Callable[[], None]
+) -> PlayedEpisode:
     time_step = env.reset()
+    check_stop()
     with contextlib.nullcontext() if path is None else video.recording(env, path) as draw:
 
         def tell(steps: int) -> None:
             work.doing = f"step {steps:,}"
+            check_stop()
             if draw is not None:
                 draw(steps)
 

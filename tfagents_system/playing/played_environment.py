@@ -5,7 +5,10 @@ TensorFlow is imported when an environment is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfagents_system.errors import UserError
@@ -43,6 +46,34 @@ def _made(make: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise UserError(f"the environment can't be built: {describe_error(error)}") from error
+
+
+@contextlib.contextmanager
+def stopping_between_steps(env: Any) -> Iterator[Callable[[], None]]:
+    """While a device is driven, Ctrl-C and SIGTERM let it finish what it does, so that it can be told to wait.
+
+    Yields:
+      What is called between two steps. It raises KeyboardInterrupt where such a signal has come; the environment is
+      to be closed then. Without a device, or in another thread than the main one, signals do what they did before.
+    """
+    if env.device is None or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    received = list[int]()
+
+    def check() -> None:
+        if received:
+            raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check_fit(policy: Any, env: Any) -> None:

@@ -14,7 +14,7 @@ from tfagents_system.envs.curriculum import values_in_words
 from tfagents_system.envs.info_keys import RECORD_PREFIX
 from tfagents_system.errors import UserError
 from tfagents_system.playing import video
-from tfagents_system.playing.played_environment import make_replay_env
+from tfagents_system.playing.played_environment import make_replay_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.recorded_episodes import ACTIONS, REWARDS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
@@ -64,7 +64,10 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
 
     recorded = load_episode(path, SETTING)
     seed = recorded.seed or 0
-    with make_replay_env(params, seed, recorded.env_id, render=video_dir is not None) as env:
+    with (
+        make_replay_env(params, seed, recorded.env_id, render=video_dir is not None) as env,
+        stopping_between_steps(env) as check_stop,
+    ):
         actions = list(_actions(recorded, env, path))
         for name, value in recorded.curriculum.items():
             env.set_state({name: value})
@@ -77,6 +80,7 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
 
             def tell(steps: int) -> None:
                 work.done = steps
+                check_stop()
                 draw(steps)
 
             found = _play(env, actions, recorded, tell)

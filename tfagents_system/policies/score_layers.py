@@ -25,7 +25,7 @@ class ScoreLayers(NetworkLayers):
             raise UnsupportedNetworkError("it has convolutions")
         _check_encoder(actor.encoder, len(self.sizes))
         layers = [] if actor.normalization is None else [self._input_normalization(actor.normalization)]
-        layers += [self._layer(layer) for layer in actor.hidden_layers]
+        layers += [self._layer(layer) for layer in actor.acting_layers]
         heads = [self._joined_heads(actor)] if actor.head_layers else []
         if actor.embedding is not None:
             heads = [self._quantiles(actor, heads)]

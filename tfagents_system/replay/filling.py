@@ -29,7 +29,15 @@ _DONE = "filled_from.json"
 _SEGMENTS_AT_ONCE = 1000
 
 
-def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, frame_stack: FrameStack = 1) -> None:
+def fill(
+    ring: Ring,
+    sources: Sequence[Path],
+    home: Path,
+    checkpoints: Path,
+    frame_stack: FrameStack = 1,
+    *,
+    has_begun: bool = False,
+) -> None:
     """Fills the ring, unless that was done or the run has a checkpoint.
 
     Args:
@@ -38,6 +46,7 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
       home: The run directory's `replay/`, which remembers that it is done.
       checkpoints: The run directory's checkpoints.
       frame_stack: How many frames of which leaves samples see at once.
+      has_begun: The run has done updates: whatever is asked for now, its own steps stay.
 
     Raises:
       UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it.
@@ -45,6 +54,8 @@ def fill(ring: Ring, sources: Sequence[Path], home: Path, checkpoints: Path, fra
     wanted = [str(source) for source in sources]
     is_done = wanted == (read_json(home / _DONE) or {}).get("sources", [])
     if newest_complete(checkpoints) is not None or (is_done and (ring.total_rows or not wanted)):
+        return
+    if has_begun and not is_done:
         return
     began = time.monotonic()
     ring.clear()

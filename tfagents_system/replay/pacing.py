@@ -70,6 +70,7 @@ class Lockstep(Pacing):
       has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
       step_shares: Where iterations are of steps: shares those of the next ones.
+      planned_only: Nobody else was at work before a restart: an earlier start may have had more workers.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class Lockstep(Pacing):
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
         step_shares: StepShares | None = None,
+        *,
+        planned_only: bool = False,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
         self._step_shares = step_shares
@@ -89,7 +92,7 @@ class Lockstep(Pacing):
         self._clock = clock
         self._has_left = has_left
         self._ask_at = -math.inf
-        self._waited_for = set(range(num_workers)) | self._at_work()
+        self._waited_for = set(range(num_workers)) | (set() if planned_only else self._at_work())
         self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}

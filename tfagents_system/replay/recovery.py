@@ -23,13 +23,23 @@ from tfagents_system.replay import ring_resize, step_shares
 from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
+from tfagents_system.replay.ring_columns import without_frames
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles, default_slack_rows, find_files, is_of_earlier_size
+from tfagents_system.replay.ring_files import (
+    OWN_COLUMNS,
+    RingFiles,
+    find_any_files,
+    find_files,
+    is_of_earlier_size,
+)
 from tfagents_system.replay.ring_header import DamagedHeaderError
-from tfagents_system.replay.ring_resize import needed_slack
+from tfagents_system.replay.ring_resize import Wanted, needed_slack
+from tfagents_system.replay.ring_rows import RingRows
+from tfagents_system.replay.stored_ring import differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete, why_lost
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -55,8 +65,17 @@ class RingFolders:
     prior: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What a ring is gone back to."""
-        found = (newest_complete(folder) for folder in (self.checkpoints, *self.earlier))
+        """What a ring is gone back to.
+
+        Raises:
+          UserError: The run has lost its checkpoints: its ring must not be emptied in their place.
+          OSError: One can't be read now.
+        """
+        if (newest := newest_complete(self.checkpoints)) is not None:
+            return newest
+        if reason := why_lost(self.checkpoints, RunPaths(self.checkpoints.parent).saved):
+            raise UserError(reason)
+        found = (newest_complete(folder) for folder in self.earlier)
         return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
     @property
@@ -75,15 +94,17 @@ def open_ring(
     max_workers: int | None = None,
     epoch: int = 1,
     counts_kept_steps: bool = False,
+    history_rows: int = 0,
     work: LongWork | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
     Args:
       places: Where it is.
-      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of another capacity gets this.
+      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of others gets these (`_refit`).
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
+      history_rows: Frames that its samples need.
       work: Is told what takes long.
 
     Raises:
@@ -93,8 +114,7 @@ def open_ring(
     began = time.monotonic()
     if places.is_copied:
         scratch.make_private(places.ring)
-    work = work or LongWork("ring")
-    _resize(places, layout, capacity_rows, slack_rows, work)
+    _refit(places, Wanted.of(layout, capacity_rows, slack_rows), epoch, history_rows, work := work or LongWork("ring"))
     is_as_it_was = _is_as_it_was(places)
     home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
     slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
@@ -112,37 +132,62 @@ def open_ring(
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(places, ring, epoch, counts_kept_steps)
     _write_origin(places)
-    secs, rows = time.monotonic() - began, f"{ring.filled_rows} of {ring.capacity_rows} rows"
-    logging.info("ring: %s filled, %d env steps so far, opened in %.1f s", rows, ring.env_steps, secs)
+    logging.info("ring: %s, opened in %.1f s", _in_words(ring), time.monotonic() - began)
     return ring, copy
 
 
-def _resize(places: RingFolders, layout: Layout, capacity_rows: int, slack_rows: int | None, work: LongWork) -> None:
-    """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun."""
+def _in_words(ring: Ring) -> str:
+    return f"{ring.filled_rows} of {ring.capacity_rows} rows filled, {ring.env_steps} env steps so far"
+
+
+def _refit(places: RingFolders, wanted: Wanted, epoch: int, history_rows: int, work: LongWork) -> None:
+    """Gives ring and copy another capacity and other columns where they have others, and ends what an earlier start has
+    begun. Samples of an agent that begins may need more frames: then none starts where they are missing.
+    """
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
-    _give_up_stale(places, layout)
-    rings = [files for files in (find_files(folder, layout) for folder in folders) if files is not None]
-    if all(files.capacity_rows == capacity_rows for files in rings):
+    _give_up_stale(places)
+    found = [files for files in map(find_any_files, folders) if files is not None]
+    rings = [files for files in found if not differences(wanted.layout, files.layout)]
+    if any(_lacks_frames(files, epoch, history_rows) for files in rings):
+        wanted = dataclasses.replace(wanted, history_rows=history_rows)
+    changed = [files for files in rings if _is_another(files, wanted)]
+    if not changed:
         return
     began, newest = time.monotonic(), rings[-1]
-    if slack_rows is None:
-        slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-    slack_rows = needed_slack(newest, capacity_rows, slack_rows, _snapshots(places))
-    for files in rings:
-        if files.capacity_rows != capacity_rows:
-            is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
-            ring_resize.make(files, capacity_rows, slack_rows, _boot_id() if is_as_it_was else "", work)
+    slack_rows = newest.slack_rows
+    if newest.capacity_rows != wanted.capacity_rows:
+        slack_rows = needed_slack(newest, wanted.capacity_rows, wanted.slack_rows, _snapshots(places))
+    for files in changed:
+        is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
+        told = _boot_id() if is_as_it_was else ""
+        ring_resize.make(files, dataclasses.replace(wanted, slack_rows=slack_rows), told, work)
     work.done, work.total, work.unit = 0, None, ""
     _end_resizing(places, folders)
-    change = f"{newest.capacity_rows} rows before, {capacity_rows} now"
-    logging.info("the ring has another size: %s, done in %.1f s", change, time.monotonic() - began)
+    change = f"{newest.capacity_rows} rows before, {wanted.capacity_rows} now"
+    if names := sorted({column.name for column in {*newest.columns} ^ {*wanted.layout.columns, *OWN_COLUMNS}}):
+        change += f", {', '.join(names)} made up or left out"
+    logging.info("the ring was made anew: %s, done in %.1f s", change, time.monotonic() - began)
 
 
-def _give_up_stale(places: RingFolders, layout: Layout) -> None:
+def _is_another(files: RingFiles, wanted: Wanted) -> bool:
+    has_other_rows = files.capacity_rows != wanted.capacity_rows or files.layout != wanted.layout
+    return has_other_rows or wanted.history_rows > 0
+
+
+def _lacks_frames(files: RingFiles, epoch: int, history_rows: int) -> bool:
+    """Whether a ring of an agent before has samples that start where frames before them are missing."""
+    header = files.newest_header()
+    if not history_rows or header is None or header["epoch"] >= epoch:
+        return False
+    end = int(header["written_rows"])
+    return len(without_frames(RingRows(files, "r"), max(0, end - files.num_rows), end, history_rows)) > 0
+
+
+def _give_up_stale(places: RingFolders) -> None:
     """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since."""
     if places.is_copied and not _is_as_it_was(places):
-        found, home = find_files(places.ring, layout), find_files(places.home, layout)
+        found, home = find_any_files(places.ring), find_any_files(places.home)
         if found is not None and home is not None:
             found.description.unlink()
 

@@ -69,7 +69,8 @@ class Ring:
     counts_init_steps = False
     keep_prior: Callable[[Segment], None] | None = None
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
-    init_steps = _Counter("init_steps")  # Those of them that belong to the first random episodes.
+    init_steps = _Counter("init_steps")  # Those of them that do not count for the ratio of updates to steps.
+    random_steps = _Counter("random_steps")  # Those of them that belong to the first random episodes.
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.
@@ -216,7 +217,7 @@ class Ring:
     def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
         """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
         with self.lock:
-            kept = min(self.ring_steps, self.env_steps - self.init_steps) if counts_kept_steps else 0
+            kept = min(self.ring_steps, self.env_steps - self.random_steps) if counts_kept_steps else 0
             ring_header.begin_epoch(self._header, epoch, kept)
             self._write_header()
 

@@ -22,7 +22,7 @@ from tfagents_system.transport.layout import Column, Layout, file_stem
 VERSION = 3
 _SLACK_SEGMENTS = 4
 _REMEDY = "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
-_OWN_COLUMNS = (
+OWN_COLUMNS = (
     Column("reward", (), "float32"),
     Column("discount", (), "float32"),
     Column("steps_left", (), "int32"),
@@ -52,6 +52,7 @@ class RingFiles:
         there may ever be.
       earlier: Fingerprints that it had with other sizes, see `ring_resize`: of snapshots from then.
       reserved_rows: First rows that get their space, the others with the next start; None: all.
+      kept: Files of columns that are another ring's and stay as they are, by the column's name.
       remedy: What to do where there is no space.
     """
 
@@ -63,6 +64,7 @@ class RingFiles:
     earlier: tuple[int, ...] = ()
     reserved_rows: int | None = None
     remedy: str = _REMEDY
+    kept: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def prepare(
@@ -103,12 +105,12 @@ class RingFiles:
     def num_bytes(self) -> int:
         """On disk, all columns together, as far as they get their space."""
         rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
-        return sum(column.step_bytes for column in self.columns) * rows
+        return sum(column.step_bytes for column in _own_columns(self)) * rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """Observation, action, and the ring's own: reward, discount, steps_left, step_type, crc."""
-        return (*self.layout.columns, *_OWN_COLUMNS)
+        return (*self.layout.columns, *OWN_COLUMNS)
 
     @property
     def header(self) -> Path:
@@ -129,7 +131,7 @@ class RingFiles:
         return self.description.exists()
 
     def column(self, column: Column) -> Path:
-        return self.folder / f"{file_stem(column.name)}.bin"
+        return self.kept.get(column.name, self.folder / f"{file_stem(column.name)}.bin")
 
     def map(self, column: Column, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file.
@@ -155,7 +157,8 @@ class RingFiles:
                 "run (SAC_EXP_NAME)"
             )
         with self._usable():
-            return ring_header.map_slots(self.header), newest
+            slots = ring_header.map_slots(self.header)
+        return (slots if slots.dtype == newest.dtype else self.write_header(newest)), newest
 
     def write_header(self, header: np.ndarray) -> np.ndarray:
         """Makes the file of the slots again, with only this header; returns the slots.
@@ -260,7 +263,7 @@ class RingFiles:
         """
         with self._usable():
             self.folder.mkdir(parents=True, exist_ok=True)
-            for column in self.columns:  # Left by an interrupted start.
+            for column in _own_columns(self):  # Left by an interrupted start.
                 self.column(column).unlink(missing_ok=True)
             self._reserve()
             (fill or self.reset_header)()
@@ -274,7 +277,7 @@ class RingFiles:
         """
         rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
         with self._usable():
-            for column in self.columns:
+            for column in _own_columns(self):
                 _reserve(self.column(column), column.step_bytes * rows, column.step_bytes * self.num_rows)
 
     @contextlib.contextmanager
@@ -287,6 +290,11 @@ class RingFiles:
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
                 f"({error.strerror}): {self.remedy}"
             ) from None
+
+
+def _own_columns(files: RingFiles) -> list[Column]:
+    """Those whose files are in the ring's own folder."""
+    return [column for column in files.columns if column.name not in files.kept]
 
 
 def _reserve(path: Path, reserved: int, size: int) -> None:
@@ -308,6 +316,21 @@ def find_files(folder: Path, layout: Layout) -> RingFiles | None:
         files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"], earlier=_earlier(found))
         return files if found == files._describe() | files._describe_earlier() else None
     return None
+
+
+def find_any_files(folder: Path) -> RingFiles | None:
+    """Those of the ring in a folder, of any layout and size; None where there is none, or none of this version."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return find_files(folder, layout_of(json.loads((folder / DESCRIPTION).read_bytes())))
+    return None
+
+
+def layout_of(described: Mapping[str, Any]) -> Layout:
+    """The columns in a description; errors are those of wrong keys and types."""
+    columns = [
+        Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
+    ]
+    return Layout.from_columns(columns)
 
 
 def is_of_earlier_size(files: RingFiles, header: bytes) -> bool:

@@ -37,14 +37,16 @@ _FIELDS = (
     ("newest_iteration", "<i8"),  # that any step belongs to
     ("iteration_steps", "<i8", (COUNTED_ITERATIONS,)),  # of iteration i at i % their number, see `count_steps`
     ("segments", "<i8"),
+    ("random_steps", "<i8"),  # of the first random episodes; init_steps has those too that do not count for an agent
 )
-_BYTES_BEFORE_WORKERS = np.dtype(list(_FIELDS)).itemsize
+_EARLIER_FIELDS = _FIELDS[:-1]  # Headers of runs that began before there were random_steps.
 
 
 @functools.cache
-def dtype(num_workers: int) -> np.dtype:
+def dtype(num_workers: int, *, is_earlier: bool = False) -> np.dtype:
     """A header with records for workers 0 to num_workers - 1. They come last: its size tells how many there are."""
-    return np.dtype([*_FIELDS, ("workers", _WORKER_DTYPE, (num_workers,))])
+    fields = _EARLIER_FIELDS if is_earlier else _FIELDS
+    return np.dtype([*fields, ("workers", _WORKER_DTYPE, (num_workers,))])
 
 
 class DamagedHeaderError(ValueError):
@@ -74,6 +76,7 @@ def count_steps(header: np.ndarray, iteration: int, steps: int) -> None:
     header["env_steps"] += steps
     if iteration == INIT_ITERATION:
         header["init_steps"] += steps
+        header["random_steps"] += steps
         return
     newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
     if iteration > newest:
@@ -164,7 +167,7 @@ def parse(data: bytes, layout: int) -> np.ndarray:
         raise DamagedHeaderError("the checksum is wrong")
     if header["layout"] != layout:
         raise DamagedHeaderError("it belongs to a ring of another layout or size")
-    return header
+    return _with_all_fields(header)
 
 
 def fitted(header: np.ndarray, layout: int, capacity_rows: int) -> np.ndarray:
@@ -208,15 +211,31 @@ def map_slots(path: Path, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
 def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:
     """A copy of the newest whole header of the two, None if both are damaged."""
     whole = [slot for slot in slots if is_whole(slot, layout)]
-    return np.array(max(whole, key=lambda slot: int(slot["generation"])), slots.dtype) if whole else None
+    if not whole:
+        return None
+    return _with_all_fields(np.array(max(whole, key=lambda slot: int(slot["generation"])), slots.dtype))
 
 
 def _dtype_of(num_bytes: float) -> np.dtype:
     """Of a header of this size."""
-    num_workers, rest = divmod(num_bytes - _BYTES_BEFORE_WORKERS, _WORKER_DTYPE.itemsize)
-    if rest or not 1 <= num_workers <= MAX_WORKERS:
-        raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
-    return dtype(int(num_workers))
+    for is_earlier in (False, True):
+        before_workers = dtype(1, is_earlier=is_earlier).itemsize - _WORKER_DTYPE.itemsize
+        num_workers, rest = divmod(num_bytes - before_workers, _WORKER_DTYPE.itemsize)
+        if not rest and 1 <= num_workers <= MAX_WORKERS:
+            return dtype(int(num_workers), is_earlier=is_earlier)
+    raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
+
+
+def _with_all_fields(header: np.ndarray) -> np.ndarray:
+    """The header itself, or for one of earlier a sealed copy: only that of a run's first agent tells random steps."""
+    if "random_steps" in (header.dtype.names or ()):
+        return header
+    copy = np.zeros((), dtype(len(header["workers"])))
+    for name in header.dtype.names or ():
+        copy[name] = header[name]
+    copy["random_steps"] = header["init_steps"] if header["epoch"] == 1 else 0
+    seal(copy)
+    return copy
 
 
 def _checksum(header: np.ndarray) -> int:

@@ -127,12 +127,12 @@ class RingRows:
 
     def count_starts(self, first_row: int, last_row: int) -> int:
         """Transitions in the rows numbered `first_row` up to `last_row` (not included) at which samples start."""
-        return sum(np.count_nonzero(self._starts(part)) for part in row_ranges(first_row, last_row, self.num_rows))
+        return sum(np.count_nonzero(self.is_start(part)) for part in row_ranges(first_row, last_row, self.num_rows))
 
     def count_held_out(self, first_row: int, last_row: int) -> int:
         """Those of them that are held out."""
         return sum(
-            np.count_nonzero(self._starts(part) & self.is_held_out(part))
+            np.count_nonzero(self.is_start(part) & self.is_held_out(part))
             for part in row_ranges(first_row, last_row, self.num_rows)
         )
 
@@ -150,10 +150,15 @@ class RingRows:
 
     def is_training_start(self, part: slice) -> np.ndarray:
         """Where samples start that are trained on."""
-        return self._starts(part) & ~self.is_held_out(part)
+        return self.is_start(part) & ~self.is_held_out(part)
 
-    def _starts(self, part: slice) -> np.ndarray:
-        return (self.steps_left[part] > 0) & ~self.is_repeated(part)
+    def is_start(self, places: np.ndarray | slice) -> np.ndarray:
+        """Where samples start."""
+        return (self.steps_left[places] > 0) & ~self.is_repeated(places)
+
+    def start_elsewhere(self, places: np.ndarray) -> None:
+        """No sample starts at these transitions any more; their segments need another checksum."""
+        self.step_type[places] |= _NO_START
 
 
 def _episode_rows(segment: Segment) -> np.ndarray | None:

@@ -39,7 +39,7 @@ from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
-from tfagents_system.run_files import episode_journal
+from tfagents_system.run_files import episode_journal, run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import catches_up, earlier_checkpoints, steps_before
 from tfagents_system.run_files.run_paths import TRAINER
@@ -103,11 +103,13 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         max_workers=role.max_workers,
         epoch=1 + role.agents_before,
         counts_kept_steps=catches_up(paths),
+        history_rows=layout.history_rows(params.frame_stack),
         work=work,
     )
     if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
         work.doing = "experience of other runs"
-        fill(ring, _replay_from(), paths.replay, paths.trainer_checkpoints, params.frame_stack)
+        has_begun = run_directory.has_begun(paths)
+        fill(ring, _replay_from(), paths.replay, paths.trainer_checkpoints, params.frame_stack, has_begun=has_begun)
     return ring, copy
 
 
@@ -228,6 +230,7 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
         step_shares=shares,
+        planned_only=role.deterministic,
     )
 
 

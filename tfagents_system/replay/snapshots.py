@@ -209,7 +209,8 @@ class SnapshotWriter:
         partial, folder = self._partial(name), self._checkpoints / name
         shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
         run_checkpoints.finish(partial, run_checkpoints.train_step_of(name), 0, {}, has_agent=False)
-        run_checkpoints.prune(self._checkpoints)
+        run_checkpoints.delete_later(folder)
+        run_checkpoints.prune(self._checkpoints, written=folder)
         self._newest_sent = (number, snapshot)
         self.sent.put(self._newest_sent)
 

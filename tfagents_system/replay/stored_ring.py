@@ -7,16 +7,15 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.replay.ring_files import VERSION, RingFiles, row_ranges
+from tfagents_system.replay.ring_files import VERSION, RingFiles, layout_of, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows, episode_of
-from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 from tfagents_system.transport.segments import Segment
 
 
@@ -43,7 +42,7 @@ class StoredRing:
             described = json.loads((folder / DESCRIPTION).read_bytes())
             if described["version"] != VERSION:
                 raise ValueError(f"another version of this program made it, with ring format {described['version']}")
-            self.layout = _layout(described)
+            self.layout = layout_of(described)
             files = RingFiles(folder, self.layout, described["capacity_rows"], described["slack_rows"])
             header = ring_header.newest_slot(ring_header.map_slots(files.header, "r"), files.fingerprint)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -162,9 +161,11 @@ def ring_folder(folder: Path) -> Path:
 def differences(ours: Layout, theirs: Layout) -> list[str]:
     """A line for each column that only one of two layouts has, or that differs; empty where `fitted` can make do.
 
-    That is so without `explored` and `episode`, and with columns of these and of potentials that nobody asks for.
+    That is so without `explored` and `episode`, and with columns of these, of potentials and of returns that nobody
+    asks for.
     """
-    unasked = ("explored", "episode") if ours.potential is not None else ("explored", "episode", "potential")
+    unasked = {"explored", "episode"}
+    unasked |= {OPTIONAL_COLUMNS[name].name for name in ("potential", "returns") if getattr(ours, name) is None}
 
     def kinds(layout: Layout) -> dict[str, str]:
         columns = (each for each in layout.columns if each.name not in unasked)
@@ -189,13 +190,7 @@ def fitted(segment: Segment, layout: Layout) -> Segment:
     return dataclasses.replace(
         segment,
         explored=explored if layout.explored is not None else None,
+        returns=segment.returns if layout.returns is not None else None,
         potential=segment.potential if layout.potential is not None else None,
         episode=segment.episode if layout.episode is not None else None,
     )
-
-
-def _layout(described: Any) -> Layout:
-    columns = [
-        Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
-    ]
-    return Layout.from_columns(columns)

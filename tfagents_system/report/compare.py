@@ -276,7 +276,8 @@ def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
 
 def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str, is_told_how_many: bool) -> None:
     for run in group.begun:
-        axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35)
+        alone = {"marker": "o", "markersize": 3} if len(run.steps) == 1 else {}  # A line would not show it.
+        axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35, **alone)
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
     label = f"{group.name} ({', '.join(facts)})" if (facts := _facts(group, is_told_how_many)) else group.name
     is_all = curve.counts == len(group.runs)

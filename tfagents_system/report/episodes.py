@@ -24,6 +24,10 @@ class Episode(msgspec.Struct):
     logs: dict[str, float] = {}
 
 
+TRAIN, EVAL, KEPT = "train", "eval", "kept"  # Kinds of reports.
+MOST_KEPT_BYTES = 16 * 2**20  # Of the file of a kept episode: a message of a worker that has joined has a limit.
+
+
 class KeptEpisode(msgspec.Struct):
     """A recorded episode that may be among the best of the run.
 
@@ -43,8 +47,8 @@ class Report(msgspec.Struct):
     """Episodes of one worker.
 
     Attributes:
-      kind: `train` or `eval`.
-      session: The trainer's process that published the evaluated policy; 0 for `train`.
+      kind: `train`, `eval`, or `kept`, which has nothing but `kept`.
+      session: The trainer's process that published the evaluated policy; else 0.
       iteration: The iteration it collected, or the version of the policy it evaluated.
       observed: Results of the user's observers, by name.
       curriculum: Values of the curriculum's parameters in the collect environment.
@@ -63,6 +67,12 @@ class Report(msgspec.Struct):
     curriculum: dict[str, float] = {}
     device: dict[str, float] = {}
     kept: list[KeptEpisode] = []
+
+    def parts(self) -> list[Report]:
+        """What is sent, each as a message: the report without kept episodes, and each of these."""
+        where = self.worker_id, self.iteration, self.train_step, self.policy_iteration
+        kept = [Report(KEPT, 0, *where, [], kept=[episode]) for episode in self.kept]
+        return [msgspec.structs.replace(self, kept=[]), *kept]
 
     def to_wire(self) -> list[np.ndarray]:
         return [np.frombuffer(msgspec.json.encode(self), np.uint8)]

@@ -91,7 +91,7 @@ def _places(count: int) -> list[tuple[int, slice]]:
 
 def _draw_returns(axes: Any, rows: Rows) -> None:
     steps, returns = _curve(rows, "train_return")
-    axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **_marker(steps), label="collected episodes, exploring")
+    axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **_marker(returns), label="collected episodes, exploring")
     evaluated = [row for row in rows if row.get("eval_return") is not None]
     steps, means = _curve(evaluated, "eval_return")
     _, stds = _curve(
@@ -100,9 +100,9 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
     low = [mean - std for mean, std in zip(means, stds, strict=True)]
     high = [mean + std for mean, std in zip(means, stds, strict=True)]
     axes.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
-    axes.plot(steps, means, color=_EVAL, linewidth=1.8, **_marker(steps), label="evaluation, greedy: mean ± std")
-    if len(steps) == 1:
-        axes.errorbar(steps, means, yerr=stds, color=_EVAL, capsize=4)
+    axes.plot(steps, means, color=_EVAL, linewidth=1.8, **_marker(means), label="evaluation, greedy: mean ± std")
+    for k in _alone(means):
+        axes.errorbar(steps[k], means[k], yerr=stds[k], color=_EVAL, capsize=4)
     axes.set_ylabel("return of an episode")
     axes.yaxis.set_major_formatter(_thousands)
     drawn = [line for line in axes.get_lines() if len(line.get_xdata()) and not line.get_label().startswith("_")]
@@ -116,11 +116,11 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
     steps, values = _curve(rows, name)
     held_out_steps, held_out = _curve(rows, f"validation/{name}")
     if name.startswith("curriculum/"):
-        axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(steps))
+        axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(values))
     else:
-        axes.plot(steps, values, color=_OTHER, linewidth=1.2, **_marker(steps), label="trained on")
+        axes.plot(steps, values, color=_OTHER, linewidth=1.2, **_marker(values), label="trained on")
     if held_out:
-        axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out_steps), label="held out")
+        axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out), label="held out")
         axes.legend(loc="best", frameon=False, fontsize=7)
     shown = _fit_to_usual_losses(axes, rows, name) if name.endswith("_loss") else _values(rows, name)
     axes.set_title(title, loc="left", fontsize=9)
@@ -216,9 +216,17 @@ def _tidy(axes: Any, *, small: bool) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _marker(steps: Sequence[float]) -> dict[str, Any]:
-    """Marks points while they are few: a single one would be invisible otherwise."""
-    return {"marker": "o", "markersize": 3} if len(steps) <= _MAX_MARKERS else {}
+def _marker(values: Sequence[float]) -> dict[str, Any]:
+    """Marks all points while they are few, and always those that a line does not show."""
+    if len(values) <= _MAX_MARKERS:
+        return {"marker": "o", "markersize": 3}
+    return {"marker": "o", "markersize": 3, "markevery": alone} if (alone := _alone(values)) else {}
+
+
+def _alone(values: Sequence[float]) -> list[int]:
+    """Places of points between two gaps or ends, such as the only one between two resets."""
+    is_gap = [True, *map(math.isnan, values), True]
+    return [k for k in range(len(values)) if is_gap[k] and not is_gap[k + 1] and is_gap[k + 2]]
 
 
 def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import counted
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, print_findings
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.statuses_of_runs import (
@@ -39,7 +39,6 @@ _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
-_INTERRUPTED = 130
 
 # Between the first two there is a column of the settings that differ, where several runs are shown.
 COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
@@ -365,7 +364,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _show(runs, follow=args.follow, as_json=args.json)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return EXIT_INTERRUPTED
     return EXIT_DONE
 
 

@@ -131,7 +131,10 @@ def _of_folder(folder: Path) -> tuple[Kind, Path]:
         return "policy", folder
     if (folder / _NPZ).is_file():
         return "npz", folder / _NPZ
-    newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints, with_agent=True)
+    try:
+        newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints, with_agent=True)
+    except OSError as error:
+        raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
     if newest is None:
         raise UserError(
             f"{folder} has no checkpoint: give a run that has one, a policy checkpoint, a SavedModel or a policy.npz"
@@ -163,3 +166,5 @@ def _checked(folder: Path) -> Path:
         return run_checkpoints.read(folder).folder
     except DamagedCheckpointError as error:
         raise UserError(f"{folder} is damaged ({error}): give another checkpoint") from None
+    except OSError as error:
+        raise UserError(f"{folder} can't be read: {error.strerror}") from None

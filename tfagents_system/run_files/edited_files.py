@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tfagents_system.run_files import params_folder, run_inputs
+from tfagents_system.run_files import params_folder, reward_copy, run_inputs
 from tfagents_system.run_files.meaning import meaning
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.used_files import used_files
@@ -181,7 +181,7 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
     pairs = [(paths.params, params), (paths.config, config)]
     known = run_inputs.are_what_it_began_with(paths, params, config)
     edits = [_edit(*pair, str(pair[1])) for pair, is_known in zip(pairs, known, strict=True) if not is_known]
-    reward = run_inputs.edited_reward(paths, params)
+    reward = reward_copy.edited_reward(paths, params)
     if reward is not None:
         pairs.append((paths.reward, reward))
         edits.append(_edit(*pairs[-1], str(reward)))
@@ -189,7 +189,7 @@ def find(paths: RunPaths, params: Path, config: Path, digests: Callable[[], Mapp
     kept = run_inputs.kept_digests(paths) if digests is not None else None
     if kept is None or digests is None:
         return Edits(used)
-    named = run_inputs.named_reward(paths, params)
+    named = reward_copy.named_reward(paths, params)
     compared = {source.resolve() for _, source in pairs} | ({named.resolve()} if named is not None else set())
     name_then = run_inputs.name_of_params(paths)
     uses = used_files(paths.params_folder, name_then, kept, paths.config)

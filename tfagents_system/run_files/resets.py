@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tfagents_system.machine.files import sync, write_atomically
+from tfagents_system.machine.files import copy_tree, sync, write_atomically
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
@@ -125,6 +125,7 @@ def set_aside(paths: RunPaths, kind: str, before: str) -> None:
 def _of_agent(paths: RunPaths) -> tuple[Path, ...]:
     return (
         paths.trainer_checkpoints,
+        paths.saved,
         paths.agent_from,
         paths.prior_data,
         paths.policies,
@@ -143,5 +144,5 @@ def _copy_folder(source: Path, target: Path) -> None:
         return
     partial = target / f".{source.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(source, partial)
+    copy_tree(source, partial)
     os.rename(partial, target / source.name)

@@ -32,6 +32,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.machine.files import sync
+from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -40,6 +41,8 @@ REMEDY_FOR_ANOTHER_AGENT = (
     "algorithm, networks, normalisation, observations and actions stay as the run began. Set them back, or choose "
     "another SAC_EXP_NAME"
 )
+# Of a file that is not there as its manifest says; other errors are those of a disk or a file server.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, if they are.
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
@@ -175,6 +178,7 @@ def read(folder: Path) -> Checkpoint:
 
     Raises:
       DamagedCheckpointError: With what is wrong.
+      OSError: It can't be read now, such as over a network: that says nothing about what is in it.
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
@@ -189,7 +193,11 @@ def read(folder: Path) -> Checkpoint:
             raise DamagedCheckpointError("it has no agent")
         train_step, iteration = int(manifest["train_step"]), int(manifest["iteration"])
         return Checkpoint(folder, train_step, iteration, REPLAY in files, manifest.get("agent"), has_agent)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from None
 
 
@@ -199,6 +207,9 @@ def newest_complete(checkpoints: Path, *, with_agent: bool = False) -> Checkpoin
     Args:
       checkpoints: Their folder.
       with_agent: Skip those whose agent is elsewhere, too.
+
+    Raises:
+      OSError: One can't be read now: an older one would not be the newest any more once it can.
     """
     for folder in reversed(_complete_folders(checkpoints)):
         try:
@@ -208,6 +219,38 @@ def newest_complete(checkpoints: Path, *, with_agent: bool = False) -> Checkpoin
         except DamagedCheckpointError as error:
             logging.error("checkpoint %s is damaged (%s): the one before it is used", folder, error)
     return None
+
+
+def remember(record: Path, train_step: int) -> None:
+    """Notes outside of the checkpoints' folder that there is one, for `why_lost`."""
+    with contextlib.suppress(OSError):
+        write_json(record, {"train_step": train_step})
+
+
+def why_lost(checkpoints: Path, record: Path | None) -> str:
+    """Why a run must not begin anew though it has no whole checkpoint; empty if it never had one after an update.
+
+    Raises:
+      OSError: One can't be read now.
+    """
+    steps = [train_step_of(folder.name) for folder in _complete_folders(checkpoints) if _is_damaged(folder)]
+    recorded = (read_json(record) or {}).get("train_step") if record is not None else None
+    most = max([*steps, recorded if isinstance(recorded, int) else 0], default=0)
+    if most == 0:
+        return ""
+    what = f"all {len(steps)} in it are damaged" if steps else "there is none in it"
+    return (
+        f"the run has had a checkpoint after {most} updates in {checkpoints}, and {what}: put back one that is whole, "
+        "or begin another run (SAC_EXP_NAME)"
+    )
+
+
+def _is_damaged(folder: Path) -> bool:
+    try:
+        read(folder)
+    except DamagedCheckpointError:
+        return True
+    return False
 
 
 def newest_train_step(checkpoints: Path) -> int:
@@ -252,22 +295,49 @@ def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
 
 
+def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:
+    """Why a run can't go on with an agent from the checkpoints that it has or had; empty if it can, or has had none."""
+    try:
+        newest = newest_complete(paths.trainer_checkpoints)
+        return why_not_of(newest, signature) if newest is not None else why_lost(paths.trainer_checkpoints, paths.saved)
+    except OSError as error:
+        return (
+            f"{error.filename} can't be read: {error.strerror}. Where that stays so, move this folder away: the "
+            "checkpoint before it is used then"
+        )
+
+
 def _in_words(name: str) -> str:
     return name if name in ("class", REWARD_SCALE) else f"variables of shape {name}:"
 
 
-def prune(checkpoints: Path, keep: int = KEEP) -> None:
-    """Deletes all but the newest `keep` good checkpoints, and what killed processes have left half written."""
-    kept = 0
+def prune(checkpoints: Path, keep: int = KEEP, *, written: Path | None = None) -> None:
+    """Deletes all but the newest `keep` good checkpoints, and what killed processes have left half written.
+
+    Args:
+      checkpoints: Their folder.
+      keep: How many stay.
+      written: The one that was just written: it stays, whatever the names of others say.
+    """
+    kept = 0 if written is None else 1
     for folder in reversed(_complete_folders(checkpoints)):
+        if folder == written:
+            continue
         if kept < keep:
-            with contextlib.suppress(DamagedCheckpointError):
+            with contextlib.suppress(DamagedCheckpointError, OSError):
                 read(folder)
                 kept += 1
         else:
             shutil.rmtree(folder, ignore_errors=True)
     for folder in _folders(checkpoints):
         if folder.name.endswith(_PARTIAL):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete_later(written: Path) -> None:
+    """Deletes the checkpoints of later train steps than one that was just written: of a trainer that is lost."""
+    for folder in _complete_folders(written.parent):
+        if train_step_of(folder.name) > train_step_of(written.name):
             shutil.rmtree(folder, ignore_errors=True)
 
 

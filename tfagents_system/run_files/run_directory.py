@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,22 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_inputs, run_starts
+from tfagents_system.run_files import (
+    experience_folders,
+    install_inputs,
+    reward_copy,
+    run_checkpoints,
+    run_inputs,
+    run_starts,
+    task_edits,
+)
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.early_end import depends_on_files, is_same_end
 from tfagents_system.settings.grid import by_name, in_words
 from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
@@ -157,25 +166,6 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
     )
 
 
-def not_repeated(paths: RunPaths | None, values: Mapping[str, Any]) -> list[str]:
-    """Notes on a deterministic run that goes on with another number of environments.
-
-    Args:
-      paths: The run that goes on, if there is one.
-      values: The variables that could be read, by field.
-    """
-    if paths is None or not (values.get("deterministic") and has_begun(paths)):
-        return []
-    before = read_run_json(paths).get("settings", {})
-    return [
-        f"{variable_name(name)}={as_text(values[name])} (was {as_text(before[name])}) changes who collects what in a "
-        "run with SAC_DETERMINISTIC=1: its weights will not be those of an uninterrupted run. For these, set it back"
-        for name in ("num_collect_workers", "envs_per_worker")
-        if before.get("deterministic") and None not in (before.get(name), values.get(name))
-        if before[name] != values[name]
-    ]
-
-
 def _copy_with(paths: RunPaths, name: str) -> Path:
     """The run's own copy of the file whose value a setting overrides."""
     return paths.config if name.partition(".")[0] == CONFIG else paths.params
@@ -204,19 +194,19 @@ def write_inputs(
       jobs: The SLURM job of this start, and what it does once, as run.json records them.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
-    run_inputs.finish_install(paths)
+    install_inputs.finish_install(paths)
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
-        _remove_experience(paths, variables.replay_dir)
+        experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
-    other = run_inputs.other_reward(paths, inputs, kept) if new is None else None
-    task = run_inputs.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
-    edits = run_inputs.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
+    other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
+    task = task_edits.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
+    edits = task_edits.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
         **run_inputs.of_params(paths, variables.params, new, other, before),
@@ -228,7 +218,7 @@ def write_inputs(
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if reset is not None or new is not None or other is not None:
-        run_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)
+        install_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)
     else:
         write_atomically(paths.run_json, content)
 
@@ -273,7 +263,7 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
         "config_source": str(variables.config),
         "num_iter": num_iter,
         "ends_for": ends_for,
-        "settings": {name: getattr(variables, name) for name in SETTINGS},
+        "settings": {name: getattr(variables, name) for name in (*SETTINGS, "train_cpus")},
         "env_python": str(variables.env_python) if variables.env_python else None,
         "versions": versions(),
         **run_starts.settings_after(kept),
@@ -283,15 +273,6 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
 def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has from the first start on, and its SLURM jobs."""
     return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
-
-
-def _remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
-    folders = [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]
-    folders += [replay_dir] if replay_dir else []
-    if any(folder.exists() for folder in folders) and paths.run_json.exists():
-        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _now() -> str:
@@ -362,15 +343,30 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     the reasons that they give.
 
     Args:
-      wanted: What a start that is not prepared yet asks for: perhaps another num_iter than the previous start.
+      wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    trainer, run = _trainer(paths), read_run_json(paths)
-    num_iter = (wanted or Overrides()).params.get("num_iter", run.get("num_iter"))
-    ends_for = run.get("ends_for")
-    has_other_end = trainer.get("ended_early") and ends_for is not None and trainer.get("ended_for") != ends_for
-    steps = (wanted or Overrides()).params.get("num_env_steps")
-    if steps is not None and trainer.get("num_env_steps") != steps:
+    run, given = read_run_json(paths), (wanted or Overrides()).params
+    steps = given.get("num_env_steps")
+    if steps is not None and _trainer(paths).get("num_env_steps") != steps:
         return False
+    return has_ended_with(paths, given.get("num_iter", run.get("num_iter")), run.get("ends_for"), given)
+
+
+def has_ended_with(
+    paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether the trainer reported that it is done, with so many iterations, or early with the files that it has.
+
+    Args:
+      num_iter: None: with no number.
+      ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
+      given: Attributes that are other ones than in `ends_for`.
+    """
+    trainer = _trainer(paths)
+    has_other_end = False
+    if trainer.get("ended_early") and ends_for is not None:
+        has_edits = trainer.get("ended_edits", 0) != edits_taken(paths) and depends_on_files(trainer["ended_early"])
+        has_other_end = has_edits or not is_same_end(trainer.get("ended_for"), ends_for, given or {})
     is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
     return is_done and not has_other_end
 

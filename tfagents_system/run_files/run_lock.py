@@ -32,6 +32,29 @@ _TRIES, _TRY_AGAIN_SECS = 10, 0.01
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
+class _Signs:
+    """Signs of life of another host, whose clock may be ahead.
+
+    A sign from the future says nothing of how old it is; it is an old one if no newer one has come from the same source
+    while this object has looked. Until then that is in doubt, unless it is so little ahead that clocks may just differ.
+    """
+
+    def __init__(self, stale_secs: float) -> None:
+        self._stale_secs = stale_secs
+        self._ahead: dict[str, tuple[float, float]] = {}  # By source: a sign from the future, since when it is that.
+
+    def are_recent(self, source: str, newest: float, in_doubt: bool) -> bool:
+        """Whether the newest one of a source, in Unix seconds, is recent; `in_doubt` where that is in doubt."""
+        ahead_secs = newest - time.time()
+        if ahead_secs <= 0.0:
+            return -ahead_secs < self._stale_secs
+        before, since = self._ahead.get(source, (newest, time.monotonic()))
+        self._ahead[source] = (newest, since if before == newest else time.monotonic())
+        if before == newest and time.monotonic() - since >= self._stale_secs:
+            return False
+        return in_doubt or before != newest or ahead_secs < self._stale_secs
+
+
 class RunLock:
     """Holds one run directory for this process, from `acquire` to `release` or the process's end.
 
@@ -54,6 +77,7 @@ class RunLock:
         self.token = uuid.uuid4().hex
         self._stale_secs = stale_secs(paths.exp_dir)  # Of other hosts, whose heartbeats come over the network.
         self._fd: int | None = None
+        self._signs = _Signs(self._stale_secs)
 
     @classmethod
     def inherited(cls, paths: RunPaths) -> RunLock | None:
@@ -232,8 +256,12 @@ class RunLock:
             return False
         return processes.is_alive(owner.pid, owner.begun) if owner.host == self._host else self.is_alive_elsewhere()
 
-    def is_alive_elsewhere(self) -> bool:
-        """Whether the file's owner is on another host and was heard of lately, whatever flock says."""
+    def is_alive_elsewhere(self, in_doubt: bool = True) -> bool:
+        """Whether the file's owner is on another host and was heard of lately, whatever flock says.
+
+        Args:
+          in_doubt: The answer where only more looks by this object would tell, see `_Signs`.
+        """
         owner = Holder.read(self._path)
         if owner.host in (None, self._host):
             return False
@@ -241,14 +269,12 @@ class RunLock:
         run = status["run"] if status is not None and status["run"].get("host") == owner.host else {}
         if run and not is_live(run) and run.get("updated_at", 0.0) >= owner.started_at:
             return False
-        beats = filter(None, map(read_heartbeat, self._paths.heartbeats.glob("*.json")))
-        signs = [
-            run.get("updated_at", 0.0),
-            *(beat.get("time", 0.0) for beat in beats if beat.get("host") == owner.host),
-        ]
+        beats = {path.name: read_heartbeat(path) or {} for path in self._paths.heartbeats.glob("*.json")}
+        signs = {source: beat.get("time", 0.0) for source, beat in beats.items() if beat.get("host") == owner.host}
+        signs["run"] = run.get("updated_at", 0.0)
         with contextlib.suppress(OSError):
-            signs.append(self._path.stat().st_mtime)
-        return time.time() - max(signs) < self._stale_secs
+            signs["lock"] = self._path.stat().st_mtime
+        return any([self._signs.are_recent(source, sign, in_doubt) for source, sign in signs.items()])
 
     def _own(self) -> Holder:
         return Holder.this_process(self._host, self._environ, self.token)
@@ -284,14 +310,17 @@ def _in_words(owner: Holder) -> str:
 
 
 def owner_of_run(paths: RunPaths) -> str | None:
-    """Who holds a run directory, in words; None if nobody does, or an earlier start of this job. Nothing is written."""
+    """Who holds a run directory, in words; None if nobody does, or an earlier start of this job. Nothing is written.
+
+    Asked once, a clock that is far ahead leaves in doubt whether a host is alive: `RunLock.acquire` will tell.
+    """
     lock = RunLock(paths)
     try:
         fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        is_held = lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere()
+        is_held = lock.is_held(fd, fcntl.LOCK_SH) or lock.is_alive_elsewhere(in_doubt=False)
         return lock.describe_owner() if is_held and not lock.may_take_over() else None
     finally:
         os.close(fd)

@@ -84,6 +84,7 @@ class RunPaths:
         "complete evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
+    saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")
     agent_from = Below(
         "agent_from",
         "what the agent began with, where SAC_AGENT_FROM said so: a copy, and `start.json`, which says of what",

@@ -1,4 +1,4 @@
-"""What is wrong with `actor_observations` together with other attributes."""
+"""What is wrong with `actor_observations`, and with networks of discrete actions, together with other attributes."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def actor_findings(params: Any) -> list[str]:
             "agent_ctor builds another one: set it to None, or remove the hook"
         ]
     return []
+
+
+def discrete_findings(params: Any) -> list[str]:
+    """Parts of networks that the toolkit's own agents of discrete actions do not have."""
+    if ALGORITHMS[params.algorithm].actions != "discrete" or overrides_any(params, "agent_ctor"):
+        return []
+    asked = {name: "remove the hook" for name in ("actor_ctor", "critic_ctor") if overrides_any(params, name)}
+    if params.batch_renormalization:
+        asked["batch_renormalization=True"] = "set it to None"
+    return [
+        f"TrainParams.{name} does not work with algorithm={params.algorithm!r}, which builds networks of its own that "
+        f"score all actions: {remedy}, or build the whole agent with agent_ctor"
+        for name, remedy in asked.items()
+    ]

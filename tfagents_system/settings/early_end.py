@@ -11,6 +11,7 @@ from tfagents_system.checks.stop_conditions import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
+from tfagents_system.settings.merge import overridden
 from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
@@ -27,6 +28,30 @@ def settings_of_end(attributes: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
+def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run that has ended early would end so for other settings, too.
+
+    Args:
+      ended_for: As `settings_of_end` has them.
+      settings: Those of its newest start.
+      wanted: Attributes that are given in the place of these. Impossible ones are another end: checks tell of them.
+    """
+    before = dict(zip(_SETTINGS, [*json.loads(settings), None], strict=False))
+    try:
+        given = {name: overridden(name, before[name], wanted[name]) for name in _SETTINGS if name in wanted}
+        return ended_for == settings_of_end(before | given)
+    except (UserError, AttributeError, TypeError, ValueError, OverflowError):
+        return False
+
+
+def depends_on_files(why_early: str) -> bool:
+    """Whether a run that ended for this reason may go on with edited files: not where its hours or steps are used up.
+
+    `stop_when` looks at evaluations since edits were taken, and callbacks may be edited.
+    """
+    return not why_early.startswith(("max_hours=", "num_env_steps="))
+
+
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
     """The key by which evaluations compare: their return, or their success rate and, for equal ones, their return.
 
@@ -41,9 +66,11 @@ class EarlyEnd:
 
     Args:
       params: Of the run.
+      edits: How often the run has taken edited files: evaluations before the last time were of another task.
     """
 
-    def __init__(self, params: TrainParamsBase) -> None:
+    def __init__(self, params: TrainParamsBase, edits: int = 0) -> None:
+        self._edits = edits
         conditions = dict(params.stop_when or {})
         self._max_hours = params.max_hours
         self._patience_steps = conditions.pop(NO_IMPROVEMENT, None)
@@ -70,7 +97,8 @@ class EarlyEnd:
     def add(self, row: Row) -> None:
         """Takes a row; `why` then says why the run ends, if it does."""
         self.why = self.why or self._why_of_time(row)
-        if row.get("eval_return") is not None and self._task.is_last_stage(int(row.get("iteration") or 0)):
+        is_of_task = (row.get("edits") or 0) == self._edits and self._task.is_last_stage(int(row.get("iteration") or 0))
+        if row.get("eval_return") is not None and is_of_task:
             self.why = self.why or self._why_of_evaluation(row)
 
     def _why_of_time(self, row: Row) -> str | None:

@@ -24,7 +24,7 @@ from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings import learning_notes, other_libraries, own_attributes
-from tfagents_system.settings.actor_rules import actor_findings
+from tfagents_system.settings.actor_rules import actor_findings, discrete_findings
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.settings.prior_rules import prior_findings, prior_notes
@@ -335,4 +335,5 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     reset_findings,
     prior_findings,
     actor_findings,
+    discrete_findings,
 )

@@ -249,6 +249,7 @@ def _put_interface(given: Given, to: Translation) -> None:
         to.put_json("racing.camera_channels", _channels(given))
         to.put_json("tmrl.picture", [given["ENV.IMG_HEIGHT"], given["ENV.IMG_WIDTH"]])
     to.put_json("trajectory_reward.file", REWARD_FILE)
+    to.put_json("trajectory_reward.regain", True)  # TMRL's rule.
 
 
 def _put_history(given: Given, to: Translation) -> None:
@@ -333,12 +334,15 @@ ROWS: tuple[Row, ...] = (
     _part_of_optimizer("ALG.L2_ACTOR"),
     _part_of_optimizer("ALG.L2_CRITIC"),
     Row("ENV.RTGYM_INTERFACE", "`racing.observations` in the JSON", _put_interface, with_game=False),
-    _of_game("ENV.WINDOW_WIDTH", "the game's window"),
-    _of_game("ENV.WINDOW_HEIGHT", "the game's window"),
+    _of_game("ENV.WINDOW_WIDTH", "the game's window; its interface reads it from config.json itself"),
+    _of_game("ENV.WINDOW_HEIGHT", "the game's window; its interface reads it from config.json itself"),
     Row("ENV.IMG_WIDTH", _SIZE, _nothing),
     Row("ENV.IMG_HEIGHT", _SIZE, _nothing),
     Row("ENV.IMG_GRAYSCALE", "`racing.camera_channels` in the JSON, 1 or 3", _nothing),
-    _of_game("ENV.SLEEP_TIME_AT_RESET", "the game's; the car waits for the first command"),
+    _of_game(
+        "ENV.SLEEP_TIME_AT_RESET",
+        "the game's, whose interface reads it from config.json itself; the car waits for the first command",
+    ),
     Row("ENV.IMG_HIST_LEN", "`frame_stack` of `camera` or `lidar`", _put_history, with_game=False),
     _clock("time_step_duration"),
     _clock("start_obs_capture"),
@@ -354,4 +358,11 @@ ROWS: tuple[Row, ...] = (
         with_game=False,
     ),
     *map(_reward, (path.rpartition(".")[2] for path in KEYS if path.startswith("ENV.REWARD_CONFIG."))),
+)
+# What the game's interface takes from config.json and has no argument for: it does not hear of `--config`.
+READ_BY_THE_GAME = (
+    "ENV.WINDOW_WIDTH",
+    "ENV.WINDOW_HEIGHT",
+    "ENV.SLEEP_TIME_AT_RESET",
+    *(path for path in KEYS if path.startswith("ENV.REWARD_CONFIG.")),
 )

@@ -7,8 +7,10 @@ docs/reference/variables.md.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,7 +101,7 @@ def read_variables(
         findings += _read(variable, text, folders, values, may_be_gone=True)
     findings += _check_workers(values) + _check_trainer(values)
     runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
-    _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
+    findings += _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
     return values, findings
 
 
@@ -240,18 +242,32 @@ def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_determ
     return findings
 
 
-def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path, beside: Path) -> None:
-    """Makes folders absolute, `exp_dir` and `replay_dir` one for each task of a job array and for each run.
+def _has_tasks(exp_dir: Path) -> bool:
+    """Whether runs of tasks are there: of a sweep that an earlier version began under such a name, and that goes on."""
+    return any(exp_dir.parent.glob(f"{glob.escape(exp_dir.name)}_task_*/run.json"))
+
+
+def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path, beside: Path) -> list[str]:
+    """Makes folders absolute, `exp_dir` and `replay_dir` one for each task of a job array and for each run; returns
+    findings.
 
     Args:
       beside: The vars file's folder.
     """
+    findings: list[str] = []
     if "logs_dir" in values:
         values["logs_dir"] = Path(os.path.normpath(beside / values["logs_dir"]))
     if "exp_dir" in values or "exp_name" in values:
+        given = "exp_dir" if "exp_dir" in values else "exp_name"
         exp_dir = str(root / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
         task = environ.get("SLURM_ARRAY_TASK_ID", "")
-        if task and not exp_dir.endswith(f"_task_{task}"):
+        if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
+            of_another = re.search(r"_task_([0-9]+)$", exp_dir)
+            if of_another and not _has_tasks(Path(exp_dir)):
+                findings.append(
+                    f"{variable_name(given)}={values[given]} must not end in {of_another[0]} in a sweep or a job "
+                    f"array, where that is the run directory of task {of_another[1]}: choose another name"
+                )
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
     values.update({name: root / values[name] for name in ("credentials_dir", "password_file") if name in values})
@@ -262,6 +278,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
         own = hashlib.sha256(str(values.get("exp_dir")).encode(errors="surrogatepass")).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
+    return findings
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

@@ -75,6 +75,7 @@ class Learner:
             ask_for_replay,
             *save_more,
             fetch_replay=fetch_replay,
+            record=role.paths.saved,
         )
         self.resumed_at: int | None = None
         if self.restore():
@@ -136,12 +137,15 @@ class Learner:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
         tf.random.set_seed(self._role.derived_seed(TRAIN_STREAM, self.train_step, self.state.recoveries))
 
-    def follow_schedules(self, env_steps: int | None = None, train_steps: int | None = None) -> None:
-        """Schedules reach this position of the current iteration; None is where that began."""
+    def follow_schedules(self, env_steps: int | None = None) -> None:
+        """Schedules reach this position of the current iteration; None is where that began.
+
+        Where asynchronous the updates within it count; in lock-step all have the values of its first one.
+        """
         state = self.state
         self.scheduled.assign(
             state.end_env_steps if env_steps is None else env_steps,
-            state.iteration_start if train_steps is None else train_steps,
+            self.train_step if self._role.params.asynchronous else state.iteration_start,
             state.iteration,
         )
 

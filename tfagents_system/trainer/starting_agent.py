@@ -6,6 +6,8 @@ from typing import Any
 
 from tfagents_system.agents import starting_values
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
+from tfagents_system.agents.network_parts import networks_of
+from tfagents_system.agents.part_names import ACTOR
 from tfagents_system.agents.starting_values import StartingValues
 from tfagents_system.errors import UserError
 from tfagents_system.policies import saved_actor
@@ -20,6 +22,12 @@ def values_for(agent: Any, start: AgentStart) -> StartingValues:
     """
     parts = start.parts or None
     try:
+        if start.kind != "checkpoint" and not networks_of(agent)[ACTOR]:
+            raise UserError(
+                f"SAC_AGENT_FROM={start.source} is a policy, which has an actor's weights alone, and this run's agent "
+                "has no actor, its critics are what acts: give another run itself, or one of its checkpoints "
+                "(RUN@checkpoint_<updates>), which have critics"
+            )
         if start.kind == "checkpoint":
             found = starting_values.of_checkpoint(agent, start.prefix, parts)
         elif start.kind == "policy":

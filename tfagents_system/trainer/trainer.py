@@ -218,7 +218,7 @@ class Trainer:
                 self._plan.is_complete or self._plan.is_offline
             ):
                 with self._shares.spend("publishing"):
-                    self._learner.follow_schedules(self._state.env_steps, self._learner.train_step)
+                    self._learner.follow_schedules(self._state.env_steps)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
                 self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:

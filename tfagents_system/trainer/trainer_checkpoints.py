@@ -45,6 +45,7 @@ class TrainerState:
       earlier_stages: What was best in those before, as best.json has it.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
+      ended_edits: How often the run had taken edited files then.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
       network_resets, commanded_resets: How often networks were drawn anew, and by how many commands of these.
       policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
@@ -68,6 +69,7 @@ class TrainerState:
     best_edits: int = 0
     ended_early: str | None = None
     ended_for: str | None = None
+    ended_edits: int = 0
     matmul_precision: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
@@ -113,6 +115,7 @@ class TrainerCheckpoints:
       save_more: Writes further files into a checkpoint's folder.
       fetch_replay: That part, once it has come from a replay server that does not see the folder and can't write it
         there; None before, and where it does.
+      record: A file elsewhere that says that there are some, see `run_checkpoints.why_lost`.
     """
 
     def __init__(
@@ -125,8 +128,9 @@ class TrainerCheckpoints:
         save_more: Callable[[Path], None] = lambda folder: None,
         *,
         fetch_replay: Callable[[str], bytes | None] = lambda name: None,
+        record: Path | None = None,
     ) -> None:
-        self._folder, self._save_more = folder, save_more
+        self._folder, self._save_more, self._record = folder, save_more, record
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
@@ -139,7 +143,8 @@ class TrainerCheckpoints:
         """Loads the newest complete checkpoint; None where there is none.
 
         Raises:
-          UserError: What is there was written by an earlier version, or is of another agent.
+          UserError: What is there was written by an earlier version, is of another agent, or none of it is whole.
+          OSError: One can't be read now.
         """
         newest = run_checkpoints.newest_complete(self._folder, with_agent=True)
         if newest is None:
@@ -147,6 +152,8 @@ class TrainerCheckpoints:
                 raise UserError(
                     f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
                 )
+            if reason := run_checkpoints.why_lost(self._folder, self._record):
+                raise UserError(reason)
             return None
         if reason := run_checkpoints.why_not_of(newest, self._signature):
             raise UserError(reason)
@@ -183,8 +190,10 @@ class TrainerCheckpoints:
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                run_checkpoints.finish(partial, train_step, iteration, further, self._signature)
-                run_checkpoints.prune(self._folder)
+                found = run_checkpoints.finish(partial, train_step, iteration, further, self._signature)
+                if self._record is not None:
+                    run_checkpoints.remember(self._record, train_step)
+                run_checkpoints.prune(self._folder, written=found.folder)
             except OSError as error:
                 self._error = error
 

@@ -14,7 +14,7 @@ from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.episode_rows import EpisodeOfWorker, EpisodeRows
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.time_shares import TimeShares
-from tfagents_system.settings.early_end import Callbacks, EarlyEnd
+from tfagents_system.settings.early_end import Callbacks, EarlyEnd, depends_on_files
 from tfagents_system.trainer.evaluations import Evaluated
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
@@ -44,7 +44,7 @@ class TrainingLog:
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
         self._episode_rows = EpisodeRows(role.paths)
         self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
-        self._early_end = EarlyEnd(role.params)
+        self._early_end = EarlyEnd(role.params, self._edits)
         self._callbacks = Callbacks(role.params, self._metrics.rows)
         self.newest: dict[str, Any] = {}
 
@@ -116,10 +116,11 @@ class TrainingLog:
     def is_over(self) -> bool:
         """Whether all iterations are done, or the run ends before: it then ends in the same way."""
         state = self._state
-        if state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
+        has_edits = state.ended_edits != self._edits and depends_on_files(state.ended_early or "")
+        if has_edits or state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
             state.ended_early = None
         if state.ended_early is None and (why := self._early_end.why or self._callbacks.why or self._why_of_steps()):
-            state.ended_early, state.ended_for = why, self._early_end.settings
+            state.ended_early, state.ended_for, state.ended_edits = why, self._early_end.settings, self._edits
             logging.info("iteration %d is the last: %s", state.iteration, why)
         return state.iteration >= self._params.num_iter or state.ended_early is not None
 
@@ -149,6 +150,7 @@ class TrainingLog:
                 "best_eval_return": training.best_eval_return if training.best_edits == self._edits else None,
                 "ended_early": training.ended_early,
                 "ended_for": training.ended_for,
+                "ended_edits": training.ended_edits,
                 "curriculum": self.training_row.curriculum,
                 "time_left_s": self._time_left_secs(),
                 "time_shares": self._shares.shares(),

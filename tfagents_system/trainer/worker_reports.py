@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 from absl import logging
 
-from tfagents_system.report.episodes import Report
+from tfagents_system.report.episodes import EVAL, KEPT, TRAIN, Report
 from tfagents_system.role import Role
+from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.best_episodes import BestEpisodes
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
@@ -41,10 +42,10 @@ class WorkerReports:
         shares: TimeShares,
     ) -> None:
         # Of session 0, so that a reader that is alive passes over it.
-        connection.feed_dead_reader(tables.REPORTS, Report("eval", 0, 0, 0, 0, 0, [], {}).to_wire())
+        connection.feed_dead_reader(tables.REPORTS, Report(EVAL, 0, 0, 0, 0, 0, [], {}).to_wire())
         self._reader = connection.reader(tables.REPORTS, prefetch=100)
         self._log, self._evaluations, self._checkpoints, self._shares = log, evaluations, checkpoints, shares
-        self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes)
+        self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes, edits_taken(role.paths))
         self.session = 0
 
     def take(self) -> None:
@@ -56,8 +57,9 @@ class WorkerReports:
                 except msgspec.DecodeError as error:
                     logging.error("refused a report: %s", error)
                     continue
-                if report.kind == "train":
+                if report.kind == TRAIN:
                     self._log.add_report(report)
+                elif report.kind == KEPT:
                     self._best_episodes.add(report)
                 elif report.session == self.session:
                     self._evaluations.add(report)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
@@ -15,7 +13,6 @@ from tfagents_system.transport.connection import Connection
 from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.sender import SegmentSender
 
-_SWITCH_SECS = 0.0005  # How long another thread may keep Python to itself while a step is due; usually 5 ms.
 _LAST_WORDS, _LAST_SECS = ("done", "stopped"), 5.0
 
 
@@ -123,9 +120,3 @@ class Chore:
         """Until the last time is done, at most so long."""
         if self._last is not None:
             wait([self._last], secs)
-
-
-def leave_python_to_steps() -> None:
-    """Other threads hold up a step as little as possible, and garbage is collected between episodes alone."""
-    sys.setswitchinterval(_SWITCH_SECS)
-    gc.disable()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from absl import logging
 
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.transport.connection import StoppedError, Waiting
+from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.sender import SegmentSender, num_bytes
 
@@ -60,7 +60,7 @@ class BackgroundSender:
         self._is_busy = self._is_asked = self._is_hurried = False
         self._error: BaseException | None = None
         self._tell_at = float("-inf")
-        self._told_segments = self._told_steps = 0
+        self._told_segments = self._told_steps = 0  # In the log, and in the metrics.
         self.dropped_segments = self.dropped_steps = 0
         threading.Thread(target=self._serve, name="send segments", daemon=True).start()
 
@@ -80,7 +80,7 @@ class BackgroundSender:
         """Hands a segment over.
 
         Raises:
-          RefusedError, StoppedError, ServerUnreachableError: What the thread ended with.
+          RefusedError, StoppedError: What the thread ended with.
         """
         self._put(_Item(lambda: self._sender.send(segment), segment, num_bytes(segment)))
 
@@ -138,7 +138,12 @@ class BackgroundSender:
             self.dropped_segments += 1
             self.dropped_steps += item.segment.num_steps
         self._waiting.extendleft(reversed(kept))
-        if self.dropped_segments > self._told_segments and time.monotonic() >= self._tell_at:
+        if time.monotonic() >= self._tell_at:
+            self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        """Of how many there were so far, where some have not been told."""
+        if self.dropped_segments > self._told_segments:
             self._tell_at, self._told_segments = time.monotonic() + _TELL_SECS, self.dropped_segments
             logging.warning(
                 "the replay server takes segments too slowly: %d segments with %d steps were dropped so far, the "
@@ -179,5 +184,17 @@ class BackgroundSender:
             return item
 
     def _do(self, item: _Item) -> None:
-        item.do()
-        self._is_busy = False
+        """Does it however long the server is away: the worker goes on meanwhile, and nothing of it may be lost."""
+        while True:
+            try:
+                item.do()
+                break
+            except ServerUnreachableError as error:
+                logging.warning("%s; the worker goes on, and keeps what it can't send", error)
+                if item.segment is not None:
+                    break  # It has its number: whatever confirms sends it again.
+                time.sleep(_POLL_SECS)
+        with self._changed:
+            self._is_busy = False
+            if not self._waiting:
+                self._tell_dropped()

@@ -215,8 +215,8 @@ class Collector:
             seed = self._journaled.seed if self._journaled else self._seed
             return Begun(seed, curriculum.values_at(max(0, self._iteration), is_eval=False))
 
-        first_env_id = self._runner.first_env_id
-        return EpisodeRecorder(worker_id, first_env_id, takers, begun, lambda: (policy.train_step, self._iteration))
+        env_id = self._runner.env_id
+        return EpisodeRecorder(worker_id, env_id, takers, begun, lambda: (policy.train_step, self._iteration))
 
     def _on_episode(self, episode: Episode) -> None:
         self._activity.ended_episode(episode.episode_return)

@@ -31,13 +31,19 @@ class EnvironmentGuard:
 
     def stepping(self, envs: Sequence[AnyEnvironment]) -> None:
         """They have their time for a step from now on."""
-        where = ", ".join(env.position for env in envs)
-        self._watchdog.arm(f"worker {self._worker_id}: {where}")
+        self._watchdog.arm(self._where(envs))
 
     def still_stepping(self, envs: Sequence[AnyEnvironment]) -> None:
-        """As `stepping`, once a second at most."""
+        """As `stepping`, once a second at most, and without the disk: see `write`."""
         if self._watchdog.is_due():
-            self.stepping(envs)
+            self._watchdog.rearm(self._where(envs))
+
+    def write(self) -> None:
+        """Writes down what would be reported; any thread may."""
+        self._watchdog.write()
+
+    def _where(self, envs: Sequence[AnyEnvironment]) -> str:
+        return f"worker {self._worker_id}: {', '.join(env.position for env in envs)}"
 
     def stopped_stepping(self) -> None:
         """Nothing of the user's runs now."""

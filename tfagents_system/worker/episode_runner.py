@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfagents_system.envs.faults import EnvironmentFault
@@ -24,6 +25,8 @@ from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
 from tfagents_system.worker.worker_environments import WorkerEnvironments
+
+_REST_AGAIN_SECS = 5.0
 
 
 class EpisodeRunner:
@@ -50,7 +53,7 @@ class EpisodeRunner:
         self._activity = activity
         self._seeds = seeds
         self._stop = stop
-        self._rests = False
+        self._rests, self._rest_at = False, 0.0  # When to tell it again, where that has failed.
 
     def rollout(
         self,
@@ -106,23 +109,23 @@ class EpisodeRunner:
     @contextlib.contextmanager
     def stepping(self, *, is_eval: bool) -> Iterator[None]:
         """The watchdog is armed for these environments."""
-        self._rests = False
+        self._rests, self._rest_at = False, 0.0
         self._guard.stepping(self._envs(is_eval))
         yield
         self._guard.stopped_stepping()
 
-    @property
-    def first_env_id(self) -> int:
-        """`id` of its environment 0, as hooks get it."""
-        return self._environments.first_env_id
+    def env_id(self, env: int) -> int:
+        """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
+        environments = self._environments
+        return environments.first_env_id + min(env, len(environments.collect or environments.evaluation) - 1)
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""
-        if self._environments.device is None or self._rests:
+        if self._environments.device is None or self._rests or time.monotonic() < self._rest_at:
             return
-        self._rests = True
+        self._rest_at = time.monotonic() + _REST_AGAIN_SECS
         with self._guard.building("wait() of the environment"):
-            self._environments.rest()
+            self._rests = self._environments.rest()
 
     def repeat(self, stream: int, iteration: int) -> None:
         """From here on a deterministic run's random numbers follow from its seed, the worker and the iteration."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfagents_system.report.episodes import Report, extra_episodes
+from tfagents_system.report.episodes import EVAL, Report, extra_episodes
 from tfagents_system.transport import tables
 from tfagents_system.worker.worker import Worker
 
@@ -28,7 +28,7 @@ class EvalWorker(Worker):
             if progress.session != self._announced_to:
                 self._announced_to = progress.session
                 # At once, whatever its first episodes are like: those with short ones must not count more.
-                report = Report("eval", progress.session, self._id, -1, 0, -1, [])
+                report = Report(EVAL, progress.session, self._id, -1, 0, -1, [])
                 self._connection.put(tables.REPORTS, report.to_wire())
             self._evaluator.evaluate_if_due(progress)
         self._idle()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies import weights
-from tfagents_system.report.episodes import Episode, Report
+from tfagents_system.report.episodes import EVAL, Episode, Report
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
@@ -127,7 +127,7 @@ class Evaluator:
             return None
         task = EvaluatedTask(self._params.env_config, self._params.num_iter)
         begun = Begun(None, task.stage(version))
-        where = self._worker_id, self._runner.first_env_id
+        where = self._worker_id, self._runner.env_id
 
         def policy() -> tuple[int, int]:
             return self._policy.train_step if self._train_step is None else self._train_step, version
@@ -153,7 +153,7 @@ class Evaluator:
         def on_episode(episode: Episode) -> None:
             episodes.append(episode)
             results = observed(self._observers)
-            self._tell(Report("eval", session, self._worker_id, version, train_step, version, episodes, results))
+            self._tell(Report(EVAL, session, self._worker_id, version, train_step, version, episodes, results))
 
         self.play(version, self._episodes, on_episode, repeats=True)
 

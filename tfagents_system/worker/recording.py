@@ -14,9 +14,10 @@ import numpy as np
 import tree
 from absl import logging
 
-from tfagents_system.envs.info_keys import RECORD_PREFIX
+from tfagents_system.envs.info_keys import RECORD_PREFIX, recorded
+from tfagents_system.errors import shown
 from tfagents_system.policies.checkpoint_names import checkpoint_name
-from tfagents_system.report.episodes import Episode, KeptEpisode
+from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode
 from tfagents_system.run_files.recorded_episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
 from tfagents_system.worker.actors import Actor
 
@@ -41,7 +42,7 @@ class EpisodeRecorder:
 
     Args:
       worker_id: The worker.
-      first_env_id: `id` of its environment 0, as hooks get it; those of the others follow.
+      env_id: From the number of an environment or lane to its environment's `id`, as hooks get it.
       takers: Take each episode.
       begun: Called when an episode begins, with its environment.
       policy: Of the newest step: the updates that it had, and the iteration.
@@ -55,21 +56,28 @@ class EpisodeRecorder:
     def __init__(
         self,
         worker_id: int,
-        first_env_id: int,
+        env_id: Callable[[int], int],
         takers: Sequence[TakeEpisode],
         begun: Callable[[], Begun],
         policy: Callable[[], tuple[int, int]],
     ) -> None:
         self._worker_id = worker_id
-        self._first_env_id = first_env_id
+        self._env_id = env_id
         self._takers = takers
         self._begun = begun
         self._policy = policy
         self._number = 0
+        self._untold = set[str]()  # What was not recorded, which was said.
 
     def begin(self, env: int) -> EpisodeRecord:
         """An episode begins in an environment, or in a lane of a vector environment."""
         return EpisodeRecord(self, env, self._begun())
+
+    def tell_not_recorded(self, name: str, why: str) -> None:
+        """Says once that a value of the environment's info can't be recorded."""
+        if name not in self._untold:
+            self._untold.add(name)
+            logging.warning("%s of the environment's info is not recorded: %s", name, why)
 
     def end(self, env: int, begun: Begun, lists: Mapping[str, np.ndarray], episode: Episode) -> None:
         """An episode has ended."""
@@ -81,7 +89,7 @@ class EpisodeRecorder:
             success=episode.success,
             worker_id=self._worker_id,
             number=number,
-            env_id=self._first_env_id + env,
+            env_id=self._env_id(env),
             checkpoint=checkpoint_name(train_step),
             train_step=train_step,
             iteration=iteration,
@@ -120,7 +128,11 @@ class EpisodeRecord:
         self._q_values.append(actor.q_values(self._env))
         for key in info:
             if isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                self._records.setdefault(key, {})[step] = np.array(info[key])
+                if (value := recorded(info[key])) is not None:
+                    self._records.setdefault(key, {})[step] = value
+                else:
+                    why = f"in a step it is {shown(info[key])}, neither numbers nor texts"
+                    self._recorder.tell_not_recorded(key, why)
 
     def end(self, episode: Episode) -> None:
         """The episode has ended: it is handed over."""
@@ -134,21 +146,23 @@ class EpisodeRecord:
         lists[REWARDS] = np.array(self._rewards, np.float32)
         known = {step: values for step, values in enumerate(self._q_values) if values is not None}
         for name, values in {Q_VALUES: known, **self._records}.items():
-            if values and (column := _column(name, values, len(self._rewards))) is not None:
-                lists[name] = column
+            if not values:
+                continue
+            try:
+                lists[name] = _column(values, len(self._rewards))
+            except ValueError as error:
+                self._recorder.tell_not_recorded(name, str(error))
         return lists
 
 
-def _column(name: str, values: Mapping[int, Any], steps: int) -> np.ndarray | None:
-    """Values by step as a list; NaN, or an empty text, in steps without one. None if they are not of one form."""
+def _column(values: Mapping[int, Any], steps: int) -> np.ndarray:
+    """Values by step as a list; NaN, or an empty text, in steps without one.
+
+    Raises:
+      ValueError: They are not of one form.
+    """
     given = list(values.values())
-    try:
-        column = np.array(given)
-        if column.dtype.kind not in "biufU":
-            raise ValueError(f"a {column.dtype}")
-    except ValueError as error:
-        logging.log_first_n(logging.WARNING, "%s of the environment's info is not recorded: %s", 3, name, error)
-        return None
+    column = np.array(given)
     if len(given) == steps:
         return column
     dtype = column.dtype if column.dtype.kind in "fU" else np.dtype(np.float64)
@@ -189,4 +203,16 @@ class BestOfWorker:
         """Those since the last call, as a report has them."""
         best = sorted(self._new, key=lambda episode: -episode.episode_return)[: self._count]
         self._new = []
-        return [KeptEpisode(each.episode_return, each.train_step, each.number, each.to_bytes()) for each in best]
+        kept = [KeptEpisode(each.episode_return, each.train_step, each.number, each.to_bytes()) for each in best]
+        return [each for each in kept if _can_be_sent(each)]
+
+
+def _can_be_sent(episode: KeptEpisode) -> bool:
+    is_small = len(episode.file) <= MOST_KEPT_BYTES
+    if not is_small:
+        logging.warning(
+            "an episode of return %g is not kept: its file has %d bytes, at most %d may be. Record less (%s<name> in "
+            "the environment's info), or shorter episodes",
+            *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
+        )
+    return is_small

@@ -20,10 +20,11 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Report, eval_episodes
+from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
@@ -32,7 +33,6 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
-from tfagents_system.worker.background import leave_python_to_steps
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -197,7 +197,8 @@ class Worker:
 
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
-        self._connection.put(tables.REPORTS, report.to_wire())
+        for part in report.parts():
+            self._connection.put(tables.REPORTS, part.to_wire())
 
     # What to do next.
 
@@ -282,8 +283,7 @@ class Worker:
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version
         observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
-        values = self._curriculum.values
-        self._report_collected(Report("train", 0, *where, episodes, observed, values, device, best))
+        self._report_collected(Report(TRAIN, 0, *where, episodes, observed, self._curriculum.values, device, best))
 
     def _device_metrics(self) -> dict[str, float]:
         return self._environments.take_metrics() | self._links.sender.take_metrics()
@@ -291,9 +291,9 @@ class Worker:
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
-        self._links.look(environments.look_at_memory)
         if state in (COLLECTING, EVALUATING):
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
+        self._links.look(lambda: _look_slowly(self._guard, environments))
         return {
             "inference": self._policy.policy.inference,
             "curriculum": self._curriculum.values,
@@ -301,6 +301,12 @@ class Worker:
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
         }
+
+
+def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> None:
+    """What may have to wait for the machine or its disk."""
+    guard.write()
+    environments.look_at_memory()
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

@@ -118,10 +118,9 @@ class WorkerEnvironments:
         for place in self._places():
             _logged("close", self._at(place).close)
 
-    def rest(self) -> None:
-        """Lets a device wait until the next reset or step, and logs what that raises."""
-        if self.device is not None:
-            _logged("wait", self.device.wait)
+    def rest(self) -> bool:
+        """Lets a device wait until the next reset or step, and logs what that raises; returns whether it waits."""
+        return self.device is not None and _did("wait", self.device.wait)
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""
@@ -320,7 +319,16 @@ def _lanes_of(env: AnyEnvironment) -> int:
 
 def _logged(name: str, method: Callable[[], Any]) -> Any:
     """What a method of an environment returns; logs what it raises."""
+    returned = list[Any]()
+    _did(name, lambda: returned.append(method()))
+    return returned[0] if returned else None
+
+
+def _did(name: str, method: Callable[[], None]) -> bool:
+    """Calls a method of an environment; returns whether it has returned, and logs what it raises."""
     try:
-        return method()
+        method()
     except Exception as error:
         logging.warning("%s() of the environment raised %s", name, describe_error(error))
+        return False
+    return True

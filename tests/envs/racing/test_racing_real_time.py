@@ -13,8 +13,10 @@ import psutil
 import pytest
 from pytest import approx
 
+from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
 from tfagents_system import racing as program
+from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.racing.car import STEP_SECS
@@ -22,6 +24,7 @@ from tfagents_system.envs.racing.car_process import Car, Line, serve
 from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.racing.real_time import RacingDevice, RealTimeSettings, make_real_time_race
 from tfagents_system.envs.racing.settings import RacingSettings
+from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing_real_time.params import TrainParams
@@ -81,13 +84,33 @@ def test_a_command_acts_when_it_has_arrived_and_is_seen_later() -> None:
     assert 0.01 * moving == approx(0.15 + 0.07, abs=0.0101), "the first step behind 0.12 s, and 0.07 s for its picture"
 
 
-def test_resting_brakes_at_once_and_an_episode_that_is_over_stays_so() -> None:
+def test_resting_brakes_at_once_and_is_no_part_of_the_race() -> None:
     here = car(command_delay=(0.5, 0.5))
     here.reset(0.0, 0)
     here.control(0.0, GAS)
     here.rest()
     here.advance(2.0)
     assert speed(here.observe(2.0)) == 0.0, "what was under way is lost"
+    here.control(2.0, GAS)
+    here.advance(4.0)
+    fast = here.observe(4.0)
+    here.rest()
+    here.advance(6.0)
+    stood = here.observe(6.0)
+    assert speed(fast) > 5.0 and speed(stood) == 0.0 and stood.reward > 0.0, "braking takes its way"
+    steps = here.environment.snapshot().steps
+    here.advance(600.0)
+    pause = here.observe(600.0)
+    assert not pause.terminated and pause.reward == 0.0 and here.environment.snapshot().steps == steps
+    here.control(600.0, GAS)
+    here.advance(602.0)
+    assert speed(here.observe(602.0)) > 5.0, "it goes on"
+
+
+def test_an_episode_that_is_over_stays_so() -> None:
+    here = car()
+    here.reset(0.0, 0)
+    here.control(0.0, BRAKE)
     here.advance(7.0)
     seen = here.observe(7.0)
     assert seen.terminated and seen.info["end"] == "stuck"
@@ -154,6 +177,12 @@ def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:
 def test_impossible_settings_are_refused(section: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         make_real_time_race({"racing": {"observations": ["motion"]}, "real_time": section}, 0)
+
+
+def test_the_settings_of_the_clock_are_those_of_real_time_environments() -> None:
+    told = read_section(RealTimeSettings, {"start_obs_capture": 0, "time_step_timeout_factor": 0}, "real_time")
+    assert (told.start_obs_capture, told.time_step_timeout_factor) == (0, 0)
+    RealTimeEnvironment(DummyDevice(VirtualClock()), 0.05, 0.0, 0.0)
 
 
 def test_the_benchmark_prints_the_parts_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,18 @@
 
 import json
 import time
+import types
 
 import numpy as np
 import pytest
 
-from tests.support.channel_for_tests import IDENTITY, report, running_gateway, wait_until
+from tests.support.channel_for_tests import IDENTITY, LAYOUT, report, running_gateway, wait_until
+from tests.support.fakes import FakeParams
+from tests.support.tiny_agents import ACTION, OBSERVATION
+from tfagents_system.envs.specs import save_specs
+from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode, Report
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.sac_gateway import run_facts
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import frames, gateway, messages
 from tfagents_system.transport.remote.errors import ChannelError
@@ -25,6 +32,39 @@ def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
     good.put(tables.REPORTS, report().to_wire())
     assert len(running.tables.items[tables.REPORTS]) == before + 1
     np.testing.assert_array_equal(running.tables.items[tables.REPORTS][-1][0], report().to_wire()[0])
+
+
+def test_episodes_that_are_kept_come_whatever_their_number_up_to_the_most_that_is_told(tmp_path):
+    sizes = [MOST_KEPT_BYTES, *[500_000] * 40]
+    kept = [KeptEpisode(float(size), 7, number, bytes(size)) for number, size in enumerate(sizes)]
+    whole = Report("train", 0, 1, 3, 7, 3, [Episode(1.5, 5)] * 41, kept=kept)
+    limit = gateway.layout_frame_bytes(LAYOUT, None, keeps_episodes=True)
+    with running_gateway(tmp_path, max_worker_bytes=limit) as running:
+        worker = running.client()
+        worker.wait_until_up(10)
+        for part in whole.parts():
+            worker.put(tables.REPORTS, part.to_wire())
+        arrived = [Report.from_wire(item) for item in running.tables.items[tables.REPORTS]]
+        assert running.gateway.refusals.counts == {}
+        worker.close()
+    first, *others = arrived
+    assert (first.kind, len(first.episodes), first.kept) == ("train", 41, [])
+    assert [(each.kind, each.episodes) for each in others] == [("kept", [])] * len(sizes)
+    assert [len(each.kept[0].file) for each in others] == sizes
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_limit_of_a_run_knows_of_episodes_that_are_kept(tmp_path, count):
+    paths = RunPaths(tmp_path)
+    save_specs(paths.specs, OBSERVATION, ACTION)
+    paths.params.write_text("")
+    paths.config.write_text("{}")
+    paths.run_json.write_text('{"seed": 7}')
+    params = type("TrainParams", (FakeParams,), {"keep_best_episodes": count})({"horizon": 9})
+    role = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
+    found = run_facts(role, {}).max_worker_bytes
+    assert found == gateway.layout_frame_bytes(run_facts(role, {}).layout, None, keeps_episodes=count > 0)
+    assert (found > MOST_KEPT_BYTES) == (count > 0)
 
 
 def test_the_newest_item_is_never_older_than_the_question(shared):

@@ -5,7 +5,7 @@ Messages are tuples; the first part says what is meant:
     ("control", action)        drives like this, when the command has arrived
     ("observe",)               answered with what has arrived of what the car saw: Seen
     ("reset", seed, options)   begins an episode; answered with its first observation
-    ("rest",)                  brakes until the next command; answered
+    ("rest",)                  brakes until the next command, and once it stands no time passes; answered
     ("set_state", state), ("render",), ("close",)   answered
 
 An answer is ("ok", value) or ("error", text).
@@ -90,7 +90,7 @@ class Car:
         self._commands, self._views = Line(command_delay, rng), Line(observation_delay, rng)
         self._command: Any = BRAKE
         self._last: Seen | None = None
-        self._is_driving = False
+        self._is_driving = self._is_resting = False
         self.step_at = 0.0
 
     def reset(
@@ -100,7 +100,7 @@ class Car:
         observation, info = self.environment.reset(seed=seed, options=dict(options or {}))
         self._commands.clear()
         self._views.clear()
-        self._command, self._is_driving = BRAKE, True
+        self._command, self._is_driving, self._is_resting = BRAKE, True, False
         self._last = Seen(observation, 0.0, False, info)
         self.step_at = now + STEP_SECS
         return observation, info
@@ -110,15 +110,21 @@ class Car:
         self._commands.send(now, action)
 
     def rest(self) -> None:
-        """Brakes at once, whatever is under way."""
+        """Brakes at once, whatever is under way, and until the next command arrives.
+
+        The race stops where the car stands: a pause does not end an episode, however long it is.
+        """
         self._commands.clear()
-        self._command = BRAKE
+        self._command, self._is_resting = BRAKE, True
 
     def advance(self, now: float) -> None:
         """Does the steps that are due; none after the episode's end."""
         while self._is_driving and now >= self.step_at:
             for command in self._commands.arrived(self.step_at):
-                self._command = command
+                self._command, self._is_resting = command, False
+            if self._is_resting and self.environment.car.speed == 0.0:
+                self.step_at += STEP_SECS
+                continue
             observation, reward, terminated, _, info = self.environment.step(self._command)
             self._views.send(self.step_at, Seen(observation, reward, terminated, info))
             self._is_driving = not terminated

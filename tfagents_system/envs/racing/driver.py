@@ -69,9 +69,9 @@ def speed_profile(track: Track, parameters: CarParameters) -> np.ndarray:
     bends = np.convolve(padded, np.full(window, 1.0 / window), "valid")
     speeds = np.minimum(_TOP_SPEED, np.sqrt(_LATERAL_SHARE * grip / np.maximum(bends, 1e-6)))
     rows = list(range(len(speeds))) * (2 if track.is_closed else 1)
-    for row, before in zip(rows[1:], rows, strict=False):
+    for row, before in zip(rows[1:], rows):  # noqa: B905  (Python 3.9)
         gas = min(_GAS_SHARE * grip, parameters.power / (parameters.mass * max(speeds[before], 1.0)))
         speeds[row] = min(speeds[row], math.sqrt(speeds[before] ** 2 + 2.0 * gas * track.spacing))
-    for row, behind in zip(rows[-2::-1], rows[::-1], strict=False):
+    for row, behind in zip(rows[-2::-1], rows[::-1]):  # noqa: B905  (Python 3.9)
         speeds[row] = min(speeds[row], math.sqrt(speeds[behind] ** 2 + 2.0 * _BRAKE_SHARE * grip * track.spacing))
     return speeds

@@ -44,6 +44,7 @@ def _is_delay(value: Any) -> bool:
     return is_pair and 0 <= value[0] <= value[1]
 
 
+_NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 Delay = Annotated[tuple[float, float], Rule("two numbers from 0 on, the least and the most", _is_delay), "seconds"]
 
 
@@ -52,10 +53,8 @@ class RealTimeSettings:
     """What the JSON says under `real_time`. The first four are those of RealTimeEnvironment."""
 
     time_step_duration: Annotated[Positive, "seconds"] = 0.05
-    start_obs_capture: Annotated[Positive, "seconds"] = 0.045
-    time_step_timeout_factor: Annotated[
-        float, number_where("a number of at least 0", lambda value: value >= 0), "time steps"
-    ] = 1.0
+    start_obs_capture: Annotated[float, _NOT_NEGATIVE, "seconds"] = 0.045
+    time_step_timeout_factor: Annotated[float, _NOT_NEGATIVE, "time steps"] = 1.0
     wait_on_done: bool = True
     command_delay: Delay = (0.01, 0.04)
     """From a command to the car, drawn for each."""
@@ -74,11 +73,13 @@ class RacingDevice:
 
     Attributes:
       pid: Of the process.
+      track_names: Of the race.
     """
 
     def __init__(self, racing: RacingSettings, settings: RealTimeSettings, seed: int | None, **options: Any) -> None:
         twin = RacingEnvironment(racing, **options)  # For its spaces.
         self._spaces = twin.observation_space, twin.action_space
+        self.track_names = twin.track_names
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -86,7 +87,7 @@ class RacingDevice:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                process_group=0,  # Ctrl-C is meant for the worker, which tells it to wait.
+                start_new_session=True,  # Ctrl-C is meant for the worker, which tells it to wait.
             )
         self.pid = self._process.pid
         self._connection = Connection(ours.detach())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 from tfagents_system.checks.hyperparameters import Count, CountOrZero, Positive
 from tfagents_system.checks.rules import Rule, meant_among, number_in, number_where
@@ -40,7 +40,7 @@ def _track_meant(value: Any) -> list[tuple[str, str]]:
 
 
 TrackName = Annotated[
-    str | None,
+    Optional[str],  # noqa: UP045  (Python 3.9)
     Rule(
         f"a track's name, KIND/SPLIT/NUMBER such as closed/train/3, where KIND is {CLOSED} or {POINT_TO_POINT}, and "
         f"SPLIT {TRAIN} or {HELD_OUT}",
@@ -64,9 +64,9 @@ class RacingSettings:
     centres: Count = 20
     centre_spacing: Annotated[Positive, "metres"] = 2.0
     camera_channels: Literal[1, 3] = 1
-    off_track_metres: Annotated[Positive | None, "metres"] = 2.0
+    off_track_metres: Annotated[Optional[Positive], "metres"] = 2.0  # noqa: UP045  (Python 3.9)
     """How far the car's centre may be beyond the edge of the road; None: any distance."""
-    stuck_secs: Annotated[Positive | None, "seconds"] = 5.0
+    stuck_secs: Annotated[Optional[Positive], "seconds"] = 5.0  # noqa: UP045  (Python 3.9)
     """An episode ends after so long without a new zone; None: only at the horizon."""
     reward_per_metre: Positive = 1.0
     finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 20.0
@@ -74,7 +74,7 @@ class RacingSettings:
     """Steps before an action reaches the car; before the first arrives it rolls."""
     lost_observations: Annotated[float, number_in(0.0, 1.0)] = 0.0
     """Share of the steps that return the observation of the step before."""
-    crash_at_step: Count | None = None
+    crash_at_step: Optional[Count] = None  # noqa: UP045  (Python 3.9)
     """The step, of all since it was built, that raises an error."""
 
     @classmethod

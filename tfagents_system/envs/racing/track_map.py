@@ -102,7 +102,7 @@ def _distances(
         first, last = np.maximum(middle - cells, 0), np.minimum(middle + cells + 1, shape)
         squares = [
             ((around[start - centre + cells : stop - centre + cells] + centre) * CELL_METRES + offset - place) ** 2
-            for start, stop, centre, offset, place in zip(first, last, middle, low, point, strict=True)
+            for start, stop, centre, offset, place in zip(first, last, middle, low, point)  # noqa: B905  (Python 3.9)
         ]
         window = slice(first[0], last[0]), slice(first[1], last[1])
         found = np.sqrt(squares[0][:, None] + squares[1][None]).astype(np.float32)

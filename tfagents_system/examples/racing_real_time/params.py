@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 
 from tfagents_system.envs.racing.real_time import make_real_time_race
+from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.examples.racing.params import TrainParams as Racing
 
 
@@ -22,7 +23,8 @@ class TrainParams(Racing):
     def env_ctor(
         self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> gymnasium.Env:
-        return make_real_time_race(self.env_config, seed, **{**kwargs, "render_mode": render_mode})
+        race = make_real_time_race(self.env_config, seed, **{**kwargs, "render_mode": render_mode})
+        return with_trajectory_reward(race, self.env_config)
 
     def expert_policy_ctor(self) -> None:
         """None: the driver sees the car itself, and this one is in another process."""

@@ -10,6 +10,9 @@ check_place() {
     finding "the run directory $tfagents_exp_dir must not depend on the job: it holds what is requeued"
   elif [[ $tfagents_exp_dir == *[[:cntrl:]\"]* ]]; then
     finding "the run directory $tfagents_exp_dir must not have quotation marks or line breaks in its name"
+  elif [[ -n $tfagents_array && $tfagents_exp_dir =~ _task_([0-9]+)$ ]]; then
+    finding "the run directory $tfagents_exp_dir must not end in ${BASH_REMATCH[0]} with --array, where that is the one of" \
+      "task ${BASH_REMATCH[1]}: choose another SAC_EXP_NAME"
   fi
   while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
   tfagents_existing=$ancestor # Everything below it is made for this submission.

@@ -3,6 +3,7 @@
 # Sourced by job.sh, which sets snapshot and exp_dir.
 
 run='' others='' # Their pids.
+status_before='' # Of the run directory, as an earlier attempt has left it.
 further_nodes=$((${SLURM_JOB_NUM_NODES:-1} - 1)) first_place=--relative=0 further_place=--relative=1
 # A job with a GPU only on its first node consists of two components.
 if ((${SLURM_HET_SIZE:-1} > 1)); then
@@ -15,7 +16,12 @@ on_nodes() { # COUNT PLACE COMMAND...
     --export=ALL --no-kill --kill-on-bad-exit=0 "${@:3}"
 }
 
+status_of_run() { stat -c '%i %y' "$exp_dir/status.json" 2>/dev/null; }
+
 start_run() { # [--set NAME=VALUE]...
+  TFAGENTS_SINCE=$(date +%s) # What an earlier attempt has left in the run directory is none of those that join.
+  export TFAGENTS_SINCE
+  status_before=$(status_of_run)
   on_nodes 1 "$first_place" "$snapshot/package/tfagents_system/launch/run_script.sh" "$snapshot/variables.sh" "$@" &
   run=$!
   if ((further_nodes > 0)); then
@@ -38,11 +44,13 @@ wait_for_run() { # sets code; a signal ends `wait`, but not the run
   do :; done
 }
 
-# The workers on further nodes see that the run is over; if it never began they would wait for it.
+# The workers on further nodes see that the run is over; if it never began, as one that is finished already, they would
+# wait for it.
 leave_nodes() {
-  local k
+  local k secs=$LEAVE_SECS
   if [[ -z $others ]]; then return; fi
-  for ((k = 0; k < LEAVE_SECS && (code == 0 || code == 75); k++)); do
+  if [[ $(status_of_run) == "$status_before" ]]; then secs=0; fi
+  for ((k = 0; k < secs && (code == 0 || code == 75); k++)); do
     kill -0 "$others" 2>/dev/null || return 0
     sleep 1
   done

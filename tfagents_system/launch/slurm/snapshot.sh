@@ -103,15 +103,19 @@ variables_script() { # TARGET
   params=$(copied_params "$1")
   echo "# What $tfagents_vars said on $(date '+%F %T')."
   for name in $(compgen -A variable SAC_) PYTHONPATH VIRTUAL_ENV CONDA_PREFIX; do
+    if [[ $name == SAC_* && ${!name:-} != *[![:space:]]* ]]; then # As if it were not set, whatever the job inherits.
+      echo "$name=''"
+      continue
+    fi
     case $name in
       SAC_PARAMS) echo "SAC_PARAMS=$(quoted "$params")" ;;
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
-      SAC_GRID) if [[ -n ${SAC_GRID:-} ]]; then echo "SAC_GRID=$(quoted "$1/grid.json")"; fi ;;
+      SAC_GRID) echo "SAC_GRID=$(quoted "$1/grid.json")" ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON | SAC_PACKED_ENV | SAC_WANDB_KEY_FILE) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_FROM | SAC_AGENT_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR | SAC_CREDENTIALS_DIR | SAC_PASSWORD_FILE) echo "$name=$(quoted "$(absolute "${!name}")")" ;;
-      SAC_MLFLOW_URI) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "$(mlflow_address "${!name}")")"; fi ;;
+      SAC_MLFLOW_URI) echo "$name=$(quoted "$(mlflow_address "${!name}")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
   done

@@ -13,6 +13,7 @@ TRAIN, EVAL = "train", "eval"
 # `asynchronous` those grow when a segment arrives.
 _ORDER = "iteration"
 MARKS = {kind: f"tracked/{kind}_{_ORDER}" for kind in (TRAIN, EVAL)}
+_MOST_LATE = 1024  # Rows that are told after one of a later iteration, until the next of a still later one.
 _STEP_MARKS = {
     kind: f"tracked/{kind}" for kind in (TRAIN, EVAL)
 }  # Those of runs that began before MARKS: in env_steps.
@@ -23,10 +24,14 @@ def kind_of(row: Mapping[str, float | None]) -> str:
     return EVAL if row.get("eval_return") is not None else TRAIN
 
 
-def to_send(row: Mapping[str, float | None]) -> dict[str, float]:
-    """The values of a row, and a mark by which its destination tells how far it has got: `tracked/train_iteration`."""
+def to_send(row: Mapping[str, float | None], before: Sent | None = None) -> dict[str, float]:
+    """The values of a row, and a mark by which its destination tells how far it has got: `tracked/train_iteration`.
+
+    Args:
+      before: What was sent before.
+    """
     values = {name: value for name, value in row.items() if value is not None}
-    return {**values, MARKS[kind_of(row)]: values[_ORDER]}
+    return {**values, MARKS[kind_of(row)]: (before or Sent()).mark_with(row)}
 
 
 @dataclasses.dataclass
@@ -35,32 +40,60 @@ class Sent:
 
     Attributes:
       iterations: The last one.
+      late: Rows of earlier iterations that came after it: evaluations that were given up, and told after all.
       env_steps: The most, where there is no last iteration: the rows were sent before those had MARKS.
     """
 
     iterations: dict[str, float] = dataclasses.field(default_factory=dict)
+    late: dict[str, int] = dataclasses.field(default_factory=dict)
     env_steps: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def told(cls, newest_values: Mapping[str, object]) -> Sent:
         """From the newest values of a destination's metrics, marks among them."""
-        return cls(_marked(newest_values, MARKS), _marked(newest_values, _STEP_MARKS))
+        marks = _marked(newest_values, MARKS)
+        late = {kind: round(mark % 1.0 * _MOST_LATE) for kind, mark in marks.items()}
+        return cls({k: mark // 1.0 for k, mark in marks.items()}, late, _marked(newest_values, _STEP_MARKS))
+
+    def mark_with(self, row: Mapping[str, float | None]) -> float:
+        """How far the rows of a kind go with one more: the last iteration, and the late ones as a fraction."""
+        iterations, late = self._with(row)
+        return iterations + min(late, _MOST_LATE - 1) / _MOST_LATE
 
     def new(self, rows: Sequence[Mapping[str, float | None]]) -> list[Mapping[str, float | None]]:
-        """Rows of later iterations than any of their kind before. What a resumed run does again is not among them."""
-        found, newest = [], dict(self.iterations)
+        """Rows of later iterations than any of their kind before, and late ones. What a resumed run does again is not
+        among them.
+        """
+        found, newest, reached = [], dict(self.iterations), dict[str, float]()
+        late = dict[str, int]()  # Of these rows, since the last iteration that they have reached.
         for row in rows:
             iteration, kind = row.get(_ORDER), kind_of(row)
-            if kind not in newest and (row.get("env_steps") or 0.0) <= self.env_steps.get(kind, -1.0):
+            is_before_marks = (row.get("env_steps") or 0.0) <= self.env_steps.get(kind, -1.0)
+            if iteration is None or (kind not in newest and is_before_marks):
                 continue
-            if iteration is not None and iteration > newest.get(kind, -1.0):
+            if iteration > reached.get(kind, -1.0):
+                reached[kind], late[kind] = iteration, 0
+                is_new = iteration > newest.get(kind, -1.0)
+                newest[kind] = max(iteration, newest.get(kind, -1.0))
+            elif iteration == reached.get(kind, -1.0):
+                continue
+            else:
+                late[kind] += 1
+                known = self.late.get(kind, 0) if reached[kind] == self.iterations.get(kind) else 0
+                is_new = reached[kind] == newest[kind] and late[kind] > known
+            if is_new:
                 found.append(row)
-                newest[kind] = iteration
         return found
 
     def add(self, row: Mapping[str, float | None]) -> None:
         """A row is there now."""
-        self.iterations[kind_of(row)] = row[_ORDER] or 0.0
+        self.iterations[kind_of(row)], self.late[kind_of(row)] = self._with(row)
+
+    def _with(self, row: Mapping[str, float | None]) -> tuple[float, int]:
+        """The last iteration and the late rows after one more."""
+        iteration, kind = row[_ORDER] or 0.0, kind_of(row)
+        last = self.iterations.get(kind, -1.0)
+        return (iteration, 0) if iteration > last else (last, self.late.get(kind, 0) + 1)
 
 
 def _marked(newest_values: Mapping[str, object], marks: Mapping[str, str]) -> dict[str, float]:

@@ -59,7 +59,7 @@ class Feed:
         try:
             self._begin()
             for row in self._sent.new(rows):
-                self.destination.send(to_send(row))
+                self.destination.send(to_send(row, self._sent))
                 self._sent.add(row)
             self.destination.flush()
         except Exception as error:  # Of any package, any network: none of it is the run's.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.credentials import CLIENT, days_left
 from tfagents_system.transport.remote.errors import ChannelError
@@ -37,15 +41,58 @@ def check_path(
       timeout_secs: For each step.
     """
     checks = Checklist()
-    check = checks[NAME]
+    _ask(checks[NAME], address, credentials, password_file, dict(identity or {}), timeout_secs)
+    return checks
+
+
+def run_there(
+    address: str, credentials: Path, password_file: Path | None = None, timeout_secs: float = 5.0
+) -> dict[str, Any] | None:
+    """The run.json of the run at a gateway; None where nobody answers, or refuses us. Arguments as of `check_path`."""
+    welcome = _ask(Check(NAME), address, credentials, password_file, {}, timeout_secs)
+    return None if welcome is None else json.loads(welcome.run)
+
+
+def _ask(
+    check: Check,
+    address: str,
+    credentials: Path,
+    password_file: Path | None,
+    identity: dict[str, str],
+    timeout_secs: float,
+) -> messages.Welcome | None:
+    """What a gateway answers; None and a finding where it does not take us."""
     with check.catching():
         gateway = TlsClient(address, credentials, password_file)
         if (days := days_left(gateway.folder, CLIENT)) < _FEW_DAYS:
             check.notes.append(f"the certificates in {gateway.folder} expire in {days} days")
         connection = _reach(check, gateway, timeout_secs)
         if connection is not None:
-            _prove_ourselves(check, gateway, connection, dict(identity or {}), timeout_secs)
-    return checks
+            return _prove_ourselves(check, gateway, connection, identity, timeout_secs)
+    return None
+
+
+def refusals(address: str, credentials: Path, password_file: Path | None, timeout_secs: float = 5.0) -> list[str]:
+    """Why the gateway refuses this side whatever its inputs are, such as for a wrong password: told at once, before
+    slower checks. Nothing where it lets us in, or can't be asked yet.
+
+    Args:
+      address, credentials, password_file, timeout_secs: As of `check_path`.
+    """
+    try:
+        gateway = TlsClient(address, credentials, password_file)
+        connection = socket.create_connection((gateway.host, gateway.port), timeout=timeout_secs)
+        with contextlib.closing(gateway.secure(connection)) as transport:
+            answer = _answer(gateway, transport, {}, timeout_secs)
+            if isinstance(answer, messages.Welcome):
+                transport.send(messages.Goodbye())
+    except (UserError, ChannelError, OSError):
+        return []
+    return [_refused(gateway, answer)] if isinstance(answer, messages.Refused) and answer.final else []
+
+
+def _refused(gateway: TlsClient, answer: messages.Refused) -> str:
+    return f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}"
 
 
 def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.socket | None:
@@ -84,7 +131,7 @@ def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.sock
 
 def _prove_ourselves(
     check: Check, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
-) -> None:
+) -> messages.Welcome | None:
     """TLS, then our hello."""
     try:
         transport = gateway.secure(connection)
@@ -93,35 +140,44 @@ def _prove_ourselves(
             f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is "
             "it another run's port, or are ca.pem and client.pem of another run?"
         )
-        return
+        return None
     try:
-        _say_hello(check, gateway, transport, identity, timeout_secs)
+        return _say_hello(check, gateway, transport, identity, timeout_secs)
     except (ChannelError, OSError) as error:
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
             f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the "
             "authority of client.pem, and has that not expired by its clock? Make this machine's credentials anew"
         )
+        return None
     finally:
         transport.close()
 
 
 def _say_hello(
     check: Check, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
-) -> None:
-    hello = messages.Hello("check", identity, host=messages.this_host())
-    transport.send(gateway.with_password(hello))
-    answer, _ = transport.receive(messages.FromGateway, _LIMITS, timeout_secs)
+) -> messages.Welcome | None:
+    answer = _answer(gateway, transport, identity, timeout_secs)
     check.facts.append("TLS: both sides have proved themselves")
     if isinstance(answer, messages.Refused):
-        check.errors.append(f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}")
+        check.errors.append(_refused(gateway, answer))
     elif isinstance(answer, messages.End):
         check.errors.append(f"the run at {gateway.host} port {gateway.port} is over ({answer.why})")
     elif isinstance(answer, messages.Welcome):
         transport.send(messages.Goodbye())
         same = ", the same inputs" if identity else ""
         check.facts.append(f"tfagents_system {answer.version} there as here{same}; {answer.max_workers} worker slots")
+        return answer
     else:
         check.errors.append(
             f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
         )
+    return None
+
+
+def _answer(gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float) -> object:
+    """What the gateway says to our hello."""
+    hello = messages.Hello("check", identity, host=messages.this_host())
+    transport.send(gateway.with_password(hello))
+    answer, _ = transport.receive(messages.FromGateway, _LIMITS, timeout_secs)
+    return answer

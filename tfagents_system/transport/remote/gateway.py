@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 from absl import logging
 
 import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.report.episodes import MOST_KEPT_BYTES
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
@@ -302,7 +302,10 @@ class Gateway:
             return list(self._sessions)
 
 
-def layout_frame_bytes(layout: Layout, sequence_length: int | None, frame_stack: FrameStack = 1) -> int:
-    """Size of the arrays of a worker's largest message, a segment or a report."""
+def layout_frame_bytes(
+    layout: Layout, sequence_length: int | None, frame_stack: FrameStack = 1, *, keeps_episodes: bool = False
+) -> int:
+    """Size of the arrays of a worker's largest message: a segment, or a report with an episode that is kept."""
     rows = layout.history_rows(frame_stack) + layout.max_segment_steps(sequence_length) + 1
-    return int(rows * layout.step_bytes + np.int64(2**20))
+    kept = MOST_KEPT_BYTES * 4 // 3 if keeps_episodes else 0  # JSON has bytes as base64.
+    return max(int(rows * layout.step_bytes), kept) + 2**20

@@ -1,0 +1,25 @@
+"""What a role knows of others."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.role import Role
+from tfagents_system.run_files.run_paths import RunPaths
+
+
+def test_which_workers_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots 0 and 1 are the run's own, 2 and 3 planned for others, 4 an expert's, 5 to 9 of any that join."""
+    monkeypatch.setenv("SAC_LOCAL_WORKERS", "2")
+    monkeypatch.setenv("SAC_EXPERT_WORKERS", "1")
+    rest: dict[str, Any] = dict.fromkeys(("params", "seed", "server_address", "deterministic", "stop", "heartbeat"))
+    role = Role(name="replay", paths=RunPaths(tmp_path), num_workers=4, max_workers=10, **rest)
+    stopped = {"state": "stopped"}
+    beats = {1: stopped, 3: stopped, 4: stopped, 5: stopped, 6: {"state": "collecting"}, 7: None}  # None: not read yet.
+    role.beats = types.SimpleNamespace(last=lambda name: beats.get(int(name.removeprefix("worker_")), {}))  # type: ignore[assignment]
+    # 2 has not joined yet, and the run waits for it; 8 and 9 were there before the run was started, if ever.
+    assert [number for number in range(10) if role.has_left(number)] == [3, 5, 8, 9]
