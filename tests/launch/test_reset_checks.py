@@ -8,11 +8,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fakes import FakeParams
+from tests.support.segments_for_tests import numbered_segment
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
 from tfagents_system.launch.reset_checks import layout_findings, server_findings, size_changes
@@ -20,7 +22,7 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column
 from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
 
@@ -98,6 +100,25 @@ def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: py
         check = Check("experience")
         size_changes(params, now, [ring.folder], check)
         assert bool(check.notes) == is_enough and bool(check.errors) != is_enough
+
+
+def test_flags_for_longer_stacks_need_space_and_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = dataclasses.replace(layout(), observation=(Column("observation", (1, 1, 1), "uint8"),))
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3, "frame_stack": 3})({"horizon": 20})
+    ring = Ring.open(tmp_path, images, 63, 20)
+    made = {"action": [np.zeros((4, 1), np.float32)], "reward": np.ones(4, np.float32)}
+    own: dict[str, Any] = {
+        "observation": [np.zeros((5, 1, 1, 1), np.uint8)],
+        "discount": np.ones(4, np.float32),
+        **made,
+    }
+    ring.take_over([dataclasses.replace(numbered_segment(steps=4), starts_episode=False, **own)])
+    needed = (63 + 20) * (1 + 4)  # step_type, crc.
+    for agent, free, notes, errors in ((2, needed, 1, 0), (2, needed - 1, 0, 1), (1, needed - 1, 0, 0)):
+        monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        check = Check("experience")
+        size_changes(params, images, [ring.folder], check, agent)
+        assert (len(check.notes), len(check.errors)) == (notes, errors), (agent, free)
 
 
 def reset_entry(number: int) -> dict[str, Any]:

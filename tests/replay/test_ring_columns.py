@@ -20,6 +20,7 @@ from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 from tfagents_system.transport.segments import Segment
 
@@ -83,6 +84,20 @@ def test_columns_are_left_out_and_made_up(tmp_path: Path, scratch: str | None, c
     assert len(set(numbers)) == len(segments) == len(found) and all(k < 0 and first == 0 for k, first in numbers)
     append(again.ring, 2)
     assert rewards(RunFolders(*where, layout=new, epoch=2, capacity=capacity).ring) == rewards(again.ring)
+
+
+def test_how_far_the_checksums_are_is_told(tmp_path: Path) -> None:
+    run, told = RunFolders(tmp_path, layout=layout_with("returns")), list[tuple[str, Any]]()
+    append(run.ring, 7)
+
+    class Heard(LongWork):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "done" and value and self.doing == "checksums":
+                told.append((f"{self.done} of {self.total}", self.unit))
+
+    recovery.open_ring(run.places, LAYOUT, 60, 24, epoch=2, work=Heard("ring"))
+    assert told == [(f"{n} of 7", "segments") for n in range(1, 8)]
 
 
 def test_what_can_not_be_made_up_is_refused(tmp_path: Path) -> None:

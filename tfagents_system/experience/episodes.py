@@ -28,6 +28,7 @@ class StoredEpisode:
       returns: `[T]` float32, where the layout has them.
       explored: `[T]` uint8, likewise.
       potential: `[T + 1]` float32, likewise.
+      held_out: The run measures on it, and does not learn from it.
     """
 
     observation: list[np.ndarray]
@@ -39,6 +40,7 @@ class StoredEpisode:
     returns: np.ndarray | None = None
     explored: np.ndarray | None = None
     potential: np.ndarray | None = None
+    held_out: bool = False
 
     @property
     def is_terminated(self) -> bool:
@@ -168,6 +170,7 @@ def _as_part(segment: Segment, row: int) -> StoredEpisode:
         returns=_part(segment.returns, step),
         explored=_part(segment.explored, step),
         potential=_part(segment.potential, row),
+        held_out=segment.held_out,
     )
 
 
@@ -185,6 +188,7 @@ def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
         returns=_both(first.returns, second.returns),
         explored=_both(first.explored, second.explored),
         potential=_both(_part(first.potential, 0, -1), second.potential),
+        held_out=first.held_out,
     )
 
 

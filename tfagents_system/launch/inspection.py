@@ -260,7 +260,7 @@ class Inspector:
         agent = reset_checks.agent_number(self._environ, self._run)
         findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, trial.layout, folders.values(), check)
+            reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
         check.errors += findings
         if not self.found.checks[PARAMS].errors:
             stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)

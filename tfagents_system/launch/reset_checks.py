@@ -12,6 +12,7 @@ from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
+from tfagents_system.replay.ring_columns import lacks_frames
 from tfagents_system.replay.ring_files import RingFiles, find_any_files, is_of_agent_before
 from tfagents_system.replay.ring_resize import Wanted
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
@@ -169,17 +170,28 @@ def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     return [f"the experience in {folder} does not fit: {'; '.join(lines)}. {remedy}"]
 
 
-def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check) -> None:
-    """Tells whether the run's ring will get another size or other columns, which its parameters ask for; or why not.
+def size_changes(
+    params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check, agent: int = 1
+) -> None:
+    """Tells whether the run's ring will get another size, other columns or flags, which its parameters ask for.
+
+    What is in the way is told as an error.
 
     Args:
       params: Of the run, as they are now.
       layout: Of its experience; the ring has the same.
       folders: Those that may have the ring or its copy; the new files are made beside the old ones in each that does.
       check: Gets what was found.
+      agent: As of `layout_findings`.
     """
+    history_rows = layout.history_rows(params.frame_stack)
     needs, found = capacity_rows(params, layout), [find_any_files(folder) for folder in folders]
-    changed = [files for files in found if files and (files.capacity_rows != needs or files.layout != layout)]
+    sealed = [files for files in found if files and lacks_frames(files, agent, history_rows)]
+    changed = [
+        files
+        for files in found
+        if files and (files in sealed or files.capacity_rows != needs or files.layout != layout)
+    ]
     on_disk = defaultdict[int, list[RingFiles]](list)
     for files in changed:
         on_disk[files.folder.stat().st_dev].append(files)
@@ -188,10 +200,10 @@ def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path
         free = shutil.disk_usage(together[0].folder).free
         if needed > free:
             check.errors.append(
-                f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size or "
-                f"other columns (n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} "
-                f"steps), for which {needed:,} bytes must be free beside it, {free:,} are: free space, or restore what "
-                "it was"
+                f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size, "
+                f"other columns or flags for frames (n_episodes_in_buffer={params.n_episodes_in_buffer} of "
+                f"horizon={params.horizon} steps), for which {needed:,} bytes must be free beside it, {free:,} are: "
+                "free space, or restore what it was"
             )
     if check.errors or not changed:
         return
@@ -204,6 +216,7 @@ def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path
             f"the ring gets room for {needs:,} rows instead of {has.capacity_rows:,}: {rest}{begun_anew}"
         )
     check.notes += _column_notes(has.layout, layout)
+    check.notes += ["no sample starts at kept steps where frames before them are missing"] * bool(sealed)
 
 
 def _bytes_beside(files: RingFiles, params: TrainParamsBase, layout: Layout) -> int:

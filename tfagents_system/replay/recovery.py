@@ -182,15 +182,11 @@ def _is_another(files: RingFiles, wanted: Wanted) -> bool:
 
 
 def _give_up_stale(places: RingFolders) -> None:
-    """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since.
-
-    So is one whose header is damaged: it goes back to the copy in any case.
-    """
-    found, home = find_any_files(places.ring), find_any_files(places.home)
-    if not places.is_copied or found is None or home is None:
-        return
-    if not _is_as_it_was(places) or (found.newest_header() is None and home.newest_header() is not None):
-        found.description.unlink()
+    """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since."""
+    if places.is_copied and not _is_as_it_was(places):
+        found, home = find_any_files(places.ring), find_any_files(places.home)
+        if found is not None and home is not None:
+            found.description.unlink()
 
 
 def _take_header_of_checkpoint(places: RingFolders) -> None:

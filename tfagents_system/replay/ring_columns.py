@@ -11,6 +11,7 @@ import numpy as np
 
 from tfagents_system.replay.ring_files import RingFiles, is_of_agent_before
 from tfagents_system.replay.ring_rows import STEP_FIRST, RingRows
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.transport.layout import Column
 
 
@@ -55,9 +56,11 @@ def lacks_frames(files: RingFiles, agent: int, history_rows: int) -> bool:
     return len(without_frames(RingRows(files, "r"), max(0, end - files.num_rows), end, history_rows)) > 0
 
 
-def seal_all(new: RingRows, old: RingRows, first: int, end: int) -> None:
+def seal_all(new: RingRows, old: RingRows, first: int, end: int, work: LongWork) -> None:
     """Gives each segment that was whole its checksum, with its other columns or places."""
-    for begin, last in zip(*(numbers.tolist() for numbers in extents(old, first, end)), strict=True):
+    begins, lasts = (numbers.tolist() for numbers in extents(old, first, end))
+    work.doing, work.done, work.total, work.unit = "checksums", 0, len(lasts), "segments"
+    for work.done, (begin, last) in enumerate(zip(begins, lasts, strict=True), 1):
         if int(old.crc[last % old.num_rows]) == old.checksum(begin, last - begin):
             new.crc[last % new.num_rows] = new.checksum(begin, last - begin)
 

@@ -186,13 +186,13 @@ def _fill(new: RingFiles, old: RingFiles, header: np.ndarray, history_rows: int,
             if column not in old.columns:
                 ring_columns.make_up(column, new_rows, old_rows, first, end)
         new_rows.start_elsewhere(numbers % new.num_rows)
-        ring_columns.seal_all(new_rows, old_rows, first, end)
+        ring_columns.seal_all(new_rows, old_rows, first, end, work)
     else:
         for num_rows in (old.num_rows, new.num_rows):
             for boundary in range(-(-(first + 1) // num_rows) * num_rows, end, num_rows):
                 _seal(new_rows, old_rows, boundary, (first, end), old.slack_rows)
     ring_header.write_slots(new.header, ring_header.fitted(header, new.fingerprint, new.capacity_rows))
-    work.doing = "another size, to the disk"
+    work.doing, work.done, work.total, work.unit = "another size, to the disk", 0, None, ""
     new.make_durable()
 
 
