@@ -21,6 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -510,6 +511,29 @@ def test_workers_whose_observations_are_alike_at_a_cut_keep_all_steps(
     assert rewards == (own if look_ahead or layout.episode else mixed)
 
 
+def test_what_a_ring_says_of_episodes_goes_through_replay_from(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path / "source", EPISODE, 200, 60)
+    first, second = (cut(10, (5,), 0, worker_id, EPISODE) for worker_id in (0, 1))
+    for segment in (next(first), next(second), next(second), next(first)):
+        assert ring.append(segment)
+    filled = Ring.open(tmp_path / "filled", EPISODE, 200, 60)
+    add_segments(filled, StoredRing(tmp_path / "source").segments(), tmp_path / "source", 1)
+    rewards = sorted(each.reward.tolist() for each in episodes_of(StoredRing(tmp_path / "filled")))
+    assert rewards == [list(range(10)), [100.0 + step for step in range(10)]]
+
+
+def test_episodes_that_were_held_out_are_told(tmp_path: Path) -> None:
+    ring = Ring.open(tmp_path, EPISODE, 200, 60)
+    segments = [*cut(6, (3,), 0, 0, EPISODE), *cut(4, (), 0, 1, EPISODE)]
+    for segment in segments[:2]:
+        assert ring.append(dataclasses.replace(segment, held_out=True))
+    assert ring.append(segments[2])
+    notes = list[str]()
+    found = transfer._whole_episodes(StoredRing(tmp_path), "runs/a", notes.append)
+    assert [(len(each.reward), each.held_out) for each in found] == [(6, True), (4, False)]
+    assert notes == ["1 episodes that runs/a has held out (validation_share) are like the others from now on"]
+
+
 def test_a_segment_that_is_gone_parts_an_episode(tmp_path: Path) -> None:
     ring = Ring.open(tmp_path, EPISODE, 200, 60)
     one, two, three = cut(9, (3, 6), 0, 0, EPISODE)
@@ -561,3 +585,9 @@ def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_
     columns.write(tmp_path / f"unsaid{suffix}", given)
     unsaid, _, _ = imported(str(tmp_path / f"unsaid{suffix}"), tmp_path / "nothing explored", files)
     assert not any(np.any(np.array(each.explored)) for each in episodes_of(unsaid))
+
+
+def test_a_folder_without_experience_is_told_as_such(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="run has no replay ring: give the directory of a run that has collected"):
+        imported(str(tmp_path / "run"), tmp_path / "imported", files)

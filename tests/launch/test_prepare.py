@@ -249,7 +249,7 @@ def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: P
     Ring.open(
         paths.replay, Layout((Column("observation", (99,), "float32"),), (Column("action", (1,), "float32"),)), 210
     )
-    with pytest.raises(UserError, match=r"observation: here float32 \[3\], there float32 \[99\]"):
+    with pytest.raises(UserError, match=r"observation: now float32 \[3\], before float32 \[99\]"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
     with pytest.raises(UserError, match="--catch_up has no effect"):
         prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.launch.worker_kind_checks import check_prior_experts
 from tfagents_system.replay.prior_data import open_prior
+from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -185,6 +187,25 @@ def test_potentials_of_files_are_computed(environ: dict[str, str], tmp_path: Pat
     (tmp_path / "mine" / "params.py").write_text(shaped.replace("observation[1]", "observation['speed']"))
     with pytest.raises(UserError, match=r"TrainParams.potential raises IndexError.*correct it"):
         prepare.prepare(environ, None)
+
+
+def test_columns_that_prior_data_has_are_dropped_with_another_agent_alone(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    params.write_text(PARAMS + "\n    def potential(self, observation):\n        return 2.0 * observation[1]\n")
+    assert prepare.prepare(environ, None)
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    layout = StoredRing(paths.prior_data).layout
+    Ring.open(paths.replay, layout, 210)
+    params.write_text(PARAMS)
+    taking = {**environ, "TFAGENTS_EDITS": "take"}
+    with pytest.raises(UserError, match=r"potential: now none, before float32 \[\]\. Restore .*--reset_training"):
+        prepare.prepare(taking, None)
+    assert "potential" in paths.params.read_text()
+    assert prepare.prepare({**taking, "TFAGENTS_RESET": "agent"}, None)
+    assert open_prior(paths.prior_data, dataclasses.replace(layout, potential=None)).training_steps == 12
+    assert prepare.prepare(environ, None), "killed before the ring lost its column"
 
 
 def test_an_agent_that_goes_on_keeps_the_prior_data_it_began_with(

@@ -8,11 +8,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fakes import FakeParams
+from tests.support.segments_for_tests import numbered_segment
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
 from tfagents_system.launch.reset_checks import layout_findings, server_findings, size_changes
@@ -20,7 +22,7 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column
 from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
 
@@ -37,17 +39,17 @@ def layout(count: int | None = None, size: int = 1) -> Layout:
 @pytest.mark.parametrize("count", [None, 4])
 def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
     Ring.open(tmp_path, layout(count), 60, 24)
-    assert layout_findings(layout(count), tmp_path) == []
-    assert layout_findings(layout(count), tmp_path / "of a new run") == []
+    assert layout_findings(layout(count), tmp_path, 1) == []
+    assert layout_findings(layout(count), tmp_path / "of a new run", 1) == []
 
 
 def test_what_differs_is_told(tmp_path: Path) -> None:
     Ring.open(tmp_path / "box", layout(), 60, 24)
     Ring.open(tmp_path / "choices", layout(4), 60, 24)
-    (told,) = layout_findings(layout(size=2), tmp_path / "box")
-    assert "does not fit: action: here float32 [2], there float32 [1]. " in told and "(SAC_EXP_NAME)" in told
-    (told,) = layout_findings(layout(5), tmp_path / "choices")
-    assert "action: here int32 [], one of 5, there int32 [], one of 4" in told
+    (told,) = layout_findings(layout(size=2), tmp_path / "box", 1)
+    assert "does not fit: action: now float32 [2], before float32 [1]. " in told and "(SAC_EXP_NAME)" in told
+    (told,) = layout_findings(layout(5), tmp_path / "choices", 1)
+    assert "action: now int32 [], one of 5, before int32 [], one of 4" in told
 
 
 def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> None:
@@ -72,14 +74,18 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
     ):
         check = Check("experience")
         size_changes(params, now, [tmp_path / name], check)
-        assert layout_findings(now, tmp_path / name) == [] and (check.notes, check.errors) == (notes, [])
+        assert layout_findings(now, tmp_path / name, 2) == [] and (check.notes, check.errors) == (notes, [])
+        # Prior data and checkpoints of the same agent have its columns.
+        refused = layout_findings(now, tmp_path / name, 1)
+        assert bool(refused) == bool(notes) and all("let another agent begin with this" in text for text in refused)
+    assert "; episode: now none, before int64 [2]. Restore" in layout_findings(with_(), tmp_path / "full", 1)[0]
     for name in ("returns", "potential"):
-        (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain")
+        (told,) = layout_findings(with_(name, "explored"), tmp_path / "plain", 2)
         column = OPTIONAL_COLUMNS[name].name
-        assert f"does not fit: {column}: here float32 [], there none. These are computed" in told
+        assert f"does not fit: {column}: now float32 [], before none. These are computed" in told
         assert "experience import` this run's directory with the new params" in told and "SAC_REPLAY_FROM" in told
     (told,) = layout_findings(
-        dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain"
+        dataclasses.replace(layout(size=2), potential=OPTIONAL_COLUMNS["potential"]), tmp_path / "plain", 2
     )
     assert "SAC_REPLAY_FROM" not in told and "action: " in told and "potential: " in told
 
@@ -94,6 +100,25 @@ def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: py
         check = Check("experience")
         size_changes(params, now, [ring.folder], check)
         assert bool(check.notes) == is_enough and bool(check.errors) != is_enough
+
+
+def test_flags_for_longer_stacks_need_space_and_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = dataclasses.replace(layout(), observation=(Column("observation", (1, 1, 1), "uint8"),))
+    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3, "frame_stack": 3})({"horizon": 20})
+    ring = Ring.open(tmp_path, images, 63, 20)
+    made = {"action": [np.zeros((4, 1), np.float32)], "reward": np.ones(4, np.float32)}
+    own: dict[str, Any] = {
+        "observation": [np.zeros((5, 1, 1, 1), np.uint8)],
+        "discount": np.ones(4, np.float32),
+        **made,
+    }
+    ring.take_over([dataclasses.replace(numbered_segment(steps=4), starts_episode=False, **own)])
+    needed = (63 + 20) * (1 + 4)  # step_type, crc.
+    for agent, free, notes, errors in ((2, needed, 1, 0), (2, needed - 1, 0, 1), (1, needed - 1, 0, 0)):
+        monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        check = Check("experience")
+        size_changes(params, images, [ring.folder], check, agent)
+        assert (len(check.notes), len(check.errors)) == (notes, errors), (agent, free)
 
 
 def reset_entry(number: int) -> dict[str, Any]:

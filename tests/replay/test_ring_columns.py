@@ -20,6 +20,7 @@ from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 from tfagents_system.transport.segments import Segment
 
@@ -85,10 +86,32 @@ def test_columns_are_left_out_and_made_up(tmp_path: Path, scratch: str | None, c
     assert rewards(RunFolders(*where, layout=new, epoch=2, capacity=capacity).ring) == rewards(again.ring)
 
 
+def test_how_far_the_checksums_are_is_told(tmp_path: Path) -> None:
+    run, told = RunFolders(tmp_path, layout=layout_with("returns")), list[tuple[str, Any]]()
+    append(run.ring, 7)
+
+    class Heard(LongWork):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "done" and value and self.doing == "checksums":
+                told.append((f"{self.done} of {self.total}", self.unit))
+
+    recovery.open_ring(run.places, LAYOUT, 60, 24, epoch=2, work=Heard("ring"))
+    assert told == [(f"{n} of 7", "segments") for n in range(1, 8)]
+
+
 def test_what_can_not_be_made_up_is_refused(tmp_path: Path) -> None:
     append(RunFolders(tmp_path).ring, 3)
     with pytest.raises(UserError, match="was made for"):
         RunFolders(tmp_path, layout=layout_with("potential"), epoch=2)
+
+
+def test_an_agent_that_goes_on_keeps_its_columns(tmp_path: Path) -> None:
+    old = layout_with("potential")
+    append(RunFolders(tmp_path, layout=old).ring, 3)
+    with pytest.raises(UserError, match="was made for"):
+        RunFolders(tmp_path)
+    assert RunFolders(tmp_path, layout=old).ring.verify() == 0
 
 
 @pytest.mark.parametrize("scratch", [None, "scratch"])
@@ -163,3 +186,45 @@ def test_no_sample_of_longer_stacks_starts_where_frames_are_missing(
     np.testing.assert_array_equal(frames, np.maximum(steps[..., None] + np.arange(-2, 1), 0))
     assert ring.ring_steps == 8 + history and ring.verify() == 0 and ring.env_steps == 10
     assert RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring.ring_steps == ring.ring_steps
+
+
+def test_what_is_left_of_the_oldest_segment_stays_where_only_stacks_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut: the checkpoint of the agent before has a checksum of it as it was."""
+    run = RunFolders(tmp_path, layout=IMAGES, capacity=35)
+    run.ring.extend([image_segment(number, 5 * number) for number in range(7)])
+    run.checkpoint(10)
+    assert run.ring.held[0] % 6 == 1 and run.ring.ring_steps == 29
+    again = functools.partial(RunFolders, tmp_path, layout=IMAGES, capacity=35, epoch=2, history_rows=2)
+    expected = again().ring.ring_steps
+    (tmp_path / "another_boot_id").write_text("other\n")
+    monkeypatch.setattr(recovery, "_BOOT_ID", tmp_path / "another_boot_id")
+    ring = again().ring
+    assert ring.ring_steps == expected == 29 - 1 - 5 * 2 and ring.epoch == 2
+
+
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_a_checkpoint_that_a_damaged_header_goes_back_to_is_looked_at_as_well(
+    tmp_path: Path, scratch: str | None
+) -> None:
+    where = tmp_path / "run", tmp_path / scratch if scratch else None
+    run = RunFolders(*where, layout=IMAGES)
+    run.ring.extend([image_segment(0, 0), image_segment(1, 5)])
+    run.checkpoint(10)
+    header = run.ring.files.header
+    header.write_bytes(bytes(header.stat().st_size))
+    ring = RunFolders(*where, layout=IMAGES, epoch=2, history_rows=2).ring
+    assert (ring.ring_steps, ring.epoch, ring.env_steps, ring.verify()) == (8, 2, 10, 0)
+
+
+def test_nor_where_the_ring_begins_within_an_episode(tmp_path: Path) -> None:
+    """As with SAC_REPLAY_FROM of a ring that was full: nothing was given up, so all of it is drawn."""
+    run = RunFolders(tmp_path, layout=IMAGES)
+    run.ring.take_over([image_segment(0, 5), image_segment(1, 10)])
+    assert run.ring.ring_steps == 10
+    ring = RunFolders(tmp_path, layout=IMAGES, epoch=2, history_rows=2).ring
+    drawn = draw_transitions(ring, np.random.default_rng(0), 20, 32, frame_stack=3)
+    steps = drawn.observation[0][..., 2].astype(int)
+    np.testing.assert_array_equal(drawn.observation[1].reshape(*steps.shape, 3), steps[..., None] + np.arange(-2, 1))
+    assert ring.ring_steps == 6 and ring.verify() == 0

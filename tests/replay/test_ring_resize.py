@@ -197,15 +197,27 @@ def test_a_full_disk_leaves_the_ring_as_it_was(tmp_path: Path, monkeypatch: pyte
     assert content(RunFolders(tmp_path / "run").ring) == before and not list(tmp_path.rglob("resized"))
 
 
-def test_a_damaged_header_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_with_a_damaged_header_it_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)
+    expected = steps(run.ring)
     run.checkpoint(10)
+    append_more(run.ring, 1)
     (tmp_path / "run/replay/header.bin").write_bytes(b"x" * 30_000)
-    with pytest.raises(UserError, match="its header is damaged: start once with n_episodes_in_buffer as it was"):
-        RunFolders(tmp_path / "run", capacity=150)
-    assert RunFolders(tmp_path / "run").ring.env_steps == 65
+    again = RunFolders(tmp_path / "run", capacity=150)
+    assert again.ring.env_steps == 65 and steps(again.ring)[-len(expected) :] == expected
     assert RunFolders(tmp_path / "run", capacity=150).ring.env_steps == 65
+
+
+def test_a_damaged_header_is_refused_with_the_remedy_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+    run = RunFolders(tmp_path / "run")
+    append_more(run.ring, 13)
+    (tmp_path / "run/replay/header.bin").write_bytes(b"x" * 30_000)
+    with pytest.raises(
+        UserError, match="its header is damaged: restore .*header.bin, start once with n_episodes_in_buffer and"
+    ):
+        RunFolders(tmp_path / "run", capacity=150)
+    assert RunFolders(tmp_path / "run").ring.env_steps == 0
 
 
 def test_others_read_the_experience_of_a_ring_with_another_size(tmp_path: Path) -> None:

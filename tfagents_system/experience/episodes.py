@@ -28,6 +28,7 @@ class StoredEpisode:
       returns: `[T]` float32, where the layout has them.
       explored: `[T]` uint8, likewise.
       potential: `[T + 1]` float32, likewise.
+      held_out: The run measures on it, and does not learn from it.
     """
 
     observation: list[np.ndarray]
@@ -39,6 +40,7 @@ class StoredEpisode:
     returns: np.ndarray | None = None
     explored: np.ndarray | None = None
     potential: np.ndarray | None = None
+    held_out: bool = False
 
     @property
     def is_terminated(self) -> bool:
@@ -52,9 +54,10 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
     mixed; each step is in one of them.
     """
-    numbered, alike = _Numbered(), _Alike()
+    numbered, alike, lone = _Numbered(), _Alike(), stored.lone_episodes()
     for segment in stored.segments():
-        parts: _Numbered | _Alike = numbered if segment.episode is not None and segment.episode[0, 0] >= 0 else alike
+        number = None if segment.episode is None else int(segment.episode[0, 0])
+        parts: _Numbered | _Alike = alike if number is None or number in lone else numbered
         part = parts.continued(segment)
         if segment.ends_episode:
             yield part
@@ -65,7 +68,7 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
 
 
 class _Numbered:
-    """Parts of episodes whose numbers are those of the run's own workers."""
+    """Parts of episodes whose numbers say what belongs together."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], tuple[StoredEpisode, int]] = {}  # With the place of its last observation.
@@ -167,6 +170,7 @@ def _as_part(segment: Segment, row: int) -> StoredEpisode:
         returns=_part(segment.returns, step),
         explored=_part(segment.explored, step),
         potential=_part(segment.potential, row),
+        held_out=segment.held_out,
     )
 
 
@@ -184,6 +188,7 @@ def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
         returns=_both(first.returns, second.returns),
         explored=_both(first.explored, second.explored),
         potential=_both(_part(first.potential, 0, -1), second.potential),
+        held_out=first.held_out,
     )
 
 

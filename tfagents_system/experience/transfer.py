@@ -97,15 +97,21 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
         tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut episodes, or they go on")
     if stored.damaged_steps:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
+    if held_out := sum(each.held_out for each in episodes):
+        tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
         raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
     return episodes
 
 
 def _holds_ring(source: str) -> bool:
-    with contextlib.suppress(UserError):
-        return bool(ring_folder(Path(source).expanduser()))
-    return False
+    """Whether it is no data set.
+
+    Raises:
+      UserError: It is a folder without either.
+    """
+    folder = Path(source).expanduser()
+    return folder.is_dir() and not minari_sets.is_one(str(folder)) and bool(ring_folder(folder))
 
 
 def _episodes_of_ring(source: str, tell: Tell) -> Iterator[NamedEpisode]:

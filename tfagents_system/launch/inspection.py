@@ -257,9 +257,10 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        findings = [text for folder in folders.values() for text in reset_checks.layout_findings(trial.layout, folder)]
+        agent = reset_checks.agent_number(self._environ, self._run)
+        findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
         if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, trial.layout, folders.values(), check)
+            reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
         check.errors += findings
         if not self.found.checks[PARAMS].errors:
             stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)

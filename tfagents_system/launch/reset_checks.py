@@ -12,7 +12,8 @@ from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
-from tfagents_system.replay.ring_files import RingFiles, find_any_files
+from tfagents_system.replay.ring_columns import lacks_frames
+from tfagents_system.replay.ring_files import RingFiles, find_any_files, is_of_agent_before
 from tfagents_system.replay.ring_resize import Wanted
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.replay.stored_ring import differences
@@ -130,17 +131,37 @@ def server_findings(environ: Mapping[str, str], values: Mapping[str, Any], paths
     ]
 
 
-def layout_findings(layout: Layout, folder: Path) -> list[str]:
+def agent_number(environ: Mapping[str, str], paths: RunPaths) -> int:
+    """Which of the run's agents learns from this start on, from 1."""
+    return 1 + agents_before(paths) + (environ.get(RESET) == AGENT)
+
+
+def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     """How a run's observations and actions differ from those of the experience in its ring, and what else it lacks.
 
-    What samples do not need any more is left out, and what can be made up is made up, see `replay.ring_columns`.
+    With another agent, what samples do not need any more is left out, and what can be made up is made up, see
+    `replay.ring_columns`. One that goes on may have prior data and checkpoints with the same columns.
+
+    Args:
+      layout: Of the experience from now on.
+      folder: Of the ring.
+      agent: Which of the run's agents learns from now on, from 1.
     """
     found = find_any_files(folder)
-    if found is None or not (lines := differences(layout, found.layout)):
+    if found is None:
+        return []
+    words = ("now", "before")
+    lines = differences(layout, found.layout, makes_do=is_of_agent_before(found, agent), words=words)
+    if not lines:
         return []
     computed = {OPTIONAL_COLUMNS[name].name for name in ("returns", "potential")}
     remedy = "Restore what it was, or begin another run (SAC_EXP_NAME)"
-    if {line.partition(":")[0] for line in lines} <= computed:
+    if not differences(layout, found.layout):
+        remedy = (
+            "Restore what it was (normalize_rewards, potential, hindsight_share, n_step, cut_at_exploration), or let "
+            f"another agent begin with this experience ({_OPTION})"
+        )
+    elif {line.partition(":")[0] for line in lines} <= computed:
         remedy = (
             "These are computed while an episode is collected: restore what it was (normalize_rewards, potential), or "
             "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's "
@@ -149,17 +170,28 @@ def layout_findings(layout: Layout, folder: Path) -> list[str]:
     return [f"the experience in {folder} does not fit: {'; '.join(lines)}. {remedy}"]
 
 
-def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check) -> None:
-    """Tells whether the run's ring will get another size or other columns, which its parameters ask for; or why not.
+def size_changes(
+    params: TrainParamsBase, layout: Layout, folders: Iterable[Path], check: Check, agent: int = 1
+) -> None:
+    """Tells whether the run's ring will get another size, other columns or flags, which its parameters ask for.
+
+    What is in the way is told as an error.
 
     Args:
       params: Of the run, as they are now.
       layout: Of its experience; the ring has the same.
       folders: Those that may have the ring or its copy; the new files are made beside the old ones in each that does.
       check: Gets what was found.
+      agent: As of `layout_findings`.
     """
+    history_rows = layout.history_rows(params.frame_stack)
     needs, found = capacity_rows(params, layout), [find_any_files(folder) for folder in folders]
-    changed = [files for files in found if files and (files.capacity_rows != needs or files.layout != layout)]
+    sealed = [files for files in found if files and lacks_frames(files, agent, history_rows)]
+    changed = [
+        files
+        for files in found
+        if files and (files in sealed or files.capacity_rows != needs or files.layout != layout)
+    ]
     on_disk = defaultdict[int, list[RingFiles]](list)
     for files in changed:
         on_disk[files.folder.stat().st_dev].append(files)
@@ -168,10 +200,10 @@ def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path
         free = shutil.disk_usage(together[0].folder).free
         if needed > free:
             check.errors.append(
-                f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size or "
-                f"other columns (n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} "
-                f"steps), for which {needed:,} bytes must be free beside it, {free:,} are: free space, or restore what "
-                "it was"
+                f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size, "
+                f"other columns or flags for frames (n_episodes_in_buffer={params.n_episodes_in_buffer} of "
+                f"horizon={params.horizon} steps), for which {needed:,} bytes must be free beside it, {free:,} are: "
+                "free space, or restore what it was"
             )
     if check.errors or not changed:
         return
@@ -184,6 +216,7 @@ def size_changes(params: TrainParamsBase, layout: Layout, folders: Iterable[Path
             f"the ring gets room for {needs:,} rows instead of {has.capacity_rows:,}: {rest}{begun_anew}"
         )
     check.notes += _column_notes(has.layout, layout)
+    check.notes += ["no sample starts at kept steps where frames before them are missing"] * bool(sealed)
 
 
 def _bytes_beside(files: RingFiles, params: TrainParamsBase, layout: Layout) -> int:

@@ -19,22 +19,22 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
-from tfagents_system.replay import ring_resize, step_shares
+from tfagents_system.replay import ring_header, ring_resize, step_shares
 from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_columns import without_frames
+from tfagents_system.replay.ring_columns import lacks_frames
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import (
     OWN_COLUMNS,
     RingFiles,
     find_any_files,
     find_files,
+    is_of_agent_before,
     is_of_earlier_size,
 )
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.replay.ring_resize import Wanted, needed_slack
-from tfagents_system.replay.ring_rows import RingRows
 from tfagents_system.replay.stored_ring import differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
@@ -127,7 +127,7 @@ def open_ring(
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
         work.doing = "what a checkpoint has"
-        _recover_all(places, ring, copy if has_copy else None)
+        _recover_all(places, ring, copy if has_copy else None, epoch)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(places, ring, epoch, counts_kept_steps)
@@ -141,15 +141,21 @@ def _in_words(ring: Ring) -> str:
 
 
 def _refit(places: RingFolders, wanted: Wanted, epoch: int, history_rows: int, work: LongWork) -> None:
-    """Gives ring and copy another capacity and other columns where they have others, and ends what an earlier start has
-    begun. Samples of an agent that begins may need more frames: then none starts where they are missing.
+    """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun.
+
+    An agent that begins may need other columns, and more frames: then no sample starts where they are missing.
     """
     folders = list(dict.fromkeys((places.home, places.ring)))
     _end_resizing(places, folders)
     _give_up_stale(places)
+    _take_header_of_checkpoint(places)
     found = [files for files in map(find_any_files, folders) if files is not None]
-    rings = [files for files in found if not differences(wanted.layout, files.layout)]
-    if any(_lacks_frames(files, epoch, history_rows) for files in rings):
+    rings = [
+        files
+        for files in found
+        if not differences(wanted.layout, files.layout, makes_do=is_of_agent_before(files, epoch))
+    ]
+    if any(lacks_frames(files, epoch, history_rows) for files in rings):
         wanted = dataclasses.replace(wanted, history_rows=history_rows)
     changed = [files for files in rings if _is_another(files, wanted)]
     if not changed:
@@ -175,21 +181,30 @@ def _is_another(files: RingFiles, wanted: Wanted) -> bool:
     return has_other_rows or wanted.history_rows > 0
 
 
-def _lacks_frames(files: RingFiles, epoch: int, history_rows: int) -> bool:
-    """Whether a ring of an agent before has samples that start where frames before them are missing."""
-    header = files.newest_header()
-    if not history_rows or header is None or header["epoch"] >= epoch:
-        return False
-    end = int(header["written_rows"])
-    return len(without_frames(RingRows(files, "r"), max(0, end - files.num_rows), end, history_rows)) > 0
-
-
 def _give_up_stale(places: RingFolders) -> None:
     """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since."""
     if places.is_copied and not _is_as_it_was(places):
         found, home = find_any_files(places.ring), find_any_files(places.home)
         if found is not None and home is not None:
             found.description.unlink()
+
+
+def _take_header_of_checkpoint(places: RingFolders) -> None:
+    """A ring without a whole header goes back to the newest checkpoint: its rows have to be found before that."""
+    files = find_any_files(places.ring)
+    if files is None or files.newest_header() is not None:
+        return
+    snapshot = _snapshot_of(places.newest_checkpoint())
+    with contextlib.suppress(DamagedHeaderError):
+        if snapshot is not None:
+            header = files.parse_header(snapshot)
+            _forget_origin(places)
+            files.write_header(header)
+
+
+def _forget_origin(places: RingFolders) -> None:
+    with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
+        (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
 
 
 def _end_resizing(places: RingFolders, folders: Sequence[Path]) -> None:
@@ -226,17 +241,16 @@ def _begin_epoch(places: RingFolders, ring: Ring, epoch: int, counts_kept_steps:
 
 
 def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> None:
-    with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
-        (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
+    _forget_origin(places)
     files.mend_header()
     if has_copy:
         files.reset_header()  # The copy is gone back to, not what is still on scratch.
 
 
-def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None:
+def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None, epoch: int) -> None:
     """The run's own ring, and prior data: each agent has its own."""
     checkpoint = places.newest_checkpoint()
-    is_back = _recover(ring, copy, checkpoint)
+    is_back = _recover(ring, copy, checkpoint, epoch)
     if not ring.segments:
         step_shares.forget(places.home)
     if places.prior is not None:
@@ -244,7 +258,7 @@ def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None) -> None
         go_back(places.prior, ring.layout, checkpoint if is_of_agent else None, only_damaged=not is_back)
 
 
-def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> bool:
+def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None, epoch: int) -> bool:
     """Goes back to a checkpoint, and checks every segment of it; False where it goes on with all that is whole."""
     discard(ring.folder)
     if checkpoint is None:
@@ -264,7 +278,7 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         if snapshot is None:
             logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
         else:
-            ring.rollback(snapshot)
+            ring.rollback(_with_own_flags(ring.files, snapshot, epoch))
             is_back = True
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
             if not is_of_earlier_size(ring.files, snapshot):
@@ -281,6 +295,14 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
         ring.clear()
     return is_back
+
+
+def _with_own_flags(files: RingFiles, snapshot: bytes, epoch: int) -> bytes:
+    """Without the checksum of the oldest rows, where that is from before another agent's longer stacks."""
+    header = files.parse_header(snapshot)
+    if header["epoch"] >= epoch:
+        return snapshot
+    return ring_header.fitted(header, files.fingerprint, files.capacity_rows).tobytes()
 
 
 def _restore_priorities(ring: Ring, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfagents_system.replay.ring_files import RingFiles, is_of_agent_before
 from tfagents_system.replay.ring_rows import STEP_FIRST, RingRows
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.transport.layout import Column
 
 
@@ -27,10 +29,11 @@ def extents(rows: RingRows, first: int, end: int) -> tuple[np.ndarray, np.ndarra
 def without_frames(rows: RingRows, first: int, end: int, history_rows: int) -> np.ndarray:
     """Numbers of rows at which samples start, and before which there are fewer than `history_rows` frames.
 
-    Those at the beginning of an episode are none of them. Other arguments are those of `extents`.
+    Those at the beginning of an episode are none of them, nor are those that are left out because rows before them were
+    given up (`frame_stacks.first_drawable`). Other arguments are those of `extents`.
     """
     begins, lasts = extents(rows, first, end)
-    is_cut = (rows.step_types(begins % rows.num_rows) != STEP_FIRST) & (begins > first)
+    is_cut = (rows.step_types(begins % rows.num_rows) != STEP_FIRST) & ((begins > first) | (first == 0))
     found = [np.empty(0, np.int64)]
     for back in range(history_rows):
         numbers = begins[is_cut & (begins + back < lasts)] + back
@@ -38,9 +41,26 @@ def without_frames(rows: RingRows, first: int, end: int, history_rows: int) -> n
     return np.concatenate(found)
 
 
-def seal_all(new: RingRows, old: RingRows, first: int, end: int) -> None:
+def lacks_frames(files: RingFiles, agent: int, history_rows: int) -> bool:
+    """Whether a ring of an agent before has samples that start where frames before them are missing.
+
+    Args:
+      files: Of the ring.
+      agent: Which of the run's agents learns from now on, from 1.
+      history_rows: Frames that its samples need.
+    """
+    header = files.newest_header()
+    if not history_rows or header is None or not is_of_agent_before(files, agent):
+        return False
+    end = int(header["written_rows"])
+    return len(without_frames(RingRows(files, "r"), max(0, end - files.num_rows), end, history_rows)) > 0
+
+
+def seal_all(new: RingRows, old: RingRows, first: int, end: int, work: LongWork) -> None:
     """Gives each segment that was whole its checksum, with its other columns or places."""
-    for begin, last in zip(*(numbers.tolist() for numbers in extents(old, first, end)), strict=True):
+    begins, lasts = (numbers.tolist() for numbers in extents(old, first, end))
+    work.doing, work.done, work.total, work.unit = "checksums", 0, len(lasts), "segments"
+    for work.done, (begin, last) in enumerate(zip(begins, lasts, strict=True), 1):
         if int(old.crc[last % old.num_rows]) == old.checksum(begin, last - begin):
             new.crc[last % new.num_rows] = new.checksum(begin, last - begin)
 

@@ -325,6 +325,12 @@ def find_any_files(folder: Path) -> RingFiles | None:
     return None
 
 
+def is_of_agent_before(files: RingFiles, epoch: int) -> bool:
+    """Whether an agent before this one learned from a ring last, as of `Ring.begin_epoch`, or nobody knows."""
+    header = files.newest_header()
+    return header is None or int(header["epoch"]) < epoch
+
+
 def layout_of(described: Mapping[str, Any]) -> Layout:
     """The columns in a description; errors are those of wrong keys and types."""
     columns = [

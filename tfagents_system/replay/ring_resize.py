@@ -116,8 +116,9 @@ def make(old: RingFiles, wanted: Wanted, told: str, work: LongWork) -> None:
     if header is None:
         raise UserError(
             f"the replay ring in {old.folder} has room for {old.capacity_rows:,} rows, and can't get "
-            f"{wanted.capacity_rows:,} or other columns, its header is damaged: start once with n_episodes_in_buffer "
-            "as it was, and settings that change the columns, which goes back to a checkpoint"
+            f"{wanted.capacity_rows:,} or other columns, its header is damaged: restore {old.header}, start once with "
+            "n_episodes_in_buffer and the settings of samples as they were, which begins with an empty ring, or begin "
+            "another run (SAC_EXP_NAME)"
         )
     folder, dropped = new.folder, [old.column(each).name for each in old.columns if each not in new.columns]
     shutil.rmtree(folder, ignore_errors=True)
@@ -185,13 +186,13 @@ def _fill(new: RingFiles, old: RingFiles, header: np.ndarray, history_rows: int,
             if column not in old.columns:
                 ring_columns.make_up(column, new_rows, old_rows, first, end)
         new_rows.start_elsewhere(numbers % new.num_rows)
-        ring_columns.seal_all(new_rows, old_rows, first, end)
+        ring_columns.seal_all(new_rows, old_rows, first, end, work)
     else:
         for num_rows in (old.num_rows, new.num_rows):
             for boundary in range(-(-(first + 1) // num_rows) * num_rows, end, num_rows):
                 _seal(new_rows, old_rows, boundary, (first, end), old.slack_rows)
     ring_header.write_slots(new.header, ring_header.fitted(header, new.fingerprint, new.capacity_rows))
-    work.doing = "another size, to the disk"
+    work.doing, work.done, work.total, work.unit = "another size, to the disk", 0, None, ""
     new.make_durable()
 
 

@@ -80,6 +80,14 @@ class StoredRing:
             elif begin != self._first:  # The oldest one may have lost rows, which is no damage.
                 self.damaged_steps += end - begin - 1
 
+    def lone_episodes(self) -> frozenset[int]:
+        """Numbers of episodes below 0 that one segment alone has: nobody may have said what it goes on with."""
+        if self._columns.episode is None:
+            return frozenset()
+        begins = np.array([begin for begin, _ in self._extents()], np.int64)
+        numbers, counts = np.unique(self._columns.episode[begins % self._files.num_rows, 0], return_counts=True)
+        return frozenset(numbers[(numbers < 0) & (counts == 1)].tolist())
+
     def _extents(self) -> Iterator[tuple[int, int]]:
         """Numbers of each segment's first row and of the row behind its last one."""
         places = np.arange(self._first, self._end) % self._files.num_rows
@@ -158,14 +166,19 @@ def ring_folder(folder: Path) -> Path:
     )
 
 
-def differences(ours: Layout, theirs: Layout) -> list[str]:
-    """A line for each column that only one of two layouts has, or that differs; empty where `fitted` can make do.
+def differences(
+    ours: Layout, theirs: Layout, *, makes_do: bool = True, words: tuple[str, str] = ("here", "there")
+) -> list[str]:
+    """A line for each column that only one of two layouts has, or that differs.
 
-    That is so without `explored` and `episode`, and with columns of these, of potentials and of returns that nobody
-    asks for.
+    Args:
+      makes_do: Without those for which `fitted` can make do: `explored` and `episode`, and columns of potentials and
+        returns that nobody asks for.
+      words: What the two are called.
     """
-    unasked = {"explored", "episode"}
-    unasked |= {OPTIONAL_COLUMNS[name].name for name in ("potential", "returns") if getattr(ours, name) is None}
+    unasked = {"explored", "episode"} if makes_do else set()
+    if makes_do:
+        unasked |= {OPTIONAL_COLUMNS[name].name for name in ("potential", "returns") if getattr(ours, name) is None}
 
     def kinds(layout: Layout) -> dict[str, str]:
         columns = (each for each in layout.columns if each.name not in unasked)
@@ -174,7 +187,7 @@ def differences(ours: Layout, theirs: Layout) -> list[str]:
     own, other = kinds(ours), kinds(theirs)
     names = [*own, *(name for name in other if name not in own)]
     return [
-        f"{name}: here {own.get(name, 'none')}, there {other.get(name, 'none')}"
+        f"{name}: {words[0]} {own.get(name, 'none')}, {words[1]} {other.get(name, 'none')}"
         for name in names
         if own.get(name) != other.get(name)
     ]
