@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pytest import approx
 
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.settings.load_params import load_params
 
 PARAMS = """
@@ -153,6 +155,23 @@ def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
 
 
+def test_a_device_that_hangs_at_a_stop_leaves_time_to_send_its_experience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "device_params.py"
+    text = PARAMS.partition("class TrainParams")[0] + SLOW.replace("1.2", "60.0")
+    path.write_text("import os\nimport time\n" + text)
+    monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
+    settings = ProcessSettings(Path(sys.executable), 60.0, on_wait=lambda: is_stopped, stop_secs=2.0)
+    is_stopped = False
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        is_stopped = True
+        began = time.monotonic()
+        with pytest.raises(EnvironmentFault, match=r"reset\(\) was waited for when the worker was told to stop"):
+            env.reset()
+        assert 2.0 < time.monotonic() - began < 20.0
+
+
 def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +190,32 @@ def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
         assert env.device.take_metrics()["late_steps"] == 0.0
     did = ("reset", "capture", "wait", "close")
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
+
+
+FORKING = """
+
+class Forking(Device):
+    def reset(self, seed=None, options=None):
+        reader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30.0,))
+        reader.start()
+        time.sleep(0.2)
+        reader.terminate()
+        reader.join(5.0)
+        return np.array([reader.exitcode or 0, 0.0, 0.0], np.float32), {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return RealTimeEnvironment(Forking(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_a_process_that_a_device_forks_can_be_terminated(tmp_path: Path) -> None:
+    path = tmp_path / "device_params.py"
+    path.write_text("import multiprocessing\nimport time\n" + PARAMS.partition("class TrainParams")[0] + FORKING)
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        assert env.reset().observation[0] == -signal.SIGTERM
 
 
 GARBAGE = """

@@ -529,3 +529,30 @@ def test_a_reset_that_was_interrupted_ends_the_wait_before(monkeypatch: pytest.M
         env.reset()
     env.close()
     assert len(device.calls("wait")) == 2
+
+
+def test_rtgyms_steps_without_a_duration_are_taken_as_fast_as_they_can_be() -> None:
+    from rtgym.envs import real_time_env
+
+    config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": DummyDevice, "act_in_obs": False}
+    del config["time_step_duration"], config["start_obs_capture"]
+    assert device_of(gym_layers(real_time_env.RealTimeEnv(config))) is not None
+    with pytest.raises(UserError, match="time_step_duration=-1 must be above 0"):
+        device_of(gym_layers(real_time_env.RealTimeEnv({**config, "time_step_duration": -1.0})))
+
+
+def test_what_a_capture_raised_before_a_wait_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock)
+    env = RealTimeEnvironment(device, 0.05, clock=clock)
+    env.reset()
+
+    def fail() -> Any:
+        raise OSError("the camera is gone")
+
+    monkeypatch.setattr(device, "get_obs_rew_terminated_info", fail)
+    env.wait()
+    assert "the camera is gone" in caplog.text
+    env.reset()

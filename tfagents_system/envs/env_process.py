@@ -69,12 +69,14 @@ class ProcessSettings:
       python: The interpreter.
       step_timeout_secs: When a step, reset or other call counts as hung.
       on_wait: Called about once a second while waiting for an environment; True gives up, unless it is a device: that
-        one is to do what it was told, to wait last of all, within its time.
+        one is to do what it was told, to wait last of all.
+      stop_secs: What each call of a device may still take from then on.
     """
 
     python: Path
     step_timeout_secs: float = DEFAULT_STEP_TIMEOUT_SECS
     on_wait: Callable[[], bool] = lambda: False
+    stop_secs: float = DEFAULT_STEP_TIMEOUT_SECS
 
     @classmethod
     def from_environ(
@@ -285,7 +287,7 @@ class EnvProcess:
         Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
         stopped for minutes.
         """
-        waits = 0
+        waits, stopped_secs = 0, 0.0
         while True:
             try:
                 byte = self._connection.recv(1)
@@ -299,7 +301,8 @@ class EnvProcess:
                 self._raise_death(what)
             waits += 1
             waited_secs = waits * _SLICE_SECS
-            if self._settings.on_wait() and self.real_time_layer is None:
+            stopped_secs += _SLICE_SECS if self._settings.on_wait() else 0.0
+            if stopped_secs > (0.0 if self.real_time_layer is None else self._settings.stop_secs):
                 self._raise_hang(f"{what} was waited for when the worker was told to stop")
             if waited_secs >= timeout_secs:
                 self._raise_hang(f"{what} has not returned for {timeout_secs:g} s (SAC_STEP_TIMEOUT_SECS)")

@@ -62,6 +62,16 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
+def _pass_over(number: int, frame: Any) -> None:
+    del number, frame
+
+
+def _take_signals() -> None:
+    """A process that the device forks can be ended, by `Process.terminate()` for one."""
+    if signal.getsignal(signal.SIGTERM) is _pass_over:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class _Server:
     """Builds the requested environment, then serves requests until the connection ends."""
 
@@ -131,7 +141,8 @@ class _Server:
             leave_python_to_steps()
             # SLURM signals all processes of a job: the worker is told, too, and lets it wait. Not SIG_IGN, which
             # what it starts would inherit.
-            signal.signal(signal.SIGTERM, lambda number, frame: None)
+            signal.signal(signal.SIGTERM, _pass_over)
+            os.register_at_fork(after_in_child=_take_signals)
         told = {
             "device": None if self._device is None else self._tell_device(),
             "action": action,

@@ -221,6 +221,7 @@ class RealTimeEnvironment(gymnasium.Env):
             try:
                 self._captured = self._finish_time_step()
             except Exception as error:
+                _LOG.warning("the observation before the device waits has failed: %r", error)  # A reset forgets it.
                 self._captured = _Failed(error)
         getattr(self.interface, "wait", _nothing)()
         self._is_waiting = True

@@ -19,7 +19,8 @@ def follow(env: Any) -> None:
       UserError: It is one of rtgym, and all its steps would be late.
     """
     if not hasattr(env, "take_metrics") and hasattr(env, "_update_timestamps"):
-        check_time_step(env.time_step_duration, env.start_obs_capture, env.time_step_timeout_factor)
+        # Without that key rtgym's time steps have no duration.
+        check_time_step(env.time_step_duration, env.start_obs_capture, env.time_step_timeout_factor, may_be_zero=True)
         _RtgymSteps(env)
 
 

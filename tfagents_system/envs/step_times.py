@@ -75,22 +75,23 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def check_time_step(duration: float, capture: float, factor: float) -> None:
+def check_time_step(duration: float, capture: float, factor: float, *, may_be_zero: bool = False) -> None:
     """Whether steps can be in time.
 
     Args:
       duration, capture, factor: time_step_duration, start_obs_capture and time_step_timeout_factor, as of
         RealTimeEnvironment.
+      may_be_zero: Steps of no duration are taken as fast as they can be; all are late.
 
     Raises:
       UserError: They can't.
     """
     findings = []
-    if not duration > 0:
+    if not duration > 0 and not (may_be_zero and duration == 0):
         findings.append(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
     if not factor >= 0:
         findings.append(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
-    if not findings and not 0 <= capture <= duration * (1.0 + factor):
+    if duration != 0 and not findings and not 0 <= capture <= duration * (1.0 + factor):
         findings.append(
             f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
             f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"

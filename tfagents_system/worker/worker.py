@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -49,6 +50,7 @@ _NEWS_SECS = 0.2  # How soon a stop is noticed.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
+_DEVICE_SHARE = 0.25  # Of SAC_SAVE_DEADLINE_SECS.
 
 
 class Worker:
@@ -318,6 +320,11 @@ def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:
     return tables.Stored.from_wire(arrays)
 
 
+def _device_stop_secs(environ: Mapping[str, str] = os.environ) -> float:
+    """What a call of a device may take after a stop: half of a worker's time, so that its experience is still sent."""
+    return _DEVICE_SHARE * float(environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
+
+
 def _build_environments(worker: Worker, settings: WorkerSettings, start: int) -> WorkerEnvironments:
     role, python, count = worker._role, settings.env_python, settings.envs_per_worker
     give_up = worker._end.is_told_to_stop
@@ -328,7 +335,7 @@ def _build_environments(worker: Worker, settings: WorkerSettings, start: int) ->
         min(count, len(worker._eval_episodes())),
         lambda stream, *further: role.derived_seed(stream, worker._id, start, *further),
         worker._curriculum,
-        process=ProcessSettings(python, settings.step_timeout_secs, give_up) if python else None,
+        process=ProcessSettings(python, settings.step_timeout_secs, give_up, _device_stop_secs()) if python else None,
         memory_mb=settings.memory_mb,
         collects=worker.collects,
     )
