@@ -134,7 +134,7 @@ class EnvProcess:
         self._trace = os.memfd_create("trace")
         memory = os.memfd_create("environment")
         try:
-            self._process, self._connection = self._start(memory)
+            self._process, self._connection = _start(settings.python, self._mark, memory, self._trace)
             self.pid = self._process.pid
             self._build(params, what, memory)
         except BaseException:
@@ -142,30 +142,6 @@ class EnvProcess:
             raise
         finally:
             os.close(memory)
-
-    def _start(self, memory: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = (theirs.fileno(), memory, self._trace)
-            command = [str(self._settings.python), "-c", _BOOT, str(package_import.ROOT)]
-            command += [*map(str, descriptors), str(os.getpid())]
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    env={**package_import.environ_of_another_python(os.environ), _MARK_VARIABLE: self._mark},
-                    pass_fds=descriptors,
-                    process_group=0,  # Its children end with it, and Ctrl-C does not reach it.
-                )
-            except OSError as error:
-                ours.close()
-                raise UserError(
-                    f"SAC_ENV_PYTHON={self._settings.python} can't be started ({error.strerror}): "
-                    "give the path of a Python interpreter"
-                ) from None
-        # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
-        return process, ours
 
     def _build(self, params: TrainParamsBase, what: Mapping[str, Any], memory: int) -> None:
         source = params._source
@@ -356,6 +332,30 @@ class EnvProcess:
 
     def _users_line(self) -> str:
         return line_of_trace(self._trace_text(), "env_server.py")
+
+
+def _start(python: Path, mark: str, memory: int, trace: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        descriptors = (theirs.fileno(), memory, trace)
+        command = [str(python), "-c", _BOOT, str(package_import.ROOT)]
+        command += [*map(str, descriptors), str(os.getpid())]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**package_import.environ_of_another_python(os.environ), _MARK_VARIABLE: mark},
+                pass_fds=descriptors,
+                process_group=0,  # Its children end with it, and Ctrl-C does not reach it.
+            )
+        except OSError as error:
+            ours.close()
+            raise UserError(
+                f"SAC_ENV_PYTHON={python} can't be started ({error.strerror}): give the path of a Python interpreter"
+            ) from None
+    # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
+    return process, ours
 
 
 def _explained(finding: str, python: Path) -> str:

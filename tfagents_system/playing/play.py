@@ -77,8 +77,7 @@ def play(
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
     episodes = []
     work.doing = "building the environment"
-    env = make_env(params, seed, render=video_dir is not None)
-    with stopping_between_steps(env) as check_stop:
+    with stopping_between_steps(env := make_env(params, seed, render=video_dir is not None)) as check_stop:
         check_fit(policy, env)
         if env.device is not None:
             env.device.set_evaluation(True)
