@@ -44,6 +44,7 @@ def test_files_of_every_kind_are_among_them():
     assert names["grid.py"] == 6, "login nodes"
     assert names["params_folder.py"] == 6, "login nodes"
     assert names["env_server.py"] == 9, "SAC_ENV_PYTHON"
+    assert names["real_time.py"] == names["track.py"] == 9, "a race there"
     assert 8 in names.values(), "the exported policy"
 
 

@@ -175,6 +175,7 @@ def test_a_lap_that_somebody_else_drives_is_recorded_and_nothing_is_sent(tmp_pat
     path, out = tmp_path / "params.py", tmp_path / "reward.npz"
     path.write_text(WATCHED)
     params = load_params(path, {"horizon": 100})
+    params.expert_policy_ctor = lambda: pytest.fail("no expert is needed")
     began = time.monotonic()
     said = driving.record_reward(params, None, 0, out, False, is_watched=True)
     assert time.monotonic() - began >= 60 * 0.01, "at its pace"

@@ -158,6 +158,8 @@ def test_odd_values_cost_their_list_alone(caplog: pytest.LogCaptureFixture) -> N
         *("record/zone", "record/place", "record/late", "record/once")
     }
     np.testing.assert_array_equal(episode.lists["record/once"], [4.0, np.nan, 4.0])
+    once = "is not recorded: in a step it is [[1], [2, 3]], neither numbers nor texts; such steps are left out (NaN)"
+    assert f"record/once of the environment's info {once}" in caplog.text
     for name in ("ragged", "own", "grows"):
         assert f"record/{name} of the environment's info is not recorded" in caplog.text
 

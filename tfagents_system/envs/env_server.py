@@ -198,8 +198,9 @@ class _Server:
             elif isinstance(key, str) and key.startswith(RECORD_PREFIX):
                 if self._records and (array := recorded(value)) is not None:
                     told[key] = array.tolist()
-                elif self._records:
-                    self._tell_once(key, f"it is {shown(value)}, neither numbers nor texts")
+                elif self._records and key not in self._untold:
+                    why = f"it is {shown(value)}, neither numbers nor texts; such steps are left out (NaN)"
+                    self._tell_once(key, why)
             elif key in SUCCESS_KEYS:
                 told[key] = bool(value)
             else:

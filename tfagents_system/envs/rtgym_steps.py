@@ -1,6 +1,8 @@
 """What RealTimeEnvironment tells of its steps and is told of its episodes, for an environment of rtgym.
 
 rtgym (0.16) has no hooks for that, so methods of the one instance are replaced by ones that call them.
+
+Runs under SAC_ENV_PYTHON as well: the standard library is needed, Python 3.9.
 """
 
 from __future__ import annotations

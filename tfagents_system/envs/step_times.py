@@ -1,4 +1,7 @@
-"""How long the parts of real-time steps take: durations with rtgym's meaning, and their statistics."""
+"""How long the parts of real-time steps take: durations with rtgym's meaning, and their statistics.
+
+Runs under SAC_ENV_PYTHON as well: the standard library is needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

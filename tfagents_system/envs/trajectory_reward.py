@@ -1,4 +1,7 @@
-"""Reward from a recorded trajectory: how far along it the agent gets, as in TMRL 0.7 (`RewardFunction`)."""
+"""Reward from a recorded trajectory: how far along it the agent gets, as in TMRL 0.7 (`RewardFunction`).
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ _SWITCH_SECS = 0.0005  # How long another thread may keep Python to itself while
 def leave_python_to_steps() -> None:
     """Other threads hold up a step as little as possible, and garbage is collected between episodes alone."""
     sys.setswitchinterval(_SWITCH_SECS)
+    gc.collect()
     gc.freeze()  # What is there by now stays: searching it for garbage again and again takes time.
     gc.disable()
 

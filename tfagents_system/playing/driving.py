@@ -65,7 +65,9 @@ def record_reward(
     """
     _check_process()
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
-    chosen, findings = policy if policy is not None else params.expert_policy_ctor(), []
+    chosen, findings = policy, []
+    if policy is None and not is_watched:
+        chosen = params.expert_policy_ctor()
     if out.suffix != ".npz":
         findings.append(f"{out} must end with .npz: give such a file with --out")
     elif out.exists() and not is_forced:

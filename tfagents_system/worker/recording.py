@@ -73,9 +73,13 @@ class EpisodeRecorder:
         """An episode begins in an environment, or in a lane of a vector environment."""
         return EpisodeRecord(self, env, self._begun())
 
+    def is_untold(self, name: str) -> bool:
+        """Whether nothing has been said yet of a value that can't be recorded."""
+        return name not in self._untold
+
     def tell_not_recorded(self, name: str, why: str) -> None:
         """Says once that a value of the environment's info can't be recorded."""
-        if name not in self._untold:
+        if self.is_untold(name):
             self._untold.add(name)
             logging.warning("%s of the environment's info is not recorded: %s", name, why)
 
@@ -130,8 +134,10 @@ class EpisodeRecord:
             if isinstance(key, str) and key.startswith(RECORD_PREFIX):
                 if (value := recorded(info[key])) is not None:
                     self._records.setdefault(key, {})[step] = value
-                else:
-                    why = f"in a step it is {shown(info[key])}, neither numbers nor texts"
+                elif self._recorder.is_untold(key):  # Before the text is made, which may be large.
+                    why = (
+                        f"in a step it is {shown(info[key])}, neither numbers nor texts; such steps are left out (NaN)"
+                    )
                     self._recorder.tell_not_recorded(key, why)
 
     def end(self, episode: Episode) -> None:

@@ -9,6 +9,8 @@ Messages are tuples; the first part says what is meant:
     ("set_state", state), ("render",), ("close",)   answered
 
 An answer is ("ok", value) or ("error", text).
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations

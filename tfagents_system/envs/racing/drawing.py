@@ -1,4 +1,7 @@
-"""Pictures for people: the whole track, the car's trail, and its rays over the view from above."""
+"""Pictures for people: the whole track, the car's trail, and its rays over the view from above.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RacingEnvironment: a car on race tracks, with Gymnasium's interface."""
+"""RacingEnvironment: a car on race tracks, with Gymnasium's interface.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

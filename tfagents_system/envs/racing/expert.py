@@ -1,4 +1,7 @@
-"""The driver as a policy, a function of the observation."""
+"""The driver as a policy, a function of the observation.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """RacingDevice: the car as a device, in a process of its own and in wall time, with random delays both ways.
 
 The example of an interface for RealTimeEnvironment, see docs/tutorials/real_robot.md.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a car observes: its own motion, the road ahead, rays to the edge of the road, a picture."""
+"""What a car observes: its own motion, the road ahead, rays to the edge of the road, a picture.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

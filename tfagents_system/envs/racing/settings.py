@@ -1,4 +1,7 @@
-"""What the JSON says about the racing environment, under its key `racing`."""
+"""What the JSON says about the racing environment, under its key `racing`.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Race tracks drawn from a number: closed ones and some from A to B, for training and held out for evaluations."""
+"""Race tracks drawn from a number: closed ones and some from A to B, for training and held out for evaluations.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A track as a raster: how far each place is from the edge of the road, and what it looks like."""
+"""A track as a raster: how far each place is from the edge of the road, and what it looks like.
+
+Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+"""
 
 from __future__ import annotations
 
