@@ -15,7 +15,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
-from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
@@ -119,7 +119,11 @@ class WorkerEnvironments:
             _logged("close", self._at(place).close)
 
     def rest(self) -> bool:
-        """Lets a device wait until the next reset or step, and logs what that raises; returns whether it waits."""
+        """Lets a device wait until the next reset or step, and logs what that raises.
+
+        Returns:
+          Whether it need not be told again: it waits, or its process has died.
+        """
         return self.device is not None and _did("wait", self.device.wait)
 
     def take_metrics(self) -> dict[str, float]:
@@ -325,10 +329,10 @@ def _logged(name: str, method: Callable[[], Any]) -> Any:
 
 
 def _did(name: str, method: Callable[[], None]) -> bool:
-    """Calls a method of an environment; returns whether it has returned, and logs what it raises."""
+    """Calls a method of an environment and logs what it raises; returns whether trying again is of no use."""
     try:
         method()
     except Exception as error:
         logging.warning("%s() of the environment raised %s", name, describe_error(error))
-        return False
+        return isinstance(error, EnvironmentDiedError)
     return True
