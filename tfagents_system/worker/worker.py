@@ -135,10 +135,8 @@ class Worker:
           EnvironmentFault: An environment has failed three times in a row.
           TooLargeError: The process has grown too large.
         """
-        if self._links.is_real_time:
-            leave_python_to_steps()
-        else:
-            gc.freeze()  # The modules are here to stay: searching them for garbage again and again takes time.
+        # The modules are here to stay: searching them for garbage again and again takes time.
+        (leave_python_to_steps if self._links.is_real_time else gc.freeze)()
         with contextlib.suppress(StoppedError):
             self._begin()
             while not self._role.stop.is_set():
