@@ -119,11 +119,7 @@ class WorkerEnvironments:
             _logged("close", self._at(place).close)
 
     def rest(self) -> bool:
-        """Lets a device wait until the next reset or step, and logs what that raises.
-
-        Returns:
-          Whether it need not be told again: it waits, or its process has died.
-        """
+        """Lets a device wait until the next reset or step; returns whether it waits, or its process has died."""
         return self.device is not None and _did("wait", self.device.wait)
 
     def take_metrics(self) -> dict[str, float]:
