@@ -297,7 +297,7 @@ class Hyperparameters:
     """True: an episode is held back until its end, and none in which the environment failed is stored, nor one that a
     stop has cut short; an iteration of steps then ends with an episode. False: all steps before a fault are stored."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
-    """Of the episodes that were collected, those of the highest returns are kept step by step in the run directory's
+    """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
 
     # Experience: what is drawn, and how much of it.

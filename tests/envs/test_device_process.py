@@ -16,7 +16,7 @@ from pytest import approx
 
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
-from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.settings.load_params import load_params
 
 PARAMS = """
@@ -167,7 +167,7 @@ def test_a_device_that_hangs_at_a_stop_leaves_time_to_send_its_experience(
     with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
         is_stopped = True
         began = time.monotonic()
-        with pytest.raises(EnvironmentFault, match=r"reset\(\) was waited for when the worker was told to stop"):
+        with pytest.raises(EnvironmentFault, match=r"reset\(\) .* told to stop: 3 s, see SAC_SAVE_DEADLINE_SECS"):
             env.reset()
         assert 2.0 < time.monotonic() - began < 20.0
 
@@ -190,6 +190,23 @@ def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
         assert env.device.take_metrics()["late_steps"] == 0.0
     did = ("reset", "capture", "wait", "close")
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
+
+
+def test_an_interrupted_reset_that_hangs_is_told_as_a_process_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "device_params.py"
+    text = PARAMS.partition("class TrainParams")[0] + SLOW.replace("1.2", "60.0")
+    path.write_text("import os\nimport time\n" + text)
+    monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
+    settings = ProcessSettings(Path(sys.executable), 2.0)
+    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+        assert env.device is not None
+        threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            env.reset()
+        with pytest.raises(EnvironmentDiedError, match=r"reset\(\) has not returned for 2 s .*was killed"):
+            env.device.wait()
 
 
 FORKING = """

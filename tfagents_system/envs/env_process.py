@@ -249,6 +249,8 @@ class EnvProcess:
                 self._take_turn(what, secs, has_content)
                 if has_content:
                     self._content()
+            if self._dead is not None:
+                raise EnvironmentDiedError(self._dead)
         return self._answer(f"{name}()", secs)
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
@@ -279,7 +281,8 @@ class EnvProcess:
             waited_secs = waits * _SLICE_SECS
             stopped_secs += _SLICE_SECS if self._settings.on_wait() else 0.0
             if stopped_secs > (0.0 if self.real_time_layer is None else self._settings.stop_secs):
-                self._raise_hang(f"{what} was waited for when the worker was told to stop")
+                limit = "" if self.real_time_layer is None else f": {stopped_secs:g} s, see SAC_SAVE_DEADLINE_SECS"
+                self._raise_hang(f"{what} was waited for when the worker was told to stop{limit}")
             if waited_secs >= timeout_secs:
                 self._raise_hang(f"{what} has not returned for {timeout_secs:g} s (SAC_STEP_TIMEOUT_SECS)")
             if waited_secs % _SPEAK_SECS == 0:

@@ -15,6 +15,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 
 # What a run writes into each of these folders: behind a link nothing else may be there when it is emptied.
 _TEMPORARY = r"\..+\.(tmp|before)"
+_OF_FILE_SYSTEMS = r"lost\+found|\.snapshots?|\.nfs.+"  # In the root of a mount, or for files that are open.
 _WRITTEN = {
     "replay": r".+\.bin|(layout|origin|filled_from|step_shares)\.json|resized",
     "checkpoints": r"(policy_)?checkpoint_\d+(_\d+)?(\.partial)?",
@@ -94,8 +95,8 @@ def remove(paths: RunPaths, replay_dir: Path | None) -> None:
     for folder in folders:
         if folder.is_symlink():
             with contextlib.suppress(OSError):
-                for path in list(folder.iterdir()):
-                    _remove(path)
+                for name in _behind(folder):
+                    _remove(folder / name)
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -107,7 +108,7 @@ def _folders(paths: RunPaths) -> list[Path]:
 def _fault_of_link(link: Path) -> str | None:
     """What keeps this link's folder from being emptied: others' files in it."""
     try:
-        names = sorted(path.name for path in link.iterdir())
+        names = _behind(link)
     except OSError:  # Out of reach: nothing is removed there either.
         return None
     others = [name for name in names if not re.fullmatch(f"{_WRITTEN[link.name]}|{_TEMPORARY}", name)]
@@ -117,6 +118,12 @@ def _fault_of_link(link: Path) -> str | None:
         f"{link} leads to {link.resolve()}, where {others[0]} is not of this run: a start over would delete all that "
         "is there. Give the link a folder of its own, or choose another SAC_EXP_NAME"
     )
+
+
+def _behind(link: Path) -> list[str]:
+    """Names in a linked folder, without those of its file system."""
+    names = sorted(path.name for path in link.iterdir())
+    return [name for name in names if not re.fullmatch(_OF_FILE_SYSTEMS, name)]
 
 
 def _remove(path: Path) -> None:

@@ -50,7 +50,7 @@ _NEWS_SECS = 0.2  # How soon a stop is noticed.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
-_DEVICE_SHARE = 0.25  # Of SAC_SAVE_DEADLINE_SECS.
+_DEVICE_SHARE = 0.35  # Of SAC_SAVE_DEADLINE_SECS.
 
 
 class Worker:

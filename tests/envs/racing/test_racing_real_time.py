@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from multiprocessing import Pipe
 from pathlib import Path
@@ -157,6 +159,7 @@ def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:
     with pytest.raises(UserError, match="the car has no parameter 'weight'"):
         training.set_state({"weight": 1.0})
     training.reset()
+    os.kill(device.pid, signal.SIGTERM)  # As SLURM does with all processes of a job.
     speeds = []
     for _ in range(50):
         step = training.step(np.array(GAS, np.float32))

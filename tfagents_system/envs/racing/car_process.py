@@ -16,6 +16,7 @@ Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 from __future__ import annotations
 
 import collections
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -177,7 +178,11 @@ def _answer(car: Car, now: float, name: str, arguments: list[Any]) -> Any:
 
 
 def main(descriptor: int) -> None:
-    """The program: the first message says what to build."""
+    """The program: the first message says what to build. It ends with the worker, which lets it rest before.
+
+    SLURM signals all processes of a job.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sock = socket.socket(fileno=descriptor)
     connection = Connection(sock.detach())
     racing, options, command_delay, observation_delay, seed = connection.recv()
