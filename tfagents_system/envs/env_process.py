@@ -242,15 +242,13 @@ class EnvProcess:
         return self._content()
 
     def _call(self, name: str, secs: float, data: bytes = b"", **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        self._send(wire.CALL, {"call": name, **arguments}, data)
         if self._unanswered is not None:
             (what, has_content), self._unanswered = self._unanswered, None
             with contextlib.suppress(EnvironmentProcessError, UserError):
                 self._take_turn(what, secs, has_content)
                 if has_content:
                     self._content()
-            if self._dead is not None:
-                raise EnvironmentDiedError(self._dead)
+        self._send(wire.CALL, {"call": name, **arguments}, data)
         return self._answer(f"{name}()", secs)
 
     def _content(self) -> tuple[dict[str, Any], bytes]:
@@ -281,8 +279,7 @@ class EnvProcess:
             waited_secs = waits * _SLICE_SECS
             stopped_secs += _SLICE_SECS if self._settings.on_wait() else 0.0
             if stopped_secs > (0.0 if self.real_time_layer is None else self._settings.stop_secs):
-                limit = "" if self.real_time_layer is None else f": {stopped_secs:g} s, see SAC_SAVE_DEADLINE_SECS"
-                self._raise_hang(f"{what} was waited for when the worker was told to stop{limit}")
+                self._raise_hang(f"{what} was waited for {stopped_secs:g} s when the worker was told to stop")
             if waited_secs >= timeout_secs:
                 self._raise_hang(f"{what} has not returned for {timeout_secs:g} s (SAC_STEP_TIMEOUT_SECS)")
             if waited_secs % _SPEAK_SECS == 0:
