@@ -4,6 +4,7 @@ import ctypes
 import gc
 import itertools
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -107,6 +108,19 @@ def no_subreaper_left() -> Iterator[None]:
     """A supervisor that a test runs in this process adopts orphans; those of later tests are not this process's."""
     yield
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Programs that a test runs in this process, such as a start's checks, let Ctrl-C end it without KeyboardInterrupt:
+    a later test that sends one would end all tests.
+    """
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 # Classes that start a thread, and the arguments of their `close`.
