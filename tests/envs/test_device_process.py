@@ -17,6 +17,7 @@ from pytest import approx
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.load_params import load_params
 
 PARAMS = """
@@ -104,6 +105,13 @@ def test_a_signal_to_all_processes_of_a_job_leaves_it_to_its_worker(tmp_path: Pa
         assert env.reset().observation["observation"][2] == 1.0, "it was told to wait"
 
 
+def in_own_process(folder: Path, imports: str, device: str, settings: ProcessSettings) -> TrainingEnvironment:
+    """An environment of a params file that has a subclass of Device."""
+    path = folder / "device_params.py"
+    path.write_text(imports + PARAMS.partition("class TrainParams")[0] + device)
+    return loading.make_collect_env(load_params(path, {"horizon": 4}), 0, 0, process=settings)
+
+
 SLOW = """
 
 class Slow(Device):
@@ -139,13 +147,12 @@ def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reset, step, wait and close may take longer than others have when a worker ends."""
-    path, log = tmp_path / "device_params.py", tmp_path / "log"
-    path.write_text("import os\nimport time\n" + PARAMS.partition("class TrainParams")[0] + SLOW)
+    log = tmp_path / "log"
     monkeypatch.setenv("DEVICE_LOG", str(log))
     monkeypatch.setattr(env_process, "_CLOSE_SECS", 1.0)
     is_stopped = False
     settings = ProcessSettings(Path(sys.executable), 60.0, on_wait=lambda: is_stopped)
-    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+    with in_own_process(tmp_path, "import os\nimport time\n", SLOW, settings) as env:
         is_stopped = True
         env.reset()
         env.step(np.zeros(2, np.float32))
@@ -158,13 +165,10 @@ def test_a_device_does_what_it_is_told_though_the_worker_is_told_to_stop(
 def test_a_device_that_hangs_at_a_stop_leaves_time_to_send_its_experience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "device_params.py"
-    text = PARAMS.partition("class TrainParams")[0] + SLOW.replace("1.2", "60.0")
-    path.write_text("import os\nimport time\n" + text)
     monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
     settings = ProcessSettings(Path(sys.executable), 60.0, on_wait=lambda: is_stopped, stop_secs=2.0)
     is_stopped = False
-    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+    with in_own_process(tmp_path, "import os\nimport time\n", SLOW.replace("1.2", "60.0"), settings) as env:
         is_stopped = True
         began = time.monotonic()
         with pytest.raises(EnvironmentFault, match=r"reset\(\) was waited for 3 s when the worker was told"):
@@ -175,11 +179,10 @@ def test_a_device_that_hangs_at_a_stop_leaves_time_to_send_its_experience(
 def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, log = tmp_path / "device_params.py", tmp_path / "log"
-    path.write_text("import os\nimport time\n" + PARAMS.partition("class TrainParams")[0] + SLOW)
+    log = tmp_path / "log"
     monkeypatch.setenv("DEVICE_LOG", str(log))
     settings = ProcessSettings(Path(sys.executable), 60.0)
-    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+    with in_own_process(tmp_path, "import os\nimport time\n", SLOW, settings) as env:
         assert env.device is not None
         interrupt = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
         interrupt.start()
@@ -195,12 +198,9 @@ def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
 def test_an_interrupted_reset_that_hangs_is_told_as_a_process_that_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "device_params.py"
-    text = PARAMS.partition("class TrainParams")[0] + SLOW.replace("1.2", "60.0")
-    path.write_text("import os\nimport time\n" + text)
     monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
     settings = ProcessSettings(Path(sys.executable), 2.0)
-    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+    with in_own_process(tmp_path, "import os\nimport time\n", SLOW.replace("1.2", "60.0"), settings) as env:
         assert env.device is not None
         threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -228,10 +228,9 @@ class TrainParams(TrainParamsBase):
 
 
 def test_a_process_that_a_device_forks_can_be_terminated(tmp_path: Path) -> None:
-    path = tmp_path / "device_params.py"
-    path.write_text("import multiprocessing\nimport time\n" + PARAMS.partition("class TrainParams")[0] + FORKING)
-    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
-    with loading.make_collect_env(load_params(path, {"horizon": 3}), 0, 0, process=settings) as env:
+    with in_own_process(
+        tmp_path, "import multiprocessing\nimport time\n", FORKING, ProcessSettings(Path(sys.executable), 60.0)
+    ) as env:
         assert env.reset().observation[0] == -signal.SIGTERM
 
 
@@ -264,10 +263,9 @@ class TrainParams(TrainParamsBase):
 
 
 def test_garbage_is_collected_between_episodes_there(tmp_path: Path) -> None:
-    path = tmp_path / "device_params.py"
-    path.write_text("import gc\nimport sys\n" + PARAMS.partition("class TrainParams")[0] + GARBAGE)
-    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
-    with loading.make_collect_env(load_params(path, {"horizon": 4}), 0, 0, process=settings) as env:
+    with in_own_process(
+        tmp_path, "import gc\nimport sys\n", GARBAGE, ProcessSettings(Path(sys.executable), 60.0)
+    ) as env:
         for _ in range(2):
             assert env.reset().observation == approx(np.array([0.0, 0.0, 0.0005]))
             alive = [float(env.step(np.zeros(2, np.float32)).observation[0]) for _ in range(4)]
