@@ -39,7 +39,7 @@ class Proxy:
 
     def close(self) -> None:
         """Ends it and its connections."""
-        self._listener.close()
+        _close(self._listener)  # shutdown() ends a blocked accept(); close() alone lets it take one more.
         self.heal()
 
     def _accept(self) -> None:

@@ -221,7 +221,8 @@ class Cable:
         self.recorded: list[bytearray] = []
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def cut(self) -> None:
         """Ends all connections."""
@@ -232,6 +233,9 @@ class Cable:
         self._pairs.clear()
 
     def close(self) -> None:
+        # A blocked accept() outlives close() and takes one more connection; shutdown() ends it.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(DEADLINE_SECS)
         self._listener.close()
         self.cut()
 
@@ -241,7 +245,11 @@ class Cable:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            gateway = socket.create_connection(("127.0.0.1", self._port))
+            try:
+                gateway = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                client.close()
+                continue
             self.connections += 1
             self._pairs.append((client, gateway))
             self.recorded.append(bytearray())
