@@ -304,6 +304,15 @@ def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pyt
     assert doctor._fault_of("import tfagents_system") == ""
 
 
+def test_a_working_folder_that_is_gone_is_told(become: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    with pytest.raises(UserError, match="the folder in which sac status was called is gone: cd into one that exists"):
+        command.main(["status"])
+
+
 # Installed.
 
 

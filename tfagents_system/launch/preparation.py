@@ -270,11 +270,8 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
-        used = self._used_by_this_start()
-        if self.edits == FRESH:
-            fault = experience_folders.why_not_moved(self._paths, used)
-        else:
-            fault = experience_folders.fault_of(self._paths, used)
+        files = (self._values.get("params"), self._values.get("config"), self._vars_file)
+        fault = experience_folders.fault_of_start(self._paths, files, moves_aside=self.edits == FRESH)
         if fault is not None:
             check.errors.append(fault)
             return
@@ -288,11 +285,6 @@ class Preparation:
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
-
-    def _used_by_this_start(self) -> list[Path]:
-        """Files that are read once the run directory was moved aside, and where this process works."""
-        given = [self._values.get("params"), self._values.get("config"), self._vars_file, Path.cwd()]
-        return [path for path in given if path is not None]
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():

@@ -25,6 +25,17 @@ _WRITTEN = {
 }
 
 
+def fault_of_start(paths: RunPaths, files: Iterable[Path | None], *, moves_aside: bool) -> str | None:
+    """Why a start can't begin in a run directory; None if it can.
+
+    Args:
+      files: The user's, which are read once the directory was moved aside. Where this process works is needed, too.
+      moves_aside: As with `--fresh`.
+    """
+    used = [path for path in (*files, Path.cwd()) if path is not None]
+    return why_not_moved(paths, used) if moves_aside else fault_of(paths, used)
+
+
 def fault_of(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
     """Why a new run can't begin in a directory without run.json; None if it can, or a run is there.
 
