@@ -25,11 +25,13 @@ from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.machine.files import copy_tree
+from tfagents_system.playing.saved_run import load_run_params
 from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings import params_check
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import read_variables
 
@@ -129,6 +131,36 @@ def test_an_edit_that_was_evaluated_counts_though_nothing_was_trained_with_it(
         assert edits_taken(paths) == number
         paths.best_json.parent.mkdir(exist_ok=True)
         write_json(paths.best_json, {"edits": number})
+
+
+@pytest.mark.parametrize("whose", ["the user's", "the run's own"])
+def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
+    environ: dict[str, str], project: Path, start: Starter, whose: str
+) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    began = Overrides.read(paths.overrides).defaults
+    assert began["env_steps_per_iter"] == 200 and began["log_period_env_steps"] == 1000
+    train(paths)
+    update(paths, 5)
+
+    def values_after(edit: str) -> dict[str, Any]:
+        edited, options = (project / "params.py", ["--take_edits"]) if whose == "the user's" else (paths.params, [])
+        edited.write_text(PARAMS + edit)
+        done = start(*options)
+        assert done.code == 0, done.told
+        kept = Overrides.read(paths.overrides).defaults
+        assert run_directory.read_run_json(paths)["defaults"] == kept, "as workers that join are told"
+        params = load_run_params(paths, None, None)
+        assert params_check.check_params(params) == []
+        return {name: getattr(params, name) for name in (*began, "log_period_itrs")}
+
+    given = {"eval_period_env_steps": 20_000, "checkpoint_period_env_steps": 10_000}
+    edit = "".join(f"    {name} = {value}\n" for name, value in given.items())
+    found = values_after(f"{edit}    log_period_itrs = 50\n")
+    assert found == {**given, "log_period_itrs": 50, "log_period_env_steps": None, "env_steps_per_iter": 200}
+    found = values_after("    env_steps_per_iter = 40\n")
+    assert found == {**began, "env_steps_per_iter": 40, "log_period_itrs": 1}, "and what was undone"
 
 
 def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:

@@ -135,8 +135,7 @@ def overrides_of_run(
             f"change num_iter and others, which {parameters} marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
-    goes_on = began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
-    return dataclasses.replace(goes_on, defaults=began.defaults)
+    return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
 
 
 def _may_change(name: str) -> bool:
