@@ -78,6 +78,7 @@ class SweepPlan:
 
     Attributes:
       tasks: In the order of `settings`.
+      values: Their variables, by field, as far as they could be read.
       places: One for each simultaneous run.
     """
 
@@ -91,6 +92,7 @@ class SweepPlan:
         edits: str | None = None,
     ) -> None:
         self.tasks: list[Task] = []
+        self.values: list[dict[str, Any]] = []
         self.places: list[Place] = []
         self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
         self._vars_file = vars_file
@@ -99,7 +101,6 @@ class SweepPlan:
         self._edits, self._asked = edits, asked_once(edits, None, False)
         self._to_move: list[Task] = []
         self._edit_checks = EditChecks()
-        self._values: list[dict[str, Any]] = []
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
         self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
@@ -191,7 +192,7 @@ class SweepPlan:
         if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
         self.tasks.append(task)
-        self._values.append(values)
+        self.values.append(values)
         return resolved.environ
 
     def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], edits: str | None) -> str | None:
@@ -227,7 +228,7 @@ class SweepPlan:
 
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
-        if not all(values.keys() >= _COUNTS for values in self._values):
+        if not all(values.keys() >= _COUNTS for values in self.values):
             return []
         cpus, findings = self._cpus(parallel)
         gpus, found = self._gpus(parallel)
@@ -236,7 +237,7 @@ class SweepPlan:
 
     def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that are not done, with their variables."""
-        return [each for each in zip(self.tasks, self._values, strict=True) if each[0].state != DONE]
+        return [each for each in zip(self.tasks, self.values, strict=True) if each[0].state != DONE]
 
     def _same_ports(self, parallel: int) -> list[str]:
         """Ports that several of the simultaneous runs would need."""
@@ -258,10 +259,10 @@ class SweepPlan:
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for values in self._values
+            for values in self.values
         )
-        share = all(values.get("share_cpus", False) for values in self._values)
-        whole_cores = not all(values.get("use_hyperthreads", True) for values in self._values)
+        share = all(values.get("share_cpus", False) for values in self.values)
+        whole_cores = not all(values.get("use_hyperthreads", True) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()
         limit = None if quota is None else max(1, math.floor(quota))
         nothing: list[list[int]] = [[] for _ in range(parallel)]
