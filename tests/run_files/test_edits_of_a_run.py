@@ -64,6 +64,50 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert again.code == 0 and "edited since" not in again.told
 
 
+def test_files_that_mean_the_same_are_taken_and_are_no_edit(environ: dict[str, str], project: Path) -> None:
+    """What was best stays so: nothing that the run uses has changed."""
+    (project / "params.py").write_text(f'{PARAMS}\nDATA = "table.npz"\n')
+    (project / "table.npz").write_bytes(b"1")
+    paths = write(environ, folder=project)
+    train(paths)
+    steps = itertools.count(6)
+
+    def edits_after_taking(name: str, content: str) -> int:
+        (project / name).write_text(content)
+        update(paths, next(steps))
+        write(environ, folder=project, take_edits=True)
+        copy = paths.params if name == "params.py" else paths.params_folder / name
+        assert copy.exists() and (name != "params.py" or copy.read_text() == content), "it is taken in any case"
+        assert len(list(paths.exp_dir.glob("before_edits_*"))) == edits_taken(paths)
+        return edits_taken(paths)
+
+    params = (project / "params.py").read_text()
+    assert edits_after_taking("plot.png", "a picture") == 0
+    assert edits_after_taking("params.py", f"# a comment\n{params}") == 0
+    assert edits_after_taking("mass_of_robot.py", "MASS  =  1\n") == 0
+    assert edits_after_taking("table.npz", "2") == 1, "of a kind that a run may write, and the params name it"
+    assert edits_after_taking("mass_of_robot.py", "MASS = 2\n") == 2
+    run = run_directory.read_run_json(paths)
+    paths.run_json.write_text(json.dumps({**run, "task": {}}))  # By an earlier version.
+    assert edits_after_taking("params.py", f"# another comment\n{params}") == 2
+    assert edits_after_taking("params.py", params.replace("num_iter = 3", "num_iter = 4")) == 3
+
+
+def test_an_edit_that_is_taken_in_the_place_of_one_in_the_run_directory_counts(
+    environ: dict[str, str], project: Path
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    update(paths, 5)
+    (paths.params_folder / "mass_of_robot.py").write_text("MASS = 2\n")
+    write(environ, folder=project)
+    update(paths, 6)
+    assert edits_taken(paths) == 1
+    (project / "plot.png").write_bytes(b"a picture")
+    write(environ, folder=project, take_edits=True)
+    assert edits_taken(paths) == 2, "back to what it was before"
+
+
 def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change_never(
     environ: dict[str, str], project: Path
 ) -> None:
@@ -550,6 +594,10 @@ def test_a_run_that_its_evaluations_ended_goes_on_with_edited_files(
     paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
     assert run_directory.is_finished(paths)
     assert "is finished" in start("--take_edits", *ends).told, "the same files"
+    (project / "mass_of_robot.py").write_text("MASS = 1  # a comment\n")
+    (project / "plot.png").write_bytes(b"beside")
+    done = start("--take_edits", *ends)
+    assert "is finished" in done.told and "not taken" not in done.told and edits_taken(paths) == 0
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     done = start("--take_edits", *ends)
     assert done.code == 0 and ("is finished" not in done.told) == goes_on and edits_taken(paths) == goes_on, done.told

@@ -187,7 +187,8 @@ def write_inputs(
 
     Args:
       inputs: The user's files; by default without a folder.
-      take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
+      take_edits: A run that has begun gets new copies, where they differ; where they mean something else, that is an
+        edit, and the old ones go to `before_edits_<n>`.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
       jobs: The SLURM job of this start, and what it does once, as run.json records them.
@@ -205,7 +206,8 @@ def write_inputs(
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
     other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
     task = task_edits.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
-    edits = task_edits.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
+    takes = is_begun and takes_edits and task_edits.is_other_task(paths, inputs, kept, MAY_CHANGE)
+    edits = task_edits.edits_after(paths, before, task, takes=takes, goes_on=not begins, now=_now())
     _write_overrides(paths, kept, reset)
     run = {
         **run_inputs.of_params(paths, variables.params, new, other, before),
