@@ -19,6 +19,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
+from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.prior_checks import pass_digests
@@ -270,8 +271,14 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
-        files = (self._values.get("params"), self._values.get("config"), self._vars_file)
-        fault = experience_folders.fault_of_start(self._paths, files, moves_aside=self.edits == FRESH)
+        fault = fault_of_directory(
+            self._paths,
+            self._values,
+            self._vars_file,
+            self.overrides,
+            moves_aside=self.edits == FRESH,
+            reset=self.reset,
+        )
         if fault is not None:
             check.errors.append(fault)
             return

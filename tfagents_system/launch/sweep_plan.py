@@ -18,6 +18,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
+from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT, folders_of_python_path
 from tfagents_system.launch.run_settings import (
@@ -185,7 +186,7 @@ class SweepPlan:
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-            elif (fault := self._fault_of_directory(paths, values, edits)) is not None:
+            elif (fault := self._fault_of_directory(paths, values, resolved)) is not None:
                 self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
@@ -195,9 +196,9 @@ class SweepPlan:
         self.values.append(values)
         return resolved.environ
 
-    def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], edits: str | None) -> str | None:
-        files = (values.get("params"), values.get("config"), self._vars_file)
-        return experience_folders.fault_of_start(paths, files, moves_aside=edits == FRESH)
+    def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], resolved: RunSettings) -> str | None:
+        is_fresh = resolved.environ.get(EDITS) == FRESH
+        return fault_of_directory(paths, values, self._vars_file, resolved.overrides, moves_aside=is_fresh)
 
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
