@@ -148,8 +148,8 @@ def study(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
 
 
 def end_trial(user_folder: Path, state: TrialState) -> None:
-    values = {"value": 5.0} if state == TrialState.COMPLETE else {}
-    open_study(user_folder / "a_study", "none", 1).add_trial(create_trial(state=state, **values))
+    value = 5.0 if state == TrialState.COMPLETE else None
+    open_study(user_folder / "a_study", "none", 1).add_trial(create_trial(state=state, value=value))
 
 
 def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: Callable[..., int]) -> None:
