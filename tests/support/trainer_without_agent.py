@@ -126,7 +126,7 @@ class Run:
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
-            mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
+            mark_best=lambda best: best and self.best.append((best["checkpoint"], best["eval_return"])),
         )
         trainer._export = export
         log: Any = TrainingLog(role, learner, plan, saves, trainer._shares)
