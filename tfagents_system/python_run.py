@@ -69,8 +69,7 @@ def train(
       params: Class `TrainParams(TrainParamsBase)` of a file or a notebook's cell, or a file with it. A cell must have
         the imports that the class needs: workers run the cell's text.
       config: The JSON of the environment, such as `{"horizon": 200}`, or a file with it.
-      name: Of the run; its directory is `<folder>/logs/<name>`. Default: as `sac train` names it, the params'
-        file's name without `_params`, of `params.py` that of its folder.
+      name: Of the run; its directory is `<folder>/logs/<name>`. Default: as `sac train` calls it.
       workers: How many collect.
       seed: Decides every other seed.
       attributes: Attributes of TrainParams for this run alone.
