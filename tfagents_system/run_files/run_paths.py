@@ -76,7 +76,8 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last, the best, and the best of each earlier stage and before each edit that was taken",
+        "last, the best, and the best of each earlier stage and before each edit that was taken; until the next "
+        "checkpoint also a best one that was replaced",
     )
     best_json = Below(
         "policies/best.json",
