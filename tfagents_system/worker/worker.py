@@ -30,7 +30,7 @@ from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.remote.errors import SlotLostError
+from tfagents_system.transport.remote.errors import GatewayRefusedError, SlotLostError
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
@@ -92,8 +92,7 @@ class Worker:
             device = self._environments.device
             self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
             self._connection, self._progress = self._links.connection, self._links.progress
-            self._guard.call = self._links.look
-            self._end.progress = self._progress
+            self._guard.call, self._end.progress = self._links.look, self._progress
             self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
             self._build_runners(start, incarnation)
         except BaseException:
@@ -155,11 +154,12 @@ class Worker:
         sender, joined = self._links.sender, self._role.joined
         try:
             sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
-        except (StoppedError, SlotLostError):
+        except (StoppedError, SlotLostError, GatewayRefusedError):
             logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
-        self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
-        with self._guard.closing():
-            self._environments.close()
+        finally:  # Also where the replay server refuses them.
+            self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
+            with self._guard.closing():
+                self._environments.close()
 
     def _begin(self) -> None:
         """Collects its share of the first random experience, without what is stored of it since before a restart."""
