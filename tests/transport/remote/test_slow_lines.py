@@ -36,7 +36,8 @@ def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path,
         worker = running.client(cable=cable)
         worker.wait_until_up(10)
         running.tables.try_put(tables.WEIGHTS, WEIGHTS, 1)
-        reader, got = worker.newest(tables.WEIGHTS), []
+        reader = worker.newest(tables.WEIGHTS)
+        got: list[list[np.ndarray] | None] = []
         assert not reader.is_pending
         assert reader.get(PATIENCE_SECS) is None and reader.is_pending
         if is_cut:
@@ -47,13 +48,14 @@ def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path,
             return got[-1] is not None
 
         wait_until(has_come)
+        assert got[-1] is not None
         np.testing.assert_array_equal(got[-1][2], WEIGHTS[2])
         assert running.tables.reads == 1 + is_cut, "it was asked for once on each connection"
         assert not reader.is_pending and cable.connections == 1 + is_cut
         newer = [np.array([1, 6, 600]), *WEIGHTS[1:]]
         running.tables.try_put(tables.WEIGHTS, newer, 1)
         wait_until(has_come)
-        assert got[-1][0].tolist() == [1, 6, 600], "it is asked for anew"
+        assert got[-1] is not None and got[-1][0].tolist() == [1, 6, 600], "it is asked for anew"
         worker.close()
 
 
