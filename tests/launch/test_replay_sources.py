@@ -53,13 +53,13 @@ def test_before_the_first_update_a_run_begins_with_the_sources_of_this_start(
 ) -> None:
     """Its first checkpoint is written before that, while it waits for experience, and when it is stopped."""
     paths, first = RunPaths(tmp_path / "run"), imported(tmp_path, "first", 7)
+    others = [imported(tmp_path, then, 9)] if then else []
     given = {**environ, "SAC_REPLAY_FROM": str(first)}
     assert prepare.prepare(given, None)
     assert filled(paths, first).ring_steps == 7
     update(paths, 0)
     assert prepare.prepare(given, None)
     assert filled(paths, first).ring_steps == 7 and paths.trainer_checkpoints.exists(), "nothing has changed"
-    others = [imported(tmp_path, then, 9)] if then else []
     capsys.readouterr()
     assert prepare.prepare({**environ, "SAC_REPLAY_FROM": ",".join(map(str, others))}, None)
     assert "it starts over" in capsys.readouterr().out
@@ -79,11 +79,11 @@ def test_sources_count_for_a_run_that_was_stopped_before_it_had_any(environ: dic
 def test_a_run_that_has_begun_keeps_what_it_began_with(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths, first = RunPaths(tmp_path / "run"), imported(tmp_path, "first", 7)
+    paths = RunPaths(tmp_path / "run")
+    first, other = imported(tmp_path, "first", 7), imported(tmp_path, "other", 9)
     assert prepare.prepare({**environ, "SAC_REPLAY_FROM": str(first)}, None)
     filled(paths, first)
     trained(paths)
-    other = imported(tmp_path, "other", 9)
     assert prepare.prepare({**environ, "SAC_REPLAY_FROM": str(other)}, None)
     assert "SAC_REPLAY_FROM is for a new run" in capsys.readouterr().out
     assert paths.replay.exists() and read_run_json(paths)["replay_from"] == [str(first)]
