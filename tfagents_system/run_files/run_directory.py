@@ -199,8 +199,6 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
-    agent_from = _agent_from(inputs) if begins else before.get("agent_from")
-    replay_from = before.get("replay_from") if is_begun else _names(variables.replay_from)
     if not (is_begun or keeps_experience(paths, inputs, kept, seed, variables.replay_from)):
         experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
@@ -214,9 +212,9 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for, kept),
         "edits": edits,
         "task": task,
-        **_if_any(
-            defaults=kept.defaults, agent_from=agent_from, replay_from=replay_from, resets=_resets(before, reset)
-        ),
+        **_if_any(defaults=kept.defaults, resets=_resets(before, reset)),
+        **_if_any(agent_from=_agent_from(inputs) if begins else before.get("agent_from")),
+        **_if_any(replay_from=before.get("replay_from") if is_begun else _names(variables.replay_from)),
         **_of_run(before, seed, jobs),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
