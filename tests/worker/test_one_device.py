@@ -7,6 +7,7 @@ import functools
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
@@ -28,6 +31,7 @@ from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 
@@ -130,6 +134,45 @@ def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again
     environments.replace(COLLECT, fault())
     with pytest.raises(EnvironmentFault):
         environments.replace(EVAL, fault())  # The third in a row in this device.
+
+
+def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_sets() -> None:
+    params = Params()
+    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 3], "range": [5.0, 6.0]}}
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.replace(EVAL, fault())
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}]
+    environments.begin_episode(COLLECT)
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its process has died while it waited; the next one may be no better."""
+    params, left = Params(), [times]
+    environments = build(params)
+
+    def tell(layer: Any, is_evaluation: bool) -> None:
+        if is_evaluation and left[0]:
+            left[0] -= 1
+            raise EnvironmentDiedError("its process ended with SIGKILL")
+        layer.is_evaluation = is_evaluation
+
+    monkeypatch.setattr("tfagents_system.envs.devices.set_evaluation_of", tell)
+    environments.set_due(0)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.begin_episode(EVAL)
+    assert len(params.devices) == 1 + times and environments.faults == environments.eval_faults == times
+    assert "failed in is_evaluation = True: its process ended" in environments.last_fault
+    assert environments.evaluation[0].user_env.is_evaluation and params.devices[-1].states == [{"gain": 1.0}]
+    environments.begin_episode(COLLECT)
+    assert not environments.collect[0].user_env.is_evaluation
 
 
 def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
@@ -301,6 +344,19 @@ def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
     did: list[str] = []
     bare_worker(did).close()
     assert did == ["rest", "flush", "beat", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(StoppedError(), False), (GatewayRefusedError("too long", "frame"), False), (RefusedError("never stored"), True)],
+)
+def test_environments_are_closed_also_where_experience_can_not_be_stored(error: Exception, is_told: bool) -> None:
+    did: list[str] = []
+    sender = types.SimpleNamespace(flush=MagicMock(side_effect=error), unconfirmed_segments=3)
+    worker = bare_worker(did, _links=types.SimpleNamespace(sender=sender))
+    with pytest.raises(type(error)) if is_told else contextlib.nullcontext():
+        worker.close()
+    assert did == ["rest", "beat", "close"]
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -11,6 +11,8 @@ TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
 TRACKER = "tracker"
+# Of a call from Python, beside the run directory: its folder's name after the run's, and the file of what was printed.
+INPUTS, OUTPUT = "_inputs", ".output.txt"
 DISPENSABLE = (GATEWAY, TRACKER)  # The run goes on without them.
 
 
