@@ -199,6 +199,7 @@ def write_inputs(
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
+    agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed, variables.replay_from)):
         experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
@@ -212,10 +213,8 @@ def write_inputs(
         **_of_start(variables, num_iter, ends_for, kept),
         "edits": edits,
         "task": task,
-        **_if_any(defaults=kept.defaults, resets=_resets(before, reset)),
-        **_if_any(agent_from=_agent_from(inputs) if begins else before.get("agent_from")),
-        **_if_any(replay_from=before.get("replay_from") if is_begun else _names(variables.replay_from)),
-        **_of_run(before, seed, jobs),
+        **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
+        **_of_run(before, seed, jobs, None if is_begun else variables.replay_from),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if reset is not None or new is not None or other is not None:
@@ -280,9 +279,17 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
     }
 
 
-def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
-    """What run.json has from the first start on, and its SLURM jobs."""
-    return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
+def _of_run(
+    before: Mapping[str, Any], seed: int, jobs: Sequence[str], replay_from: Sequence[Path] | None
+) -> dict[str, Any]:
+    """What run.json has from the first start on, and its SLURM jobs; `replay_from`: None where the run has begun."""
+    sources = before.get("replay_from") if replay_from is None else _names(replay_from)
+    return {
+        "seed": seed,
+        **_if_any(replay_from=sources),
+        **run_starts.jobs_after(before, jobs),
+        "created": before.get("created", _now()),
+    }
 
 
 def _now() -> str:
