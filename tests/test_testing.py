@@ -48,3 +48,17 @@ def test_a_constructor_that_takes_a_seed_gets_one() -> None:
 
     assert_environment(make, horizon=20, seed=7)
     assert seeds and set(seeds) == {7}
+
+
+@pytest.mark.parametrize(
+    ("horizon", "config", "told"),
+    [
+        (1e3, {}, '"horizon" .* must be an integer'),
+        (20, {"curriculum": {"gain": {"iters": [0, 10], "rnge": [1, 2]}}}, "rnge"),
+        (20, {"horizn": 3}, '"horizn" .* is not known: "horizon" is meant'),
+    ],
+)
+def test_a_wrong_configuration_is_told_and_not_passed_over(horizon: int, config: dict, told: str) -> None:
+    """With it the environment was not tried at all, which passed."""
+    with pytest.raises(AssertionError, match=told):
+        assert_environment(Reach, horizon=horizon, config=config)

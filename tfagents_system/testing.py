@@ -27,11 +27,15 @@ def assert_environment(
       AssertionError: With everything that was found, each with its remedy.
     """
     from tfagents_system.checks.checklist import Checklist
+    from tfagents_system.envs.curriculum import check_curriculum
     from tfagents_system.launch.environment_checks import check_environment
+    from tfagents_system.settings.params_check import check_env_config
     from tfagents_system.train_params_base import TrainParamsBase
 
     params_class = type("TrainParams", (TrainParamsBase,), {"env_ctor": staticmethod(make_env)})
-    checks = Checklist()
-    check_environment(params_class({**(config or {}), "horizon": horizon}), seed, checks)
+    env_config, checks = {**(config or {}), "horizon": horizon}, Checklist()
+    checks["config"].errors += check_env_config(env_config) + check_curriculum(env_config)
+    trial = check_environment(params_class(env_config), seed, checks)
     assert not checks.errors, "\n".join(checks.errors)
+    assert trial is not None, "the environment was not tried"
     return list(checks.notes)

@@ -28,7 +28,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.curriculum_checks import check_values, told
-from tfagents_system.launch.device_checks import check_device
+from tfagents_system.launch.device_checks import check_device, check_metrics
 from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
@@ -96,6 +96,7 @@ def check_environment(
     deterministic: bool = False,
     plan: CpuPlan | None = None,
     envs_per_worker: int = 1,
+    has_evaluators: bool = False,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
@@ -107,6 +108,7 @@ def check_environment(
       deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
       envs_per_worker: SAC_ENVS_PER_WORKER: not with a vector environment.
+      has_evaluators: There are workers that only evaluate.
 
     Returns:
       None if the environment could not be built.
@@ -118,20 +120,27 @@ def check_environment(
         or params.algorithm not in ALGORITHMS
     ):
         return None
-    return _Check(params, seed, checks, enter, envs_per_worker).run(render, deterministic, plan)
+    check = _Check(params, seed, checks, enter, envs_per_worker, has_evaluators)
+    return check.run(render, deterministic, plan)
 
 
 class _Check:
     """One check of an environment; the steps of `run` in their order."""
 
     def __init__(
-        self, params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter, envs_per_worker: int
+        self,
+        params: TrainParamsBase,
+        seed: int,
+        checks: Checklist,
+        enter: Enter,
+        envs_per_worker: int,
+        has_evaluators: bool,
     ) -> None:
         self._params = params
         self._seed = seed
         self._checks = checks
         self._enter = enter
-        self._envs_per_worker = envs_per_worker
+        self._envs_per_worker, self._has_evaluators = envs_per_worker, has_evaluators
         self._build_secs = 0.0
         self._device: Device | None = None
         self._step_secs = 0.0
@@ -153,13 +162,15 @@ class _Check:
             if collect_env is None:
                 return None
             observation_spec = collect_env.observation_spec()
-            check_device(self._params, collect_env, self._checks[ENVIRONMENT], self._envs_per_worker, deterministic)
+            workers = self._envs_per_worker, deterministic, self._has_evaluators
+            check_device(self._params, collect_env, self._checks[ENVIRONMENT], *workers)
             specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
             layout = run_layout(self._params, observation_spec, collect_env.action_spec())
             first = self._try_episode(collect_env)
             self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
             if self._is_fine:
+                check_metrics(collect_env, self._checks[ENVIRONMENT])
                 self._enter("compute_reward of the collect environment")
                 with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
                     check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])

@@ -32,6 +32,7 @@ from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
+from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -140,6 +141,7 @@ class Inspector:
                 deterministic=bool(self._values.get("deterministic")),
                 plan=plan,
                 envs_per_worker=int(self._values.get("envs_per_worker") or 1),
+                has_evaluators=bool(self._values.get("eval_workers")) or self._values.get("worker_role") == EVAL,
             )
             if trial is not None:
                 self.found.specs = _specs_file(trial.specs)
