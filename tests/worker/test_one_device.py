@@ -132,6 +132,45 @@ def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again
         environments.replace(EVAL, fault())  # The third in a row in this device.
 
 
+def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_sets() -> None:
+    params = Params()
+    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 3], "range": [5.0, 6.0]}}
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.replace(EVAL, fault())
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}]
+    environments.begin_episode(COLLECT)
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its process has died while it waited; the next one may be no better."""
+    params, left = Params(), [times]
+    environments = build(params)
+
+    def tell(layer: Any, is_evaluation: bool) -> None:
+        if is_evaluation and left[0]:
+            left[0] -= 1
+            raise EnvironmentDiedError("its process ended with SIGKILL")
+        layer.is_evaluation = is_evaluation
+
+    monkeypatch.setattr("tfagents_system.envs.devices.set_evaluation_of", tell)
+    environments.set_due(0)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.begin_episode(EVAL)
+    assert len(params.devices) == 1 + times and environments.faults == environments.eval_faults == times
+    assert "failed in is_evaluation = True: its process ended" in environments.last_fault
+    assert environments.evaluation[0].user_env.is_evaluation and params.devices[-1].states == [{"gain": 1.0}]
+    environments.begin_episode(COLLECT)
+    assert not environments.collect[0].user_env.is_evaluation
+
+
 def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
     params = Params()
     environments = build(params)
