@@ -183,10 +183,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     elif command.takes_params:
         given = _with_vars_file(name, given)
-    os.environ.setdefault(FOLDER_VARIABLE, os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
+    os.environ.setdefault(FOLDER_VARIABLE, here)
     if command.script:
         _become(command, given)
-    if (here := os.getcwd()) not in sys.path:  # The last: as for a run's programs, see run_script.sh.
+    if here not in sys.path:  # The last: as for a run's programs, see run_script.sh.
         sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.module}")
     code: int = module.main([*command.first, *_with_option(command.positional, given)])

@@ -33,7 +33,7 @@ from tfagents_system.run_files.beats import is_offline, read_status
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.given_attributes import argument_findings
-from tfagents_system.settings.variables import value_findings
+from tfagents_system.settings.variables import value_findings, without_task
 
 if TYPE_CHECKING:
     import pandas
@@ -117,8 +117,9 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
 
 
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
+    """Of a start. Where this program is a task of a job array, its number is not the run's."""
     given = {name: str(value) for name, value in variables.items()}
-    return {**_environ(), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+    return {**without_task(_environ()), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
 
 
 def _exp_dir(environ: Mapping[str, str]) -> Path:

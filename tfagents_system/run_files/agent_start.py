@@ -11,6 +11,7 @@ This module imports neither TensorFlow nor Reverb.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import shutil
@@ -60,8 +61,11 @@ class AgentStart:
         Raises:
           OSError: It can't be written, or what it was found in is not there any more.
         """
+        files = self._own_files()
+        if not files:
+            raise FileNotFoundError(errno.ENOENT, "has nothing to begin with any more", str(self.files))
         folder.mkdir()
-        for path in self._own_files():
+        for path in files:
             target = folder / (_NPZ if self.kind == "npz" else path.relative_to(self.files))
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
