@@ -10,16 +10,9 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.worker_environments import several_devices
 
-_ARGUMENTS = {"collect_env_args_kwargs", "eval_env_args_kwargs"}
-
 
 def check_device(
-    params: TrainParamsBase,
-    env: TrainingEnvironment,
-    check: Check,
-    envs_per_worker: int,
-    deterministic: bool,
-    has_evaluators: bool = False,
+    params: TrainParamsBase, env: TrainingEnvironment, check: Check, envs_per_worker: int, deterministic: bool
 ) -> None:
     """Adds what was found to `check`; does nothing with an environment that waits for the policy.
 
@@ -29,7 +22,6 @@ def check_device(
       check: Gets facts, notes and errors.
       envs_per_worker: SAC_ENVS_PER_WORKER.
       deterministic: SAC_DETERMINISTIC=1.
-      has_evaluators: There are workers that only evaluate.
     """
     if env.device is None:
         return
@@ -51,17 +43,10 @@ def check_device(
             "action_history=0 in real time: the policy does not see the action that still acts while it computes the "
             "next one: set it to 1, or to 1 and the device's delay in time steps"
         )
-    if has_evaluators and overridden(params) & _ARGUMENTS == {"collect_env_args_kwargs"}:
-        check.errors.append(
-            "workers that only evaluate build a device with eval_env_args_kwargs, and TrainParams has only "
-            "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
-            "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
-        )
     if params.n_eval_episodes and "eval_env_args_kwargs" in overridden(params):
         check.notes.append(
-            "eval_env_args_kwargs is used by workers that only evaluate, and to play: others build an environment that "
-            "acts in real time once, with collect_env_args_kwargs, and evaluate in it, too, which its reset is told in "
-            "`options`"
+            "eval_env_args_kwargs is for playing and for workers that only evaluate: others build an environment in "
+            "real time once, with collect_env_args_kwargs, and evaluate in it, which its reset is told in `options`"
         )
     episode_mb = -(-params.horizon * _step_bytes(env) // 2**20)
     if params.drop_faulty_episodes and not deterministic and episode_mb > params.max_unsent_mb:
@@ -69,6 +54,16 @@ def check_device(
             f"TrainParams.max_unsent_mb={params.max_unsent_mb} is less than the {episode_mb:,} MiB of an episode of "
             f"{params.horizon} steps, and drop_faulty_episodes=True sends one when it has ended: of each long one the "
             f"beginning would be dropped. Set max_unsent_mb={2 * episode_mb}, or drop_faulty_episodes=False"
+        )
+
+
+def check_evaluating_devices(params: TrainParamsBase, check: Check) -> None:
+    """Adds an error where workers that only evaluate would build a device that is most likely not one of theirs."""
+    if overridden(params) & {"collect_env_args_kwargs", "eval_env_args_kwargs"} == {"collect_env_args_kwargs"}:
+        check.errors.append(
+            "workers that only evaluate build a device with eval_env_args_kwargs, and TrainParams has only "
+            "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
+            "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
         )
 
 

@@ -140,8 +140,7 @@ class Inspector:
                 render=render,
                 deterministic=bool(self._values.get("deterministic")),
                 plan=plan,
-                envs_per_worker=int(self._values.get("envs_per_worker") or 1),
-                has_evaluators=bool(self._values.get("eval_workers")) or self._values.get("worker_role") == EVAL,
+                **_of_workers(self._values),
             )
             if trial is not None:
                 self.found.specs = _specs_file(trial.specs)
@@ -381,6 +380,12 @@ def _in_words(params: TrainParamsBase) -> str:
     if (ratio := updates_ratio(params)) is not None:
         updates = f"{steps}, {ratio:g} updates for each step"
     return f"{length}{updates}, with batches of {params.train_batch_size}"
+
+
+def _of_workers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the checks of the environment need to know of those that will step it."""
+    has_evaluators = bool(values.get("eval_workers")) or values.get("worker_role") == EVAL
+    return {"envs_per_worker": int(values.get("envs_per_worker") or 1), "has_evaluators": has_evaluators}
 
 
 def _specs_file(specs: Any) -> bytes:
