@@ -144,6 +144,21 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
     assert not list(tmp_path.iterdir()), "nothing is begun"
 
 
+@pytest.mark.parametrize(
+    ("file", "name"), [("reacher/params.py", "reacher"), ("my_params.py", "my"), ("arm.py", "arm"), ("params.py", "")]
+)
+def test_a_run_without_a_name_is_called_as_by_sac(
+    file: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    started: list[Path] = []
+    monkeypatch.setattr("tfagents_system.python_run._started", lambda *given: started.append(given[2]))
+    tfagents_system.train(file, {"horizon": 9})
+    assert started == [tmp_path / "logs" / (name or tmp_path.name)]
+
+
 def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
     status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
     (tmp_path / "logs/one").mkdir(parents=True)

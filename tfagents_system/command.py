@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 
@@ -256,11 +257,10 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     ]
     if missing:
         raise UserError(*missing)
-    stem = params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
     if logs_dir := os.environ.get("SAC_LOGS_DIR"):  # Relative to the folder of a vars file, of which there is none.
         os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
-    os.environ.setdefault("SAC_EXP_NAME", stem)
+    os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
 
 

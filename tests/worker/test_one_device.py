@@ -7,6 +7,7 @@ import functools
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
@@ -28,6 +31,7 @@ from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 
@@ -340,6 +344,19 @@ def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
     did: list[str] = []
     bare_worker(did).close()
     assert did == ["rest", "flush", "beat", "close"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(StoppedError(), False), (GatewayRefusedError("too long", "frame"), False), (RefusedError("never stored"), True)],
+)
+def test_environments_are_closed_also_where_experience_can_not_be_stored(error: Exception, is_told: bool) -> None:
+    did: list[str] = []
+    sender = types.SimpleNamespace(flush=MagicMock(side_effect=error), unconfirmed_segments=3)
+    worker = bare_worker(did, _links=types.SimpleNamespace(sender=sender))
+    with pytest.raises(type(error)) if is_told else contextlib.nullcontext():
+        worker.close()
+    assert did == ["rest", "beat", "close"]
 
 
 @pytest.mark.parametrize("waits", [False, True])

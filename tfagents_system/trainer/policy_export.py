@@ -94,8 +94,11 @@ class PolicyExport:
         """Whether it is the oldest checkpoint on disk."""
         return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"))
 
-    def mark_best(self, best: Mapping[str, Any]) -> None:
-        """Writes best.json: `checkpoint` names the best one, the rest says what it is like."""
+    def mark_best(self, best: Mapping[str, Any] | None) -> None:
+        """Writes best.json: `checkpoint` names the best one, the rest says what it is like; None removes it."""
+        if best is None:
+            self._paths.best_json.unlink(missing_ok=True)
+            return
         write_atomically(self._paths.best_json, json.dumps(best, indent=1).encode() + b"\n")
 
     def delete_checkpoint(self, name: str) -> None:

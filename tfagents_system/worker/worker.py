@@ -29,7 +29,7 @@ from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.remote.errors import SlotLostError
+from tfagents_system.transport.remote.errors import GatewayRefusedError, SlotLostError
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
@@ -152,11 +152,12 @@ class Worker:
         sender, joined = self._links.sender, self._role.joined
         try:
             sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
-        except (StoppedError, SlotLostError):
+        except (StoppedError, SlotLostError, GatewayRefusedError):
             logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
-        self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
-        with self._guard.closing():
-            self._environments.close()
+        finally:  # Also where the replay server refuses them.
+            self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
+            with self._guard.closing():
+                self._environments.close()
 
     def _begin(self) -> None:
         """Collects its share of the first random experience, without what is stored of it since before a restart."""
