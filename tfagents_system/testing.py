@@ -11,8 +11,8 @@ def assert_environment(
 ) -> list[str]:
     """Makes the checks that `./run_script.sh --check` makes of an environment.
 
-    They look at what `reset` and `step` return, how episodes end, seeds, a second environment for evaluations, a
-    curriculum's values, and whether an agent can be built and updated for it.
+    They look at `horizon` and `config`, at what `reset` and `step` return, how episodes end, seeds, a second
+    environment for evaluations, a curriculum's values, and whether an agent can be built and updated for it.
 
     Args:
       make_env: Builds one environment; called several times, with the keyword `seed` if it takes one.
@@ -34,8 +34,7 @@ def assert_environment(
 
     params_class = type("TrainParams", (TrainParamsBase,), {"env_ctor": staticmethod(make_env)})
     env_config, checks = {**(config or {}), "horizon": horizon}, Checklist()
-    checks["config"].errors += check_env_config(env_config) + check_curriculum(env_config)
+    checks["configuration"].errors += check_env_config(env_config) + check_curriculum(env_config)
     trial = check_environment(params_class(env_config), seed, checks)
-    assert not checks.errors, "\n".join(checks.errors)
-    assert trial is not None, "the environment was not tried"
+    assert trial is not None and not checks.errors, "\n".join(checks.errors)
     return list(checks.notes)
