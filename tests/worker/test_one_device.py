@@ -19,8 +19,10 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
@@ -28,6 +30,7 @@ from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.curriculum_values import Place
+from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
@@ -354,7 +357,8 @@ def test_environments_are_closed_also_where_experience_can_not_be_stored(error: 
     did: list[str] = []
     sender = types.SimpleNamespace(flush=MagicMock(side_effect=error), unconfirmed_segments=3)
     worker = bare_worker(did, _links=types.SimpleNamespace(sender=sender))
-    with pytest.raises(type(error)) if is_told else contextlib.nullcontext():
+    outcome: Any = pytest.raises(type(error)) if is_told else contextlib.nullcontext()
+    with outcome:
         worker.close()
     assert did == ["rest", "beat", "close"]
 
@@ -406,3 +410,38 @@ def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
     assert did == ["rearm"]
     later[0]()
     assert did == ["rearm", "write", "memory"]
+
+
+def test_a_step_after_an_iteration_waits_for_no_disk(tmp_path: Path) -> None:
+    later = list[Any]()
+    guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
+    envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]
+    try:
+        guard.stepping(envs)
+        text = "worker 3: environment 0 (step 7) has not returned for 300 s"
+        assert (tmp_path / "hang").read_text().startswith(text), "at once, where nothing else is said"
+        guard.call = later.append
+        envs[0].position = "environment 0 (step 8)"
+        guard.stepping(envs)
+        assert (tmp_path / "hang").read_text().startswith(text)
+        later[0]()
+        assert (tmp_path / "hang").read_text().startswith(text.replace("7", "8"))
+    finally:
+        guard.stopped_stepping()
+
+
+def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of kept episodes are large."""
+    later, put = list[Any](), list[Any]()
+    worker = bare_worker([], _links=types.SimpleNamespace(call=later.append))
+    worker._connection = types.SimpleNamespace(put=lambda table, arrays: put.append((table, arrays)))
+    kept = [KeptEpisode(1.0, 7, number, bytes(number)) for number in range(2)]
+    report = Report(TRAIN, 0, 0, 3, 7, 2, [Episode(1.0, 5)], kept=kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(Report, "to_wire", None)
+        worker._report_collected(report)
+    assert len(later) == 3 and put == []
+    for make in later:
+        make()
+    assert [table for table, _ in put] == [tables.REPORTS] * 3
+    assert [Report.from_wire(arrays) for _, arrays in put] == report.parts()

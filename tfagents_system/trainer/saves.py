@@ -168,7 +168,7 @@ class TrainerSaves:
             return
         try:
             self._export.save_checkpoint(self._state.iteration)
-            self._export.save_models()
+            self._export.save_models(self._state.iteration)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"the policies can't be written: {reason_of(error)}") from error
         self._exported_step = train_step

@@ -96,7 +96,7 @@ class Trainer:
         self._begin()
         if not self._export.has_models():
             # Now, while the first experience is collected: tracing them takes seconds.
-            self._saves.try_to_write(self._export.save_models)
+            self._saves.try_to_write(lambda: self._export.save_models(self._state.iteration))
         while not self._log.is_over():
             try:
                 self._train_iteration()
