@@ -31,7 +31,7 @@ def facts_of(folder: Path, params: Any, observation: tf.TensorSpec) -> RunFacts:
     paths.params.write_text("")
     paths.config.write_text("{}")
     paths.run_json.write_text('{"seed": 7}')
-    role = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
+    role: Any = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
     return run_facts(role, {})
 
 
