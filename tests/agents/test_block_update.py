@@ -167,6 +167,7 @@ def test_a_loss_that_is_not_finite_is_told():
         BlockUpdate(build(), B, TransitionForm())(arrays)
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -2e8])
 def test_a_weight_that_has_exploded_is_told(weight):
     agent = build()
@@ -179,6 +180,7 @@ def test_a_weight_that_has_exploded_is_told(weight):
         update(block(1))
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_an_update_repeats_its_noise_only_where_seed_and_train_step_are_the_same():
     def losses(seed, train_step=0):
         agent = build(actor_learning_rate=0.0, critic_learning_rate=0.0, alpha_learning_rate=0.0)

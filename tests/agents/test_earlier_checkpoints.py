@@ -99,6 +99,7 @@ def write(folder):
     (folder / "expected.json").write_text(json.dumps(expected))
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_checkpoint_of_before_is_restored_and_training_goes_on_as_it_would_have(tmp_path, name):
     with zipfile.ZipFile(ARCHIVE) as archive:

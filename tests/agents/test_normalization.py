@@ -150,6 +150,7 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
     assert distribution.mode().shape == (6, ACT)
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was_observed():
     spec = {"camera": tf.TensorSpec((16, 16, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((OBS,), tf.float32, "j")}
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")

@@ -240,6 +240,7 @@ def test_plain_adam_stays_one_fused_operation_a_variable_and_decay_adds_one():
     assert operations({"name": "adamw"}) == (count, count, count)
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
     settings = {
         "critic_optimizer": {"name": "adamw", "schedule": "cosine", "schedule_steps": 20},

@@ -45,6 +45,7 @@ def test_each_optimizer_has_a_variable_where_its_rate_is_a_schedule(algorithm: s
     assert scheduled_variables(build(algorithm=algorithm)) == {}
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_a_checkpoint_of_a_number_goes_on_with_a_schedule_and_back(tmp_path: Any) -> None:
     before, after = build(), build(critic_learning_rate=RATE)
     (first, _), (second, _) = checkpoints_of(tmp_path, before), checkpoints_of(tmp_path, after)

@@ -15,20 +15,23 @@ from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS = 500  # More than a fast machine makes while it waits for failures.
 ITERATIONS_AFTER = 60  # Made once all is well again.
 CHECKPOINT_SECS = 6.0  # SAC_CHECKPOINT_MINUTES of a NumberedRun
 
 
 @contextlib.contextmanager
-def training(folder, command_prefix=(), **variables):
-    """A run that trains, with one checkpoint at least."""
+def training(folder, iterations, command_prefix=(), **variables):
+    """A run that trains, with one checkpoint at least.
+
+    Args:
+      iterations: What is lost may end a run only when it saves for the last time: a few more than it makes until then.
+    """
     # Saving in the end is tried once.
-    run = NumberedRun(folder, ITERATIONS, save_deadline_secs=15, **variables)
+    run = NumberedRun(folder, iterations, save_deadline_secs=15, **variables)
     run.command_prefix = command_prefix
     campaign = Campaign(run, seed=0, say=print)
     try:
-        run.set_pace(ITERATION_SECS / 4)
+        run.set_pace(ITERATION_SECS / 2)
         campaign.start()
         assert campaign.wait_until(lambda: newest(run) is not None and campaign.iteration_of(TRAINER) > 5, 60.0)
         yield run, campaign
@@ -46,9 +49,9 @@ def num_episodes(run):
     return sum(len(np.unique(start.steps["episode"])) for start in ledger.read_journals(run.journal))
 
 
-def fails(campaign, *words):
+def fails(campaign, *words, pace=ITERATION_SECS / 8):
     """The run ends with exit code 1, in these words, and leaves nothing behind."""
-    campaign.run.set_pace(ITERATION_SECS / 8)
+    campaign.run.set_pace(pace)
     code = campaign.wait_for_end(90.0)
     output = campaign.run.output.read_text()
     assert code == 1, output
@@ -95,7 +98,7 @@ def fill(folder):
 
 
 def test_a_full_disk_and_no_file_descriptors(small_disk, tmp_path):
-    with training(tmp_path, exp_dir=small_disk / "run", max_restarts=1) as (run, campaign):
+    with training(tmp_path, 300, exp_dir=small_disk / "run", max_restarts=1) as (run, campaign):
         run.set_pace(ITERATION_SECS)
         filler = fill(small_disk)
         # Logs, heartbeats and the checkpoint that is due every 6 s can't be written: training goes on, as the journals
@@ -135,10 +138,11 @@ def set_writable(folder, is_writable):
 
 
 def test_a_directory_that_becomes_read_only(tmp_path):
-    with training(tmp_path, command_prefix=AS_ANYBODY) as (run, campaign):
+    with training(tmp_path, 140, command_prefix=AS_ANYBODY) as (run, campaign):
         set_writable(run.exp_dir, False)
         try:
-            fails(campaign, "Permission denied", str(run.exp_dir))
+            # Longer than until a checkpoint is due, which is no reason to end.
+            fails(campaign, "Permission denied", str(run.exp_dir), pace=ITERATION_SECS / 4)
         finally:
             set_writable(run.exp_dir, True)
 
@@ -146,7 +150,7 @@ def test_a_directory_that_becomes_read_only(tmp_path):
         campaign.start()
         elsewhere = run.exp_dir.with_name("elsewhere")
         run.exp_dir.rename(elsewhere)
-        fails(campaign, f"the run directory {run.exp_dir} was removed or replaced")
+        fails(campaign, f"the run directory {run.exp_dir} was removed or replaced", pace=ITERATION_SECS)
         elsewhere.rename(run.exp_dir)
 
         resumes(campaign)

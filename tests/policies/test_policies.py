@@ -238,6 +238,25 @@ def test_networks_with_loops_run_in_a_session_too():
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
 
 
+class Deciding(tf.keras.layers.Layer):
+    """Python's `if` of a tensor: only AutoGraph makes a graph of it."""
+
+    def call(self, inputs):
+        if tf.reduce_sum(inputs) > 0.0:
+            return tf.tanh(inputs)
+        return 0.5 * inputs
+
+
+def test_a_network_whose_code_decides_by_a_tensor_runs_in_a_session_too():
+    agent = combined(Deciding)
+    policy = make_worker_policy(agent, seed=0)
+    assert policy.inference == "tensorflow session"
+    for sign in (1.0, -1.0):
+        step = time_step(VECTOR)._replace(observation=np.float32([0.5, 1.0, 0.25]) * np.float32(sign))
+        expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
+        np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
+
+
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
     monkeypatch.setattr(NumpyWorkerPolicy, "actions", lambda self, time_steps, greedy: {0: np.full(2, 0.9)})

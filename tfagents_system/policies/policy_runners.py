@@ -99,4 +99,8 @@ def _concrete(policy: tf_policy.TFPolicy, scoring: tf_policy.TFPolicy, num_envs:
         return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state), *scores]
 
     signature = [tf.TensorSpec((num_envs, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
-    return tf.function(act, input_signature=signature).get_concrete_function()
+    try:
+        # AutoGraph rewrites all code on the way, TF-Agents' and Keras' too, which takes longer than all else.
+        return tf.function(act, input_signature=signature, autograph=False).get_concrete_function()
+    except tf.errors.OperatorNotAllowedInGraphError:  # A user's network decides by the value of a tensor.
+        return tf.function(act, input_signature=signature).get_concrete_function()
