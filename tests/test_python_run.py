@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import linecache
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -19,10 +21,12 @@ import tfagents_system
 from tests.support.launching import ROOT
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
+from tfagents_system.launch.run_settings import resolve
 from tfagents_system.python_run import Run, RunFailedError
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.given_attributes import argument_findings
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
 CELL = """
@@ -140,6 +144,21 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
     assert not list(tmp_path.iterdir()), "nothing is begun"
 
 
+@pytest.mark.parametrize(
+    ("file", "name"), [("reacher/params.py", "reacher"), ("my_params.py", "my"), ("arm.py", "arm"), ("params.py", "")]
+)
+def test_a_run_without_a_name_is_called_as_by_sac(
+    file: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    started: list[Path] = []
+    monkeypatch.setattr("tfagents_system.python_run._started", lambda *given: started.append(given[2]))
+    tfagents_system.train(file, {"horizon": 9})
+    assert started == [tmp_path / "logs" / (name or tmp_path.name)]
+
+
 def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
     status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
     (tmp_path / "logs/one").mkdir(parents=True)
@@ -169,6 +188,21 @@ def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch
     again = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
     again.stop(30.0)
     assert len(started) == 2
+
+
+def test_in_a_job_array_a_run_has_its_own_name_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that calls `train` is task 3 of its user's array; the run is no task of a sweep."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    monkeypatch.setenv("SAC_GRID", "of_an_array.json")
+    popen = MagicMock()
+    monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", popen)
+    (tmp_path / "params.py").touch()
+    run = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", seed=3, folder=tmp_path)
+    atexit.unregister(run.stop)
+    settings = resolve(popen.call_args.kwargs["env"], (), vars_file=None, root=tmp_path)
+    values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
+    assert settings.findings == () and values["exp_dir"] == run.exp_dir == tmp_path / "logs/one"
+    assert settings.environ["SAC_SEED"] == "3"
 
 
 def test_of_a_start_that_is_checked_nothing_earlier_is_shown(tmp_path: Path) -> None:

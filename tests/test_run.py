@@ -334,6 +334,10 @@ def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths
         ]
         assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
         assert capsys.readouterr().out.splitlines()[1] == "curriculum of iteration 2: mass=2"
+        model = saved.policies / "greedy_policy"
+        moments.append(model / "moment.json")
+        moments[-1].write_text(json.dumps({"iteration": 2}))
+        assert play(capsys, saved, "--no_video", "--policy", str(model))[1] == "curriculum of iteration 2: mass=2"
     finally:
         saved.overrides.unlink()
         for moment in moments:
@@ -349,10 +353,12 @@ def test_a_policy_of_the_end_is_played_with_the_values_of_the_last_iteration() -
     assert env.user_env.mass == 2.0
 
 
-def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: Path) -> None:
+def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     checkpoint = tmp_path / "policy_checkpoint_0000000024"
     checkpoint.mkdir()
-    params = FakeParams({"horizon": 7})
+    params = FakeParams({"horizon": 7, "curriculum": {"mass": {"iters": [0], "range": [1, 1]}}})
     policy = types.SimpleNamespace(get_train_step=lambda: 24)  # 8 updates in an iteration: it would be iteration 3.
     for content, iteration in (('{"iteration": 5}', 5), ("torn", 3)):
         (checkpoint / "moment.json").write_text(content)
@@ -360,6 +366,12 @@ def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it(tmp_path: P
     for known, iteration in ((6, 6), (None, 3)):
         policy.description = {"iteration": known}
         assert play_module._iteration(params, tmp_path / "policy.npz", policy) == iteration
+    params.env_steps_per_iter = 4  # With an update for each.
+    assert play_module._iteration(params, tmp_path / "policy.npz", policy) == 6
+    estimated = "does not say its iteration, which is estimated from 24 updates"
+    assert capsys.readouterr().out.splitlines() == [
+        f"note: {path} {estimated}" for path in (checkpoint, tmp_path / "policy.npz", tmp_path / "policy.npz")
+    ]
 
 
 def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -37,6 +39,23 @@ def test_a_sound_environment_passes() -> None:
 def test_what_is_wrong_is_told_with_the_remedy() -> None:
     with pytest.raises(AssertionError, match="observation"):
         assert_environment(lambda: Reach(np.full(1, np.nan, np.float32)), horizon=20)
+
+
+@pytest.mark.parametrize("horizon", [1e3, 0, True], ids=str)
+def test_an_impossible_horizon_is_told(horizon: Any) -> None:
+    def broken() -> Reach:
+        raise OSError("no simulator")
+
+    with pytest.raises(AssertionError, match=f'"horizon" in SAC_CONFIG must be an integer .*, found {horizon}'):
+        assert_environment(broken, horizon=horizon)
+
+
+def test_mistakes_in_the_configuration_are_told() -> None:
+    curriculum = {"g": {"iters": [0, 10], "rnge": [1, 2]}}
+    with pytest.raises(AssertionError, match='"curriculum.g.rnge" is unknown: "range" is meant'):
+        assert_environment(Reach, horizon=20, config={"curriculum": curriculum})
+    with pytest.raises(AssertionError, match='"curiculum" in SAC_CONFIG is not known: "curriculum" is meant'):
+        assert_environment(Reach, horizon=20, config={"curiculum": curriculum})
 
 
 def test_a_constructor_that_takes_a_seed_gets_one() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 
@@ -183,10 +184,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     elif command.takes_params:
         given = _with_vars_file(name, given)
-    os.environ.setdefault(FOLDER_VARIABLE, os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
+    os.environ.setdefault(FOLDER_VARIABLE, here)
     if command.script:
         _become(command, given)
-    if (here := os.getcwd()) not in sys.path:  # The last: as for a run's programs, see run_script.sh.
+    if here not in sys.path:  # The last: as for a run's programs, see run_script.sh.
         sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.module}")
     code: int = module.main([*command.first, *_with_option(command.positional, given)])
@@ -252,11 +257,10 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     ]
     if missing:
         raise UserError(*missing)
-    stem = params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
     if logs_dir := os.environ.get("SAC_LOGS_DIR"):  # Relative to the folder of a vars file, of which there is none.
         os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
-    os.environ.setdefault("SAC_EXP_NAME", stem)
+    os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
 
 

@@ -239,7 +239,8 @@ class Hyperparameters:
     """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
     """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
-    with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`."""
+    with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`. A run that sets none
+    of this, `n_train_episodes_per_iter` and `num_steps_per_iter` has 200, or one of each worker if these are more."""
     num_steps_per_iter: Annotated[
         Count,
         "updates",
@@ -247,8 +248,7 @@ class Hyperparameters:
         When("env_steps_per_iter", None, of_agent=False),
         MayChange,
     ] = 1000
-    """Training in an iteration; each update takes one minibatch. One for each environment step is workers * episodes *
-    steps of an episode."""
+    """Minibatches to learn from in an iteration. One a step would be workers * episodes * steps of an episode."""
     n_train_episodes_per_iter: Annotated[
         Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
     ] = 1
@@ -373,16 +373,16 @@ class Hyperparameters:
     eval_period_env_steps: Annotated[
         Count | None, "steps in total", MayChange, When("n_eval_episodes", of_agent=False)
     ] = None
-    """The same in environment steps: due after the iteration in which their number reaches a multiple. With iterations
-    of steps, if neither period nor `n_eval_episodes` is set, evaluations take at most a tenth of all steps."""
+    """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
+    set, iterations of steps have 9 * `n_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
     log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
     """Interval between two rows of metrics."""
     log_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps."""
+    """The same in environment steps; if neither is set, iterations of steps have 1000."""
     checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps."""
+    """The same in environment steps; if neither is set, iterations of steps have 50,000."""
     best_metric: Annotated[Literal["return", "success"], MayChange, When("n_eval_episodes", of_agent=False)] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum

@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE, PYTHON_VARIABLE, in_arguments
+from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import is_offline, read_status
 from tfagents_system.run_files.metric_columns import ALWAYS
-from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
 from tfagents_system.settings.given_attributes import argument_findings
-from tfagents_system.settings.variables import value_findings
+from tfagents_system.settings.variables import value_findings, without_task
 
 if TYPE_CHECKING:
     import pandas
@@ -68,7 +69,7 @@ def train(
       params: Class `TrainParams(TrainParamsBase)` of a file or a notebook's cell, or a file with it. A cell must have
         the imports that the class needs: workers run the cell's text.
       config: The JSON of the environment, such as `{"horizon": 200}`, or a file with it.
-      name: Of the run; its directory is `<folder>/logs/<name>`. Default: the name of the params' file.
+      name: Of the run; its directory is `<folder>/logs/<name>`. Default: as `sac train` calls it.
       workers: How many collect.
       seed: Decides every other seed.
       attributes: Attributes of TrainParams for this run alone.
@@ -84,15 +85,15 @@ def train(
     _refuse_within_a_run()
     folder = Path(folder).expanduser().absolute()
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
-    name = name or ("notebook" if file is None else file.stem)
+    name = name or ("notebook" if file is None else run_name_of(file))
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     findings = value_findings(given, folder, goes_on=(folder / "logs" / name).is_dir())
     findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
-    inputs = folder / "logs" / f"{name}_inputs"
+    inputs = folder / "logs" / f"{name}{INPUTS}"
     environ = _environ_of(folder, given)
     exp_dir = folder / _exp_dir(environ)
-    with _claimed(exp_dir, inputs / ".output.txt") as output:
+    with _claimed(exp_dir, inputs / OUTPUT) as output:
         if file is None:
             assert isinstance(params, type)
             file = _written(inputs / "params.py", _cell_of(params) + _alias(params))
@@ -117,8 +118,9 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
 
 
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
+    """Of a start. Where this program is a task of a job array, its number is not the run's."""
     given = {name: str(value) for name, value in variables.items()}
-    return {**_environ(), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+    return {**without_task(_environ()), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
 
 
 def _exp_dir(environ: Mapping[str, str]) -> Path:

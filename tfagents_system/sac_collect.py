@@ -36,9 +36,11 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
     except (TooLargeError, OtherAgentError, SlotLostError) as error:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
-        worker.close()
-        if role.joined is not None:
-            role.joined.leave()
+        try:
+            worker.close()
+        finally:
+            if role.joined is not None:
+                role.joined.leave()
     if role.stop.is_set() or (role.joined is not None and role.joined.ended() == "stopped"):
         return EXIT_RESUMABLE
     if last_line:

@@ -112,7 +112,12 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
         settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)} | run_directory.defaults_of_run(role.paths),
         run=role.paths.run_json.read_text(encoding="utf-8"),
         max_worker_bytes=layout_frame_bytes(
-            layout, form.sequence_length, role.params.frame_stack, keeps_episodes=keeps_episodes
+            layout,
+            form.sequence_length,
+            role.params.frame_stack,
+            form.reach,
+            keeps_episodes=keeps_episodes,
+            eval_episodes=role.params.n_eval_episodes,
         ),
     )
 

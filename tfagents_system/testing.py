@@ -11,8 +11,8 @@ def assert_environment(
 ) -> list[str]:
     """Makes the checks that `./run_script.sh --check` makes of an environment.
 
-    They look at what `reset` and `step` return, how episodes end, seeds, a second environment for evaluations, a
-    curriculum's values, and whether an agent can be built and updated for it.
+    They look at `horizon` and `config`, at what `reset` and `step` return, how episodes end, seeds, a second
+    environment for evaluations, a curriculum's values, and whether an agent can be built and updated for it.
 
     Args:
       make_env: Builds one environment; called several times, with the keyword `seed` if it takes one.
@@ -27,11 +27,14 @@ def assert_environment(
       AssertionError: With everything that was found, each with its remedy.
     """
     from tfagents_system.checks.checklist import Checklist
+    from tfagents_system.envs.curriculum import check_curriculum
     from tfagents_system.launch.environment_checks import check_environment
+    from tfagents_system.settings.params_check import check_env_config
     from tfagents_system.train_params_base import TrainParamsBase
 
     params_class = type("TrainParams", (TrainParamsBase,), {"env_ctor": staticmethod(make_env)})
-    checks = Checklist()
-    check_environment(params_class({**(config or {}), "horizon": horizon}), seed, checks)
-    assert not checks.errors, "\n".join(checks.errors)
+    env_config, checks = {**(config or {}), "horizon": horizon}, Checklist()
+    checks["configuration"].errors += check_env_config(env_config) + check_curriculum(env_config)
+    trial = check_environment(params_class(env_config), seed, checks)
+    assert trial is not None and not checks.errors, "\n".join(checks.errors)
     return list(checks.notes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -51,7 +52,15 @@ def _commands() -> str:
 
 
 def help_of(name: str) -> str:
-    """What `sac NAME --help` prints after the summary."""
+    """What `sac NAME --help` prints after the summary, and then what the help of each of its subcommands does."""
+    told = _help_of(name)
+    if found := re.search(r"^usage: sac \S+ \[-h\] (\w+ )?\{([\w,]+)\} \.\.\.$", told, re.MULTILINE):
+        parts = (_help_of(name, *(found[1] or "").split(), word) for word in found[2].split(","))
+        told += "".join(f"\n{part[part.index('usage: ') :]}" for part in parts)
+    return told
+
+
+def _help_of(name: str, *words: str) -> str:
     one = command.COMMANDS[name]
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
         if one.script:
@@ -60,7 +69,7 @@ def help_of(name: str) -> str:
             return f"  {one.example}\n\n{told}"
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            command.main([name, "--help"])
+            command.main([name, *words, "--help"])
     return printed.getvalue().removeprefix(one.summary)
 
 

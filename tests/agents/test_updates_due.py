@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfagents_system.agents.iteration_counts import updates_due, updates_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import iteration_after, updates_due, updates_of_run, updates_per_iter
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -46,3 +46,21 @@ def test_an_asynchronous_iteration_has_the_updates_of_the_decimal_number():
 )
 def test_updates_of_the_whole_run(attributes, updates):
     assert updates_of_run(made(**attributes)) == updates
+
+
+@pytest.mark.parametrize(
+    ("attributes", "of_iteration"),
+    [
+        ({"num_steps_per_iter": 50}, 50),
+        ({"asynchronous": True, "num_steps_per_iter": 50}, 50),
+        ({"env_steps_per_iter": 250}, 250),
+        ({"env_steps_per_iter": 100, "updates_per_env_step": 0.29}, 29),
+        ({"asynchronous": True, "env_steps_per_iter": 100, "updates_per_env_step": 0.29}, 29),
+        ({"updates_per_env_step": 2, "n_train_episodes_per_iter": 3}, 600),
+    ],
+)
+def test_updates_say_which_iteration_it_is(attributes, of_iteration):
+    params = made(**attributes)
+    assert [iteration_after(params, 7 * of_iteration + more) for more in (-1, 0, 1)] == [6, 7, 7]
+    params.prior_data, params.offline_updates = "prior", 1000
+    assert [iteration_after(params, updates) for updates in (0, 999, 1000 + 7 * of_iteration)] == [0, 0, 7]

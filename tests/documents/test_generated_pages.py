@@ -56,6 +56,7 @@ def test_every_option_of_a_command_is_in_the_reference() -> None:
     play, submit = (text.split(f"\n## sac {name}\n")[1].split("\n## ")[0] for name in ("play", "submit"))
     assert all(option in play for option in ("--exp_dir", "--num_episodes", "--checkpoint", "--seed", "--no_video"))
     assert all(option in submit for option in ("--array", "--nodes", "--dry_run", "--add_workers"))
+    assert all(option in text for option in ("sac machines run add", "--days", "sac experience import", "--exp_dir"))
     assert "Usage: sac submit" in submit and "usage: sac play" in play
 
 

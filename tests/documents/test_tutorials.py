@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 import textwrap
@@ -16,10 +17,12 @@ import tensorflow as tf
 from tests.support import shell
 from tests.support.documents import ROOT, blocks_of
 from tests.support.fakes import agent_of
+from tests.support.login_node import User
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import loading
 from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.playing.played_environment import make_env
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import load_env_config, load_params_class
@@ -95,6 +98,18 @@ def test_the_mean_target_is_the_mean_of_the_targets(tmp_path: Path) -> None:
     values = iter(given)
     update._values = lambda *_: next(values)
     assert update._next_values(None, None).numpy().tolist() == [4.0, 3.0]
+
+
+def test_the_ring_of_the_cluster_is_on_the_disk_of_the_jobs_node(tmp_path: Path) -> None:
+    (lines,) = [each.text for each in blocks_of(DOCS / "tutorials/cluster_in_ten_minutes.md") if ":=" in each.text]
+    user = User(tmp_path)
+    user.write_vars(lines)
+    done = user.submit()
+    assert done.returncode == 0, done.stderr
+    values = user.resolved(SLURM_TMPDIR="/of/the job")
+    assert (values["SAC_REPLAY_DIR"], values["SAC_JOB_PRELUDE"]) == ("/of/the job", "module load gcc")
+    here = read_vars_file(user.folder / "vars.sh", {"PATH": os.environ["PATH"]})
+    assert here["SAC_REPLAY_DIR"] == "", "as if it were not set, on the login node"
 
 
 # Messages.

@@ -80,6 +80,7 @@ class TrainParams(TrainParamsBase):
     updates_per_env_step = 1.0
     n_buffer_init_episodes = 1
     n_eval_episodes = 1
+    keep_best_episodes = 2
     eval_period_itrs = 5
     action_history = 1
     train_batch_size = 16
@@ -148,3 +149,4 @@ def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_pyth
     assert rows and sums == {"late_steps": 0.0, "dropped_steps": 0.0}
     last = rows[-1]
     assert (last["train/step_ms_p99"] or 0.0) >= 1e3 * STEP_SECS and (last["train/inference_ms_p99"] or 0.0) > 0.0
+    assert len(list((run.exp_dir / "episodes").glob("*.npz"))) == 2

@@ -253,6 +253,30 @@ def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told
     assert "the last step of 1 truncated episodes is left out" in notes[1] and "2 terminated" in notes[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "are_cut"),
+    [(("dones", "timeouts"), True), (("dones", "truncations"), True), (("terminals", "timeouts"), False)],
+)
+def test_dones_that_are_truncations_as_well_terminate_nothing(
+    tmp_path: Path, files: dict[str, str], names: tuple[str, str], are_cut: bool
+) -> None:
+    """As in Stable-Baselines3, whose targets have (1 - dones (1 - timeouts))."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    with np.load(tmp_path / "data.npz") as file:
+        data = dict(file)
+    ended, cut = data.pop("terminations"), data.pop("truncations")
+    data[names[0]], data[names[1]] = (ended | cut)[:, None].astype(np.float32), cut[:, None]
+    np.savez(tmp_path / "theirs.npz", **data)
+    stored, _, notes = imported(str(tmp_path / "theirs.npz"), tmp_path / "imported", files)
+    if are_cut:
+        assert_are_the_episodes(stored)
+        assert len(notes) == 1 and "theirs.npz: 1 rows of dones are truncations as well" in notes[0]
+        read = columns.read(tmp_path / "theirs.npz", notes.append)
+        np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
+    else:
+        assert [each.discount[-1] for each in episodes_of(stored)] == [0, 0, 0] and notes == []
+
+
 def changed(**arrays: Any) -> Any:
     return lambda data: {name: each for name, each in (data | arrays).items() if each is not None}
 

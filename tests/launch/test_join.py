@@ -551,6 +551,22 @@ def test_it_is_stopped_as_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
         join.main([])
 
 
+@pytest.mark.parametrize("name", ["run", "run_task_5"])
+def test_in_a_job_array_the_named_run_is_joined(
+    running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each task of an array of workers has a number, which is no part of the run's name."""
+    asked = MagicMock(return_value=0)
+    monkeypatch.setattr(join, "_prepare_and_join", asked)
+    run = running.exp_dir.rename(tmp_path / name)
+    environ = environ_of(tmp_path) | {"SLURM_ARRAY_TASK_ID": "2", "SAC_GRID": "of_the_run.json"}
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    assert join.main(["--to", str(run), "--server", "localhost:8123"]) == 0
+    (_, _, target, folder, _, _), _ = asked.call_args
+    assert target.run == RunPaths(run) and folder.parent == RunPaths(run).joined
+
+
 # The script.
 
 

@@ -73,6 +73,35 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     assert "error: every worker was given up" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("prior_steps", "most", "fails"),
+    [("0", 2, True), ("7", 2, False), ("null", 2, False), ("0", 3, False)],
+    ids=["only experts bring it", "there is some", "none is wanted", "an expert may join"],
+)
+def test_a_run_does_not_wait_for_prior_data_that_nobody_brings(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], prior_steps: str, most: int,
+    fails: bool,
+) -> None:  # fmt: skip
+    """The last expert is given up; the replay server goes on telling how much prior data there is."""
+    beat = f'{{\\"state\\": \\"serving\\", \\"prior_steps\\": {prior_steps}, \\"time\\": $(date +%s.%N)}}'
+    file = "$SAC_EXP_DIR/heartbeats/replay.json"
+    serves = f'while :; do echo "{beat}" > {file}.new; mv {file}.new {file}; sleep 0.05; done'
+    roles = {"replay": f"trap 'exit 75' TERM; {serves}", "worker_1": CRASHES, "trainer": "sleep 4; exit 0"}
+    supervisor = make_supervisor(run_dir, stop, roles, experts=1, max_restarts=1, max_workers=most)
+    assert supervisor.run() == (1 if fails else 0)
+    told = capfd.readouterr().out
+    assert "the other workers go on" in told
+    why = "error: every expert was given up, and only an expert could bring the prior data, of which there is none yet"
+    assert (why in told) == fails and ("  ValueError: no luck" in told) == fails
+
+
+def test_prior_data_that_an_expert_had_sent_may_still_arrive(run_dir: Path, stop: StopFlag, fast: None) -> None:
+    """The replay server has told that there is none, before the expert was given up."""
+    beat = """echo '{"state": "serving", "prior_steps": 0, "time": 1.0}' > $SAC_EXP_DIR/heartbeats/replay.json; """
+    roles = {"replay": beat + SAVES, "worker_1": CRASHES, "trainer": "sleep 3; exit 0"}
+    assert make_supervisor(run_dir, stop, roles, experts=1, max_restarts=0).run() == 0
+
+
 def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> None:
     variables, port = variables_of({"exp_dir": str(run_dir), "experts": 2}), 7
     other, own = Claims(), Claims()

@@ -295,6 +295,15 @@ def test_experts_and_evaluators_are_of_runs_on_one_node(user: User) -> None:
     ]
 
 
+def test_a_reference_that_no_shell_replaces_is_refused(user: User) -> None:
+    user.write_vars("""SAC_REPLAY_DIR=\\$SLURM_TMPDIR SAC_CREDENTIALS_DIR='~/${USER}/x' SAC_PASSWORD_FILE='a$/b'\n""")
+    where = "in it is not replaced: leave out the backslash or the single quotes"
+    assert refused(user.submit("--dry_run")) == [
+        f"SAC_REPLAY_DIR=$SLURM_TMPDIR must be a path, and $SLURM_TMPDIR {where}",
+        f"SAC_CREDENTIALS_DIR=~/${{USER}}/x must be a path, and ${{USER}} {where}",
+    ]
+
+
 def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
     findings = refused(user.submit("--add_workers", "many", "--to", "nowhere", "--array", "1"))
     assert [words in "\n".join(findings) for words in ("--add_workers=many", "--to=nowhere", "--array and")] == [

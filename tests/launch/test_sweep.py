@@ -515,6 +515,31 @@ def test_tasks_whose_files_were_edited_are_refused_together(
     assert all("--keep" in t.command for t in started[-4:])
 
 
+def test_take_edits_asks_tasks_that_ended_early_for_a_reason_in_their_files(
+    vars_file: Path, started: list[Task], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, why in enumerate(("max_hours=1 is used up", "eval_return >= 5", None)):
+        paths = begun(vars_file.parent, number, "done")
+        status = json.loads(paths.status_json.read_text())
+        status["roles"]["trainer"] |= {"ended_early": why} if why else {}
+        paths.status_json.write_text(json.dumps(status))
+    command = [str(vars_file), "--seeds", "0-2"]
+    for options, states in ((["--take_edits"], [DONE, WAITING, DONE]), (["--keep"], [DONE] * 3)):
+        started.clear()
+        sweep.main([*command, *options])
+        assert [task.state for task in started] == states
+
+
+def test_a_fresh_sweep_moves_no_folder_with_files_that_it_needs(vars_file: Path, started: list[Task]) -> None:
+    begun(vars_file.parent, 0)
+    inside = vars_file.parent / "logs/try_task_0/mine.py"
+    (vars_file.parent / "p.py").rename(inside)
+    vars_file.write_text(vars_file.read_text().replace("p.py", "logs/try_task_0/mine.py"))
+    with pytest.raises(UserError, match=r"task 0: .*try_task_0 has .*mine.py in it, so --fresh can't move it aside"):
+        sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
+    assert inside.exists() and not started
+
+
 def test_a_fresh_sweep_leaves_no_earlier_run_in_its_place(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,7 +198,8 @@ def test_what_the_environment_says_of_this_machine_wins(data: TmrlData, monkeypa
 def test_an_expert_needs_a_policy_unless_the_driver_drives(data: TmrlData) -> None:
     config = loaded(data)
     server_start(data, config)
-    with pytest.raises(UserError, match="--expert needs a policy: copy policies/collect_policy"):
+    driver = r'let the car\'s driver drive, with "interface_kwargs": \{"real_time": false\} on all machines of the run'
+    with pytest.raises(UserError, match=f"--expert needs a policy: copy policies/collect_policy.*; or {driver}"):
         worker_start(data, config, EXPERT)
     assert "SAC_EXPERT_POLICY" not in variables_of(worker_start(data, loaded(data, **SIMULATED), EXPERT))
     trained = data.root / "trainer" / "car" / "policies" / "collect_policy"

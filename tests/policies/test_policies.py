@@ -394,7 +394,9 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
     export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), train_step)
     assert not export.has_models()
-    export.save_models()
+    for iteration in (6, None, 7):
+        export.save_models(iteration)
+        assert [iteration_of(model) for model in (tmp_path / "policies").glob("*policy")] == [iteration] * 3
     assert export.has_models()
     scramble(agent, seed=2)
     saved = tmp_path / "policies/checkpoints/policy_checkpoint_0000001234"

@@ -1,12 +1,15 @@
 """What the report shows, as data: thinned curves, the timeline, settings, and nothing that is secret."""
 
 import json
+import os
+import subprocess
 
 import numpy as np
 import pytest
 
 from tests.support.run_to_report import HOSTILE, make_run, reset_run
 from tfagents_system.errors import UserError
+from tfagents_system.report import compare, plots
 from tfagents_system.report.page.assembly import page, page_data, plotly_js
 from tfagents_system.report.page.media import videos_of
 from tfagents_system.report.page.points import short, thinned
@@ -113,6 +116,31 @@ def test_how_to_reproduce_is_a_command_of_the_runs_own_files(tmp_path):
     assert lines[3] == "  --set target_update_tau=0.01 \\"
 
 
+def test_to_reproduce_a_run_takes_all_that_it_began_with(tmp_path):
+    run = make_run(tmp_path / "run")
+    resolved = json.loads(run.resolved.read_text())
+    given = {name: f"/secret/{name}" for name in ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_ENV_PYTHON")}
+    resolved["variables"] |= {**given, "SAC_REPLAY_DIR": "/secret/scratch"}
+    resolved["config"]["trajectory_reward"] = {"file": "reward.npz"}
+    run.resolved.write_text(json.dumps(resolved))
+    run.agent_from.mkdir()
+    (run.agent_from / "start.json").write_text('{"source": "/secret/a", "kind": "policy", "parts": []}')
+    run.reward.touch()
+    lines = run_data(run, Budget())["reproduce"]
+    assert lines[-1] == f"  --set config.trajectory_reward.file={run.reward}" and "secret" not in "".join(lines)
+    assert f" SAC_AGENT_FROM={run.agent_from} " in lines[0] and "SAC_REPLAY_DIR" not in lines[0]
+    words = lines[0].removesuffix(" \\").replace("env ", "printf '%s\\n' ", 1)
+    told = [shell_of(words, PATH=os.environ["PATH"], **some) for some in ({}, given)]
+    assert told[0].returncode and "SAC_ENV_PYTHON: set it as in resolved.json" in told[0].stderr
+    assert {f"{name}={value}" for name, value in given.items()} - {*told[1].stdout.splitlines()} == {
+        "SAC_AGENT_FROM=/secret/SAC_AGENT_FROM"
+    }
+
+
+def shell_of(line, **environ):
+    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=20)
+
+
 def test_a_run_that_has_only_begun_has_a_report(tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "run.json").write_text("{}")
@@ -152,6 +180,25 @@ def test_several_runs_have_the_numbers_of_compare(tmp_path):
     assert group["runs"] == [0, 1, 2, 3] and group["curve"]["counts"][0] == 4
     finals = [run_data(run, Budget())["metrics"]["eval_return"]["y"][-1] for run in runs]
     assert found["table"][0]["final_iqm"] == pytest.approx(np.mean(sorted(finals)[1:3]), rel=1e-6)
+
+
+def test_what_is_beside_runs_is_passed_over(tmp_path, capsys):
+    runs = [make_run(tmp_path / f"exp_seed_{k}").exp_dir for k in range(2)]
+    for name, mark in (("exp_array", "snapshot"), ("exp_study", "space.json"), ("exp_inputs", ".output.txt")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / mark).touch()
+    (tmp_path / "notes.txt").touch()
+    assert compare.main([*map(str, runs), "--output", str(tmp_path / "compare.png")]) == 0
+    others = [path for path in tmp_path.iterdir() if path not in runs and path.name != "notes.txt"]
+    assert len(others) == 5
+    given = [str(path) for path in (*others, *runs)]
+    assert compare.main([*given, "--output", str(tmp_path / "compare.png")]) == 0
+    assert main([*given, "--out", str(tmp_path / "all.html")]) == 0 and plots.main(given) == 0
+    assert "error" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="notes.txt is no directory"):
+        compare.main([*given, str(tmp_path / "notes.txt")])
+    with pytest.raises(UserError, match="exp_array has no metrics.csv"):
+        main([str(tmp_path / "exp_array")])
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path):

@@ -240,8 +240,10 @@ def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path,
     (tmp_path / "arm_array/snapshot").mkdir(parents=True)
     (tmp_path / "arm_study").mkdir()
     (tmp_path / "arm_study/space.json").write_text("{}")
+    (tmp_path / "arm_inputs").mkdir()
+    (tmp_path / "arm_inputs/.output.txt").touch()
     (tmp_path / "other_array").mkdir()
-    beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "other_array")]
+    beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "arm_inputs", "other_array")]
     assert main([str(run), *beside]) == 0
     out, err = capsys.readouterr()
     assert (
@@ -250,7 +252,7 @@ def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path,
         and "other_array has no status.json: give" in err
         and err.startswith("note: ")
     )
-    assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 3, "nothing else is there to show"
+    assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 4, "nothing else is there to show"
 
 
 def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):

@@ -22,6 +22,8 @@ STABLE_BASELINES3 = """
     features_extractor_class features_extractor_kwargs optimizer_class optimizer_kwargs n_critics
     share_features_extractor total_timesteps log_interval progress_bar n_envs n_timesteps normalize frame_stack
     eval_freq n_eval_episodes
+    exploration_fraction exploration_initial_eps exploration_final_eps max_grad_norm
+    top_quantiles_to_drop_per_net n_quantiles
 """
 SBX = """
     policy env learning_rate qf_learning_rate buffer_size learning_starts batch_size tau gamma train_freq
@@ -32,7 +34,7 @@ SBX = """
 CLEANRL = """
     exp_name seed torch_deterministic cuda track wandb_project_name wandb_entity capture_video env_id
     total_timesteps num_envs buffer_size gamma tau batch_size learning_starts policy_lr q_lr policy_frequency
-    target_network_frequency alpha autotune
+    target_network_frequency alpha autotune start_e end_e exploration_fraction train_frequency
 """
 TMRL = """
     RUN_NAME RW_MAX_SAMPLES_PER_EPISODE CUDA_TRAINING NB_WORKERS MAX_EPOCHS ROUNDS_PER_EPOCH
@@ -88,6 +90,17 @@ def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> N
 def test_the_units_that_differ_are_told(tmp_path: Path) -> None:
     (finding,) = own_attributes.findings(loaded(tmp_path, "    buffer_size = 1000\n"))
     assert "n_episodes_in_buffer: episodes" in finding and "(there steps)" in finding
+
+
+def test_a_schedule_that_is_meant_can_be_written_so(tmp_path: Path) -> None:
+    """As the rows of exploration and of clipping say, with numbers in the place of names."""
+    meant = {name: other_libraries.meant(name) for name in ("exploration_fraction", "max_grad_norm")}
+    lines = [setting.ours.removeprefix("set ") for setting in meant.values() if setting]
+    values = {"FIRST": 1.0, "LAST": 0.05, "exploration_fraction": 0.1, "num_env_steps": 1000, "max_grad_norm": 10.0}
+    given = {name: eval(text, values) for name, _, text in (line.partition("=") for line in lines)}
+    assert given["exploration_epsilon"] == {"points": [[0, 1.0], [100.0, 0.05]]}
+    params = loaded(tmp_path, "    algorithm = 'dqn'\n", **given)
+    assert params_check.check_params(params) == []
 
 
 def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None:

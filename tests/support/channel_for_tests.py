@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 import queue
 import socket
 import threading
@@ -212,10 +213,16 @@ def numbers_of(fake: FakeConnection) -> list[int]:
 
 
 class Cable:
-    """A TCP relay in the way, which can be cut, and which records what goes from the client to the gateway."""
+    """A TCP relay in the way, which can be cut, and which records what goes from the client to the gateway.
 
-    def __init__(self, port: int) -> None:
+    Args:
+      port: The gateway's.
+      bytes_per_sec: What it carries to the gateway, and from there.
+    """
+
+    def __init__(self, port: int, bytes_per_sec: tuple[float, float] = (math.inf, math.inf)) -> None:
         self._port = port
+        self._bytes_per_sec = bytes_per_sec
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.recorded: list[bytearray] = []
@@ -253,13 +260,15 @@ class Cable:
             self.connections += 1
             self._pairs.append((client, gateway))
             self.recorded.append(bytearray())
-            for source, target, record in ((client, gateway, self.recorded[-1]), (gateway, client, None)):
-                threading.Thread(target=self._pass, args=(source, target, record), daemon=True).start()
+            up, down = self._bytes_per_sec
+            for way in ((client, gateway, up, self.recorded[-1]), (gateway, client, down, None)):
+                threading.Thread(target=self._pass, args=way, daemon=True).start()
 
     @staticmethod
-    def _pass(source: Any, target: Any, record: bytearray | None) -> None:
+    def _pass(source: Any, target: Any, bytes_per_sec: float, record: bytearray | None) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while data := source.recv(int(min(65536, 1 + bytes_per_sec / 50))):
+                time.sleep(len(data) / bytes_per_sec)
                 if record is not None:
                     record += data
                 target.sendall(data)

@@ -38,6 +38,7 @@ def variables_of(spec: Mapping[str, Any]) -> RunVariables:
         num_collect_workers=spec.get("workers", 1),
         expert_workers=spec.get("experts", 0),
         eval_workers=spec.get("evaluators", 0),
+        max_workers=spec.get("max_workers"),
         collect_worker_cpus=1,
         params=exp_dir / "params.py",
         config=exp_dir / "config.json",

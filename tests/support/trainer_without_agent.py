@@ -126,7 +126,7 @@ class Run:
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
-            mark_best=lambda best: self.best.append((best["checkpoint"], best["eval_return"])),
+            mark_best=self._mark_best,
         )
         trainer._export = export
         log: Any = TrainingLog(role, learner, plan, saves, trainer._shares)
@@ -162,6 +162,9 @@ class Run:
         if evaluated is not None:
             assert evaluated[0][1] == progress.eval_iteration
             self.published.append(progress.eval_iteration)
+
+    def _mark_best(self, best: dict[str, Any] | None) -> None:
+        self.best += [(best["checkpoint"], best["eval_return"])] if best else []
 
     def tell(
         self,

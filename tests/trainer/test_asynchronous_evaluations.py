@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import random
 import statistics
@@ -305,3 +306,20 @@ def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: 
     trainer._reports.take = evaluate_and_take
     trainer.run()
     assert state.iteration == 25 and [row["iteration"] for row in run.rows()] == [20, 25]
+
+
+def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: list[float]) -> None:
+    """Of an evaluation that ended after the checkpoint, too; what is best later is lost with the later rows."""
+    run = Run(tmp_path, num_workers=1, checkpoint_period_itrs=1000)
+    for version, value in ((10, 1.0), (20, 4.0), (30, 9.0)):
+        run.iterate(version)
+        run.tell(0, version, [value] * 4)
+        run.iterate(version + 1)
+        if version == 10:
+            of_checkpoint = dataclasses.asdict(run.trainer._state)
+    assert run.best[-1] == ("policy_checkpoint_0000003000", 9.0) and run.deleted == []
+    assert run.trainer._state.replaced == ["policy_checkpoint_0000001000", "policy_checkpoint_0000002000"]
+    vars(run.trainer._state).update(of_checkpoint)
+    run.trainer._follow(2500)
+    assert run.best[-1] == ("policy_checkpoint_0000002000", 4.0) and run.trainer._state.best_eval_return == 4.0
+    assert run.trainer._state.replaced == ["policy_checkpoint_0000001000"]

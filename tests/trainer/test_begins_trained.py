@@ -53,6 +53,11 @@ class Saves:
         write()
 
 
+def row_of(iteration: int, eval_return: float) -> dict[str, float]:
+    """Of metrics, for an evaluation: an iteration has 10 updates."""
+    return {"iteration": iteration, "train_step": 10 * iteration, "eval_return": eval_return}
+
+
 @pytest.mark.parametrize(("begins_trained", "best"), [(True, "0000000000"), (False, "0000000010")])
 def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None:
     export: Any = Export()
@@ -60,7 +65,7 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
     kept = EvaluatedCheckpoints(params, TrainerState(), export, saves, lambda _: False, begins_trained)  # type: ignore[arg-type]
     for iteration, value in enumerate((-117.4, -908.9)):
         kept.write(iteration)
-        kept.take(iteration, 10 * iteration, {"eval_return": value})
+        kept.take(row_of(iteration, value))
     assert export.best[-1][0] == f"policy_checkpoint_{best}"
     assert f"policy_checkpoint_{best}" in export.there
 
@@ -74,7 +79,10 @@ def test_what_was_best_before_an_edit_is_never_deleted() -> None:
         kept = EvaluatedCheckpoints(Params(), state, *common, edits=edits)  # type: ignore[arg-type]
         for iteration, value in results.items():
             kept.write(iteration)
-            kept.take(iteration, 10 * iteration, {"eval_return": value})
+            kept.take({**row_of(iteration, value), "edits": edits})
             took.append(int(export.best[-1][0][-2:]))
     assert took == [10, 20, 20, 30, 30, 50]
-    assert {int(name[-2:]) for name in export.there} == {10, 20, 50}, "the first, and the best before and after"
+    there = {int(name[-2:]) for name in export.there}
+    replaced = {int(name[-2:]) for name in state.replaced}
+    assert there - replaced == {10, 20, 50}, "the first, and the best before and after"
+    assert replaced == {30}

@@ -30,14 +30,15 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
     state.env_steps = state.end_env_steps = STEPS * resumed_at
     plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None, 1.0)
     checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
-    export: Any = SimpleNamespace(save_checkpoint=lambda *args: None, save_models=lambda: None)
-    export.write_checkpoint = export.save_checkpoint
+    told = list[int]()
+    export: Any = SimpleNamespace(save_checkpoint=told.append, save_models=told.append)
     saves = TrainerSaves(params, state, plan, lambda: state.iteration * STEPS, checkpoints, export, TimeShares())
     saves.begin(restored=resumed_at > 0)
     while state.iteration < resumed_at + 1900:
         state.env_steps += STEPS
         plan.end()
         saves.save_if_due({}, lambda: False, lambda: None)
+    assert told == [iteration for iteration in saved if iteration == 2000 for _ in range(2)], "policies say theirs"
     return saved
 
 

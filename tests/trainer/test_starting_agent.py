@@ -306,6 +306,8 @@ def test_the_run_keeps_a_copy(tmp_path):
     values_for(two, kept).assign()
     np.testing.assert_equal(numbers(one)["actor"], numbers(two)["actor"])
     assert start.digest() == kept.digest() != dataclasses.replace(start, parts=()).digest()
+    again = find_start(str(tmp_path / "agent_from"), ("critics",))
+    assert again == dataclasses.replace(kept, source=str(tmp_path / "agent_from"), parts=("critics",))
 
 
 SEEN = {"actor_observations": ("where",)}

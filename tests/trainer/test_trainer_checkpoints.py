@@ -205,3 +205,18 @@ def test_checkpoints_of_an_earlier_version_are_refused_in_words(tmp_path):
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
     with pytest.raises(UserError, match="earlier version"):
         checkpoints_of(tmp_path, build())[0].restore()
+
+
+def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):
+    checkpoints, _ = checkpoints_of(tmp_path, build())
+    found = []
+    checkpoints.save(5.0, {}, lambda: found.append(run_checkpoints.newest_train_step(tmp_path)), wait=True)
+    assert found == [0]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_checkpoints, "finish", fail)
+    with pytest.raises(SaveError):
+        checkpoints.save(5.0, {}, lambda: found.append(1), wait=True)
+    assert found == [0]

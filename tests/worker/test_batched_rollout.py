@@ -303,6 +303,23 @@ def test_a_fault_nobody_answers_is_raised_after_the_steps_before_it_were_handed_
     assert [segment.num_steps for segment in ours.segments] == [3, 3, 3]
 
 
+RUNS = [lambda rollout: rollout.episodes(3), lambda rollout: rollout.steps(15)]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["episodes", "steps"])
+def test_episodes_that_end_together_are_all_handed_over_before_one_of_them_is_told(run):
+    def tell(episode):
+        raise MemoryError
+
+    collected = batched(AutoresetMode.SAME_STEP, of=[NumberedLane(lane, (5,)) for lane in range(3)])
+    collected.rollout._on_episode = tell
+    with pytest.raises(MemoryError):
+        run(collected.rollout)
+    assert [segment.num_steps for segment in collected.segments] == [5, 5, 5]
+    assert [segment.ends_episode for segment in collected.segments] == [True, True, True]
+    assert [segment.end_of_iteration for segment in collected.segments] == [False, False, True]
+
+
 def test_where_values_of_the_curriculum_are_due_all_lanes_begin_anew():
     is_due, starts = [], []
     ours = batched(

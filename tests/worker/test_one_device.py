@@ -7,6 +7,7 @@ import functools
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,16 +19,22 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.curriculum_values import Place
+from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
 from tfagents_system.worker.worker_environments import WorkerEnvironments
 
@@ -130,6 +137,45 @@ def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again
     environments.replace(COLLECT, fault())
     with pytest.raises(EnvironmentFault):
         environments.replace(EVAL, fault())  # The third in a row in this device.
+
+
+def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_sets() -> None:
+    params = Params()
+    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 3], "range": [5.0, 6.0]}}
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.replace(EVAL, fault())
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}]
+    environments.begin_episode(COLLECT)
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its process has died while it waited; the next one may be no better."""
+    params, left = Params(), [times]
+    environments = build(params)
+
+    def tell(layer: Any, is_evaluation: bool) -> None:
+        if is_evaluation and left[0]:
+            left[0] -= 1
+            raise EnvironmentDiedError("its process ended with SIGKILL")
+        layer.is_evaluation = is_evaluation
+
+    monkeypatch.setattr("tfagents_system.envs.devices.set_evaluation_of", tell)
+    environments.set_due(0)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(0)
+    environments.begin_episode(EVAL)
+    assert len(params.devices) == 1 + times and environments.faults == environments.eval_faults == times
+    assert "failed in is_evaluation = True: its process ended" in environments.last_fault
+    assert environments.evaluation[0].user_env.is_evaluation and params.devices[-1].states == [{"gain": 1.0}]
+    environments.begin_episode(COLLECT)
+    assert not environments.collect[0].user_env.is_evaluation
 
 
 def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
@@ -303,6 +349,20 @@ def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
     assert did == ["rest", "flush", "beat", "close"]
 
 
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(StoppedError(), False), (GatewayRefusedError("too long", "frame"), False), (RefusedError("never stored"), True)],
+)
+def test_environments_are_closed_also_where_experience_can_not_be_stored(error: Exception, is_told: bool) -> None:
+    did: list[str] = []
+    sender = types.SimpleNamespace(flush=MagicMock(side_effect=error), unconfirmed_segments=3)
+    worker = bare_worker(did, _links=types.SimpleNamespace(sender=sender))
+    outcome: Any = pytest.raises(type(error)) if is_told else contextlib.nullcontext()
+    with outcome:
+        worker.close()
+    assert did == ["rest", "beat", "close"]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> None:
     did: list[str] = []
@@ -350,3 +410,38 @@ def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
     assert did == ["rearm"]
     later[0]()
     assert did == ["rearm", "write", "memory"]
+
+
+def test_a_step_after_an_iteration_waits_for_no_disk(tmp_path: Path) -> None:
+    later = list[Any]()
+    guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
+    envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]
+    try:
+        guard.stepping(envs)
+        text = "worker 3: environment 0 (step 7) has not returned for 300 s"
+        assert (tmp_path / "hang").read_text().startswith(text), "at once, where nothing else is said"
+        guard.call = later.append
+        envs[0].position = "environment 0 (step 8)"
+        guard.stepping(envs)
+        assert (tmp_path / "hang").read_text().startswith(text)
+        later[0]()
+        assert (tmp_path / "hang").read_text().startswith(text.replace("7", "8"))
+    finally:
+        guard.stopped_stepping()
+
+
+def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of kept episodes are large."""
+    later, put = list[Any](), list[Any]()
+    worker = bare_worker([], _links=types.SimpleNamespace(call=later.append))
+    worker._connection = types.SimpleNamespace(put=lambda table, arrays: put.append((table, arrays)))
+    kept = [KeptEpisode(1.0, 7, number, bytes(number)) for number in range(2)]
+    report = Report(TRAIN, 0, 0, 3, 7, 2, [Episode(1.0, 5)], kept=kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(Report, "to_wire", None)
+        worker._report_collected(report)
+    assert len(later) == 3 and put == []
+    for make in later:
+        make()
+    assert [table for table, _ in put] == [tables.REPORTS] * 3
+    assert [Report.from_wire(arrays) for _, arrays in put] == report.parts()

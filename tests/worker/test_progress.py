@@ -1,5 +1,7 @@
 """A worker that waits hears of the trainer at once, and asks the server rarely."""
 
+import dataclasses
+
 import pytest
 
 from tfagents_system.transport import tables
@@ -49,6 +51,17 @@ def wait(reader, clock, secs):
     for _ in range(round(secs / 0.2)):
         clock[0] += 0.2
         reader.get(0.2)
+
+
+def test_what_news_have_overtaken_on_the_way_is_passed_over_and_a_trainer_that_goes_back_is_followed(clock):
+    connection = Connection()
+    connection.news_items = [version(5).to_wire()]
+    connection.newest_item = version(4).to_wire()  # Asked for before, over a slow line.
+    reader = ProgressReader(connection, 3)
+    assert [reader.get(0.0).iteration for _ in range(2)] == [5, 5] and connection.looks == 1
+    back = dataclasses.replace(version(3), session=2)
+    connection.news_items = [back.to_wire()]
+    assert reader.get(0.0) == back
 
 
 def test_a_long_wait_costs_ever_fewer_questions(clock):

@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import Any
 
 
+def run_name_of(params: Path) -> str:
+    """The name of a run for which none is given: the file's without `_params`, of `params.py` its folder's.
+
+    Args:
+      params: Absolute.
+    """
+    return params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
+
+
 @dataclasses.dataclass(frozen=True)
 class ParamsSource:
     """The source of TrainParams, from which another process can load the same.

@@ -3,7 +3,7 @@
 observations           [N, ...], or observations/<path> for each leaf
 actions                [N, ...], likewise, in the environment's units
 rewards                [N]
-terminations           [N] (also: terminals, terminated, dones)
+terminations           [N] (also: terminals, terminated, or dones, which may be true at truncations as well)
 truncations            [N] (also: timeouts, truncated)
 next_observations      like observations; may be missing
 explored               [N], whether the action was another one than the greedy one; may be missing
@@ -57,7 +57,7 @@ def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards |
     Raises:
       UserError: It can't be read, or a column is missing or too short.
     """
-    columns = {_known(name): array for name, array in _load(path).items()}
+    columns = _named(_load(path), path, tell)
     if "rewards" not in columns and missing_rewards is not None:
         are_ends = _required(columns, "terminations", path).reshape(-1).astype(bool)
         columns["rewards"] = _made_rewards(
@@ -215,6 +215,19 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
         np.savez_compressed(path, **columns)
     else:
         _write_parquet(path, columns)
+
+
+def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], None]) -> dict[str, np.ndarray]:
+    """The columns by our names."""
+    columns = {_known(name): array for name, array in loaded.items()}
+    ended, cut = columns.get("terminations"), columns.get("truncations")
+    if ended is None or cut is None or ended is not loaded.get("dones") or ended.size != cut.size:
+        return columns
+    # Stable-Baselines3's `dones` are true where an episode ends, and its `timeouts` where that was a time limit.
+    ended, cut = ended.reshape(-1).astype(bool), cut.reshape(-1).astype(bool)
+    if count := np.count_nonzero(ended & cut):
+        tell(f"{path}: {count:,} rows of dones are truncations as well: these episodes count as truncated")
+    return columns | {"terminations": ended & ~cut}
 
 
 def _known(name: str) -> str:

@@ -285,7 +285,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Remove leftovers of runs that nobody needs any more.")
     parser.add_argument("directories", nargs="*", metavar="RUN_DIRECTORY", help="such as logs/*")
     parser.add_argument(
-        "--rings", action="store_true", help="the experience of finished runs, too: they can't be extended then"
+        "--rings", action="store_true", help="the experience of finished runs, too: those that go on later collect anew"
     )
     parser.add_argument("--yes", action="store_true", help="show and remove without a question")
     parser.add_argument("--unasked", action="store_true", help="remove, and report only how much")

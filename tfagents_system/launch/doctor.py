@@ -128,11 +128,15 @@ def _cluster() -> Iterator[Line]:
     if shutil.which("sbatch") is None:
         yield NONE, "SLURM", "no sbatch on PATH: runs train on this machine"
         return
-    done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=_DEADLINE_SECS, check=False)
-    is_up = " is UP" in done.stdout
+    try:
+        command = ["scontrol", "ping"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):  # Not every machine that submits jobs has it.
+        told = ""
+    answers = [line for line in told.splitlines() if " is UP" in line]
     yield (
-        (OK, "SLURM", done.stdout.splitlines()[0])
-        if is_up
+        (OK, "SLURM", answers[0])
+        if answers
         else (NONE, "SLURM", "installed, but no controller answers: runs train on this machine")
     )
 

@@ -53,7 +53,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.settings.variables import RunVariables, read_variables, without_task
 
 SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (nodes.sh).
 _WAIT_SECS = 600.0  # For a run that is still starting.
@@ -288,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if run is None:
             return _nobody_joins(flags.to, stop)
-        environ["SAC_EXP_DIR"] = str(run.exp_dir)
+        environ = without_task(environ) | {"SAC_EXP_DIR": str(run.exp_dir)}
     values, findings = read_variables(environ, vars_file=flags.vars_file, root=ROOT)
     if "exp_dir" not in values:
         raise UserError(*findings)

@@ -33,7 +33,7 @@ from tfagents_system.run_files.gateway_address import gateway_address
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variables import JOINED_RUN
+from tfagents_system.settings.variables import JOINED_RUN, without_task
 
 _CONNECT_SECS = 5.0
 
@@ -209,9 +209,8 @@ class JoinPreparation(Preparation):
         settings = run_directory.environ_of_run(run) if run else {}
         # Without a visible run, nothing is taken for its copies of params and configuration.
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
-        environ = {**environ, **settings, **target.environ(), **where}
-        for name in ("SAC_GRID", "SLURM_ARRAY_TASK_ID"):  # The run has taken its settings from them.
-            environ.pop(name, None)
+        # The run has taken its settings from its grid and task.
+        environ = without_task({**environ, **settings, **target.environ(), **where})
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
         self._target = target
         self._folder = folder

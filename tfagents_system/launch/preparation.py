@@ -19,6 +19,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
+from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.prior_checks import pass_digests
@@ -270,11 +271,14 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
-        used = self._used_by_this_start()
-        if self.edits == FRESH:
-            fault = experience_folders.why_not_moved(self._paths, used)
-        else:
-            fault = experience_folders.fault_of(self._paths, used)
+        fault = fault_of_directory(
+            self._paths,
+            self._values,
+            self._vars_file,
+            self.overrides,
+            moves_aside=self.edits == FRESH,
+            reset=self.reset,
+        )
         if fault is not None:
             check.errors.append(fault)
             return
@@ -288,11 +292,6 @@ class Preparation:
                 f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
-
-    def _used_by_this_start(self) -> list[Path]:
-        """Files that are read once the run directory was moved aside, and where this process works."""
-        given = [self._values.get("params"), self._values.get("config"), self._vars_file, Path.cwd()]
-        return [path for path in given if path is not None]
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():

@@ -117,9 +117,8 @@ class PriorStart:
         params, config = self.values["params"], self.values["config"]
         reward = named_in(self.params.env_config, params.parent)
         inputs = Inputs(params, config, digests=digests or {}, agent=self.agent, reward=reward)
-        if not run_directory.has_begun(self.run) and not run_directory.keeps_experience(
-            self.run, inputs, self.overrides, self.seed
-        ):
+        start = inputs, self.overrides, self.seed, self.values.get("replay_from", ())
+        if not run_directory.has_begun(self.run) and not run_directory.keeps_experience(self.run, *start):
             return None
         return self.run.prior_data
 

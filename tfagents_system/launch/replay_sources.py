@@ -10,7 +10,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import Conversion, conversion_for
 from tfagents_system.experience.ring_actions import action_differences
-from tfagents_system.replay.ring_sizes import capacity_rows
+from tfagents_system.replay.ring_sizes import capacity_rows, episodes_to_take, longest_segment_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -35,6 +35,7 @@ def check_sources(
         return
     conversion, rows = _conversion(params, specs), 0
     layout = conversion.layout
+    most, longest = capacity_rows(params, layout), longest_segment_rows(params, layout)
     for source in sources:
         if source.resolve() == exp_dir.resolve():
             check.errors.append(f"SAC_REPLAY_FROM={source} is this run's own directory: give another one")
@@ -50,9 +51,15 @@ def check_sources(
                 "run of the same environment and settings (action_history, action_table, normalize_rewards, potential)"
             )
             continue
+        if (needed := stored.longest_segment_rows(most)) > longest:
+            check.errors.append(
+                f"SAC_REPLAY_FROM={source} has segments of {needed:,} rows, and the replay buffer takes {longest:,} at "
+                f"most: set n_episodes_in_buffer to at least {episodes_to_take(needed, params, layout):,}"
+            )
+            continue
         rows += stored.rows
         check.facts.append(f"{source}: {stored.steps:,} steps")
-    if rows > (most := capacity_rows(params, layout)):
+    if rows > most:
         check.notes.append(
             f"SAC_REPLAY_FROM takes {rows:,} rows, and the replay buffer has {most:,}: the last ones are kept. Raise "
             "n_episodes_in_buffer to keep all"

@@ -22,7 +22,8 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --reset_training [networks], --catch_up
                a new agent for the run's experience, as for run_script.sh: once, not each time that the job is requeued
   --add_workers N --to RUN
-               a job with N more workers for a run under way, such as logs/pendulum; it needs a gateway (SAC_GATEWAY_PORT)
+               a job with N more workers (rounded up to as many on each node) for a run under way, such as logs/pendulum; it
+               needs a gateway (SAC_GATEWAY_PORT)
 
 Exit codes: those of sbatch; 2 something must be changed first.
 HELP

@@ -16,6 +16,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
+from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.run_settings import (
@@ -48,6 +49,7 @@ from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.variable_table import variable_name
@@ -174,11 +176,11 @@ class SweepPlan:
             save_secs=values.get("save_deadline_secs", 60.0),
         )
         if "exp_dir" in values:
-            if edits != FRESH and run_directory.is_finished(paths, resolved.overrides):
+            if edits != FRESH and _has_ended(paths, resolved, edits):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-            elif edits != FRESH and (fault := experience_folders.fault_of(paths)) is not None:
+            elif (fault := self._fault_of_directory(paths, values, resolved)) is not None:
                 self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
@@ -187,6 +189,10 @@ class SweepPlan:
         self.tasks.append(task)
         self._values.append(values)
         return resolved.environ
+
+    def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], resolved: RunSettings) -> str | None:
+        is_fresh = resolved.environ.get(EDITS) == FRESH
+        return fault_of_directory(paths, values, self._vars_file, resolved.overrides, moves_aside=is_fresh)
 
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
@@ -319,6 +325,13 @@ def _check_each(
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
     for environ in environs.values():
         answer.send(check_inputs(environ, vars_file, searched))
+
+
+def _has_ended(paths: RunPaths, resolved: RunSettings, edits: str | None) -> bool:
+    """Whether a start would train no more, without a look at files that it may take."""
+    why = run_directory.why_early(paths)
+    may_go_on = edits == TAKE and why is not None and depends_on_files(why)
+    return not may_go_on and run_directory.is_finished(paths, resolved.overrides)
 
 
 def _numbered(numbers: Sequence[int]) -> str:

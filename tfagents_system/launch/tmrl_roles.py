@@ -64,6 +64,7 @@ TERMS = {
     "SAC_WANDB_ENTITY": "WANDB_ENTITY",
 }
 """What a launcher says, in the words of config.json, see `errors.in_callers_terms`."""
+_SIMULATED = '"interface_kwargs": {"real_time": false}'
 _OF_SERVER = ("SAC_MAX_WORKERS", "SAC_GATEWAY_PORT", "SAC_REVERB_PORT")
 
 
@@ -246,9 +247,10 @@ def _expert_policy(data: TmrlData, loaded: Loaded) -> Path | None:
             return path
     if not loaded.has_game and "real_time" not in loaded.translation.env_config:
         return None
+    driver = "" if loaded.has_game else f"; or let the car's driver drive, with {_SIMULATED} on all machines of the run"
     raise UserError(
         f"--expert needs a policy: copy policies/collect_policy of a trainer's run directory to {weights}, or train "
-        f"one here ({trained})"
+        f"one here ({trained}){driver}"
     )
 
 

@@ -17,4 +17,4 @@ set -a +u
 source "$tfagents_vars"
 trap - EXIT ERR
 set +a -euo pipefail
-cd "$tfagents_pwd"
+cd "$tfagents_pwd" 2>/dev/null || fail "the folder in which this was called, $tfagents_pwd, is gone: cd into one that exists"

@@ -107,3 +107,9 @@ def sync(path: Path) -> None:
 def existing_ancestor(path: Path) -> Path:
     """The path itself if it exists, even as a dangling link; else the nearest existing folder above it."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each) or each == each.parent)
+
+
+def leads_into(path: Path, folder: Path) -> bool:
+    """Whether a path is that of a folder, or of something in it: as it is written, or where its links lead."""
+    inside = folder.resolve()
+    return any(each.resolve() == inside for way in (path.absolute(), path.resolve()) for each in (way, *way.parents))

@@ -1,4 +1,4 @@
-"""Policy checkpoints: the names of their folders, and when they were written."""
+"""Policy checkpoints: the names of their folders; and when they, and SavedModels, were written."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def checkpoint_name(train_step: int) -> str:
     return f"{PREFIX}{train_step:010d}"
 
 
-def iteration_of(checkpoint: Path) -> int | None:
-    """Iterations completed when a policy checkpoint was written; None if it does not say."""
+def iteration_of(policy: Path) -> int | None:
+    """Iterations completed when a policy checkpoint or SavedModel was written; None if it does not say."""
     try:
-        return int(json.loads((checkpoint / MOMENT).read_text())["iteration"])
+        return int(json.loads((policy / MOMENT).read_text())["iteration"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

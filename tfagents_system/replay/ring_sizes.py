@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tfagents_system.replay.ring_files import default_slack_rows
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
@@ -26,6 +28,18 @@ def segment_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows of a segment, at most."""
     steps = min(params.horizon, layout.max_segment_steps(params.sample_form_ctor().sequence_length))
     return layout.history_rows(params.frame_stack) + steps + 1
+
+
+def longest_segment_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of a segment that the ring takes, whoever made it."""
+    return min(capacity_rows(params, layout), slack_rows(params, layout))
+
+
+def episodes_to_take(rows: int, params: TrainParamsBase, layout: Layout) -> int:
+    """The smallest `n_episodes_in_buffer` whose ring takes segments of so many rows."""
+    of_episode, of_segment = _episode_rows(params, layout), segment_rows(params, layout)
+    sizes = ((count, count * of_episode) for count in itertools.count(1))
+    return next(count for count, size in sizes if min(size, default_slack_rows(size, of_segment)) >= rows)
 
 
 def _episode_rows(params: TrainParamsBase, layout: Layout) -> int:

@@ -80,6 +80,12 @@ class StoredRing:
             elif begin != self._first:  # The oldest one may have lost rows, which is no damage.
                 self.damaged_steps += end - begin - 1
 
+    def longest_segment_rows(self, newest_rows: int) -> int:
+        """Rows of the longest one of `segments(newest_rows)`; 0 without any."""
+        found = [(begin, end) for begin, end in self._extents() if end > self._end - newest_rows]
+        longest_first = sorted(found, key=lambda extent: extent[0] - extent[1])
+        return next((end - begin for begin, end in longest_first if self._segment(begin, end) is not None), 0)
+
     def lone_episodes(self) -> frozenset[int]:
         """Numbers of episodes below 0 that one segment alone has: nobody may have said what it goes on with."""
         if self._columns.episode is None:

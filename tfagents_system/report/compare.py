@@ -29,7 +29,7 @@ from tfagents_system.report.curves import RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
-from tfagents_system.report.statuses_of_runs import distinct_names
+from tfagents_system.report.statuses_of_runs import distinct_names, runs_among
 from tfagents_system.settings.grid import differing, in_words
 
 _PICTURE = "compare.png"
@@ -343,6 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output", type=Path, help=f"default: {_PICTURE} in the folder that the runs lie in; a CSV beside it"
     )
     args = parser.parse_args(argv)
+    args.run = runs_among(args.run)
     args.output = args.output or _beside(args.run)
     findings = []
     if args.output.suffix.lower() != ".png":
@@ -351,7 +352,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(f"--output: there is no directory {args.output.absolute().parent}: make it first")
     runs = []
     try:
-        runs = read_runs(list(dict.fromkeys(args.run)), args.metric)
+        runs = read_runs(args.run, args.metric)
         if not any(len(run.steps) for run in runs):
             findings.append(f"no run has an evaluation with {args.metric} yet: wait for the first one")
     except UserError as error:

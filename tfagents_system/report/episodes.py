@@ -25,7 +25,10 @@ class Episode(msgspec.Struct):
 
 
 TRAIN, EVAL, KEPT = "train", "eval", "kept"  # Kinds of reports.
-MOST_KEPT_BYTES = 16 * 2**20  # Of the file of a kept episode: a message of a worker that has joined has a limit.
+# A message of a worker that has joined has a limit.
+MOST_KEPT_BYTES = 16 * 2**20  # Of the file of a kept episode.
+MOST_EPISODE_BYTES = 2**12  # Of an episode in the report of an evaluation, which goes as a whole.
+_MOST_PART_BYTES = 2**19  # Of the episodes of another report, which goes in parts.
 
 
 class KeptEpisode(msgspec.Struct):
@@ -69,10 +72,12 @@ class Report(msgspec.Struct):
     kept: list[KeptEpisode] = []
 
     def parts(self) -> list[Report]:
-        """What is sent, each as a message: the report without kept episodes, and each of these."""
+        """What is sent of `train`, each as a message: the episodes in one or several reports, and each kept one."""
         where = self.worker_id, self.iteration, self.train_step, self.policy_iteration
+        first, *others = _in_parts(self.episodes)
+        more = [Report(self.kind, self.session, *where, part, curriculum=self.curriculum) for part in others]
         kept = [Report(KEPT, 0, *where, [], kept=[episode]) for episode in self.kept]
-        return [msgspec.structs.replace(self, kept=[]), *kept]
+        return [msgspec.structs.replace(self, episodes=first, kept=[]), *more, *kept]
 
     def to_wire(self) -> list[np.ndarray]:
         return [np.frombuffer(msgspec.json.encode(self), np.uint8)]
@@ -85,6 +90,20 @@ class Report(msgspec.Struct):
           msgspec.DecodeError: It is anything else.
         """
         return msgspec.json.decode(arrays[0].tobytes(), type=cls)
+
+
+def _in_parts(episodes: list[Episode]) -> list[list[Episode]]:
+    """In order, each part of at most _MOST_PART_BYTES; at least one, which may be empty."""
+    parts: list[list[Episode]] = [[]]
+    part_bytes = 0
+    for episode in episodes:
+        num_bytes = len(msgspec.json.encode(episode)) + 1
+        if parts[-1] and part_bytes + num_bytes > _MOST_PART_BYTES:
+            parts.append([])
+            part_bytes = 0
+        parts[-1].append(episode)
+        part_bytes += num_bytes
+    return parts
 
 
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
+from tfagents_system.report.statuses_of_runs import runs_among
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -280,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
     failed = False
-    folders = parser.parse_args(argv).run
+    folders = runs_among(parser.parse_args(argv).run)
     for folder in followed(folders, "drawing", "runs", len(folders)):
         try:
             print(draw_learning_curve(RunPaths(folder)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ from tfagents_system.run_files.beats import read_status
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_lock import start_of_run
-from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, TRAINER, RunPaths
 from tfagents_system.settings.grid import by_name
 
 _BEST = "best_eval_return"
 _HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", _BEST)
+# What folders beside runs are called at their end, and what they hold.
+_BESIDE = {"_array": "snapshot", "_study": "space.json", INPUTS: OUTPUT}
+_WRITTEN = (".png", ".csv", ".html")
 SETTINGS = "settings"  # Of a status: those of the run that differ from its files.
 
 
@@ -81,9 +84,15 @@ def _settings_of(paths: RunPaths) -> dict[str, Any]:
 
 
 def is_beside_runs(folder: Path) -> bool:
-    """Whether it is the folder of an array's submissions or of a study, which `logs/*` brings with their runs."""
-    marks = {"_array": "snapshot", "_study": "space.json"}
-    return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in marks.items())
+    """Whether `logs/*` brings it with runs: an array's submissions, a study, what a call from Python has written."""
+    return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in _BESIDE.items())
+
+
+def runs_among(given: Iterable[Path]) -> list[Path]:
+    """Each once, without folders beside runs and files of `compare` and `report`; all, if there is nothing else."""
+    paths = list(dict.fromkeys(given))
+    others = [path for path in paths if not (is_beside_runs(path) or (path.suffix in _WRITTEN and path.is_file()))]
+    return others or paths
 
 
 def missing_runs(folders: Sequence[Path], has_runs: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ This module imports neither TensorFlow nor Reverb.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import shutil
@@ -60,8 +61,11 @@ class AgentStart:
         Raises:
           OSError: It can't be written, or what it was found in is not there any more.
         """
+        files = self._own_files()
+        if not files:
+            raise FileNotFoundError(errno.ENOENT, "has nothing to begin with any more", str(self.files))
         folder.mkdir()
-        for path in self._own_files():
+        for path in files:
             target = folder / (_NPZ if self.kind == "npz" else path.relative_to(self.files))
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
@@ -84,7 +88,11 @@ class AgentStart:
 
 def start_of_run(paths: RunPaths) -> AgentStart | None:
     """What the run's agent begins with; None: random weights."""
-    folder = paths.agent_from
+    return _kept_in(paths.agent_from)
+
+
+def _kept_in(folder: Path) -> AgentStart | None:
+    """What `copy` has written there."""
     told = read_json(folder / _START)
     if told is None:
         return None
@@ -93,7 +101,7 @@ def start_of_run(paths: RunPaths) -> AgentStart | None:
 
 
 def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:
-    """What SAC_AGENT_FROM means: RUN, RUN@CHECKPOINT, or a policy's file or folder.
+    """What SAC_AGENT_FROM means: RUN, RUN@CHECKPOINT, a policy's file or folder, or what another run began with.
 
     Args:
       source: With an absolute path. CHECKPOINT is one of the run's checkpoints, or one of its policies: its name,
@@ -110,6 +118,8 @@ def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:
         return AgentStart(source, "npz", path, parts)
     if not path.is_dir():
         raise UserError(f"{path} does not exist: give a run directory, or a policy")
+    if name is None and (kept := _kept_in(path)) is not None:
+        return dataclasses.replace(kept, source=source, parts=parts)
     if name is None:
         return AgentStart(source, *_of_folder(path), parts)
     return AgentStart(source, *_of_checkpoint(RunPaths(path), name), parts)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfagents_system.checks.called_as import option
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import leads_into
 from tfagents_system.run_files.run_paths import RunPaths
 
 # What a run writes into each of these folders: behind a link nothing else may be there when it is emptied.
@@ -55,13 +56,13 @@ def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
     if not (paths.run_json.exists() or strays(paths)):
         return None
     folder = paths.exp_dir.resolve()
-    inside = [path for path in used if path.resolve().is_relative_to(folder)]
+    inside = [path for path in used if leads_into(path, folder)]
     if not (inside or os.path.ismount(folder)):
         return None
     what = f"has {' and '.join(map(str, dict.fromkeys(inside)))} in it" if inside else "is a mount point"
     return (
         f"SAC_EXP_DIR={paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another SAC_EXP_NAME "
-        "for a new run"
+        f"for a new run{', or name a copy elsewhere' if inside else ''}"
     )
 
 

@@ -200,7 +200,7 @@ def write_inputs(
     kept = _kept(overrides or Overrides(), seed)
     begins = not is_begun or (reset is not None and reset.kind == AGENT)
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
-    if not (is_begun or keeps_experience(paths, inputs, kept, seed)):
+    if not (is_begun or keeps_experience(paths, inputs, kept, seed, variables.replay_from)):
         experience_folders.remove(paths, variables.replay_dir)
     takes_edits = take_edits and not run_inputs.are_same(paths, inputs)
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
@@ -214,7 +214,7 @@ def write_inputs(
         "edits": edits,
         "task": task,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
-        **_of_run(before, seed, jobs),
+        **_of_run(before, seed, jobs, None if is_begun else variables.replay_from),
     }
     content = json.dumps(run, indent=2).encode() + b"\n"
     if reset is not None or new is not None or other is not None:
@@ -223,15 +223,19 @@ def write_inputs(
         write_atomically(paths.run_json, content)
 
 
-def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int) -> bool:
-    """Whether a run without an update yet goes on with the experience that it has: of the same task and settings.
+def keeps_experience(
+    paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int, replay_from: Sequence[Path]
+) -> bool:
+    """Whether a run without an update yet goes on with the experience that it has: of the same task and settings, after
+    that of the same other runs.
 
     Args:
-      inputs, overrides, seed: Those of the start.
+      inputs, overrides, seed, replay_from: Those of the start.
     """
     before = read_run_json(paths)
-    began = before.get("seed"), before.get("agent_from"), Overrides.read(paths.overrides)
-    return began == (seed, _agent_from(inputs), _kept(overrides, seed)) and run_inputs.fit_experience(paths, inputs)
+    began = before.get("seed"), before.get("agent_from"), before.get("replay_from", []), Overrides.read(paths.overrides)
+    wanted = seed, _agent_from(inputs), _names(replay_from), _kept(overrides, seed)
+    return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 
 def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
@@ -245,6 +249,11 @@ def _agent_from(inputs: Inputs) -> dict[str, Any] | None:
     """What run.json records of what an agent begins with."""
     start = inputs.agent
     return {"source": start.source, "parts": list(start.parts), "sha256": start.digest()} if start else None
+
+
+def _names(sources: Sequence[Path]) -> list[str]:
+    """What run.json records of SAC_REPLAY_FROM."""
+    return [str(source) for source in sources]
 
 
 def _resets(before: Mapping[str, Any], reset: Reset | None) -> list[dict[str, Any]]:
@@ -270,9 +279,17 @@ def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept
     }
 
 
-def _of_run(before: Mapping[str, Any], seed: int, jobs: Sequence[str]) -> dict[str, Any]:
-    """What run.json has from the first start on, and its SLURM jobs."""
-    return {"seed": seed, **run_starts.jobs_after(before, jobs), "created": before.get("created", _now())}
+def _of_run(
+    before: Mapping[str, Any], seed: int, jobs: Sequence[str], replay_from: Sequence[Path] | None
+) -> dict[str, Any]:
+    """What run.json has from the first start on, and its SLURM jobs; `replay_from`: None where the run has begun."""
+    sources = before.get("replay_from") if replay_from is None else _names(replay_from)
+    return {
+        "seed": seed,
+        **_if_any(replay_from=sources),
+        **run_starts.jobs_after(before, jobs),
+        "created": before.get("created", _now()),
+    }
 
 
 def _now() -> str:

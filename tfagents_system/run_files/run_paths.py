@@ -11,6 +11,8 @@ TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
 TRACKER = "tracker"
+# Of a call from Python, beside the run directory: its folder's name after the run's, and the file of what was printed.
+INPUTS, OUTPUT = "_inputs", ".output.txt"
 DISPENSABLE = (GATEWAY, TRACKER)  # The run goes on without them.
 
 
@@ -74,7 +76,8 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last, the best, and the best of each earlier stage and before each edit that was taken",
+        "last, the best, and the best of each earlier stage and before each edit that was taken; until the next "
+        "checkpoint also a best one that was replaced",
     )
     best_json = Below(
         "policies/best.json",

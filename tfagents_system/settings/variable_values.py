@@ -18,6 +18,7 @@ from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
+_REFERENCE = re.compile(r"\$(?:\{?[A-Za-z_]\w*\}?|\()")  # What a shell replaces.
 _Find = Callable[[str, list[Path], str, Callable[[Path], bool]], Path]
 
 
@@ -138,6 +139,17 @@ def _path(text: str) -> str:
         raise ValueError("a path; there is no user of that name after ~") from None
 
 
+def _place(text: str) -> str:
+    """A path that need not be there. Of a relative one, which can only be the user's own, no shell must be needed."""
+    path = _path(text)
+    if (found := _REFERENCE.search(text)) and not os.path.isabs(text):
+        raise ValueError(
+            f"a path, and {found[0]} in it is not replaced: leave out the backslash or the single quotes, or write the "
+            "path itself (JSON and Python replace nothing)"
+        )
+    return path
+
+
 def absolute_uri(uri: str, folder: Path) -> str:
     """An address of MLflow, where `sqlite:///FILE` and `file:FOLDER` have an absolute path.
 
@@ -222,7 +234,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "parts of an agent": _parts,
     "wandb mode": lambda text: _one_of(text, ("online", "offline")),
     "words": lambda text: tuple(word for part in text.split(",") if (word := part.strip())),
-    "path": _path,
+    "path": _place,
     "text": lambda text: text,
 }
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {

@@ -26,6 +26,8 @@ from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_v
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
 # With what a run begins: it has a copy then.
 AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
+# From these a task of a job array has its run directory, its settings and its seed.
+_GRID, _TASK = "SAC_GRID", "SLURM_ARRAY_TASK_ID"
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
 # Workers that the run itself starts beside the planned ones, and what is possible instead.
@@ -260,7 +262,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
     if "exp_dir" in values or "exp_name" in values:
         given = "exp_dir" if "exp_dir" in values else "exp_name"
         exp_dir = str(root / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
-        task = environ.get("SLURM_ARRAY_TASK_ID", "")
+        task = environ.get(_TASK, "")
         if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
             of_another = re.search(r"_task_([0-9]+)$", exp_dir)
             if of_another and not _has_tasks(Path(exp_dir)):
@@ -279,6 +281,11 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         own = hashlib.sha256(str(values.get("exp_dir")).encode(errors="surrogatepass")).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own
     return findings
+
+
+def without_task(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for a run that was named itself, where the task of a job array would mean another one."""
+    return {name: value for name, value in environ.items() if name not in (_GRID, _TASK)}
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ A stage begins with values of the curriculum, and with edited files that the run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values
@@ -49,6 +49,19 @@ class BestPolicies:
         state.best_checkpoint, state.best_iteration = checkpoint, iteration
         state.best_stage, state.best_edits = self._task.stage(iteration), self._edits
         return replaced
+
+    def replace_lost(self, evaluations: Sequence[tuple[Mapping[str, Any], int, str]]) -> None:
+        """The best one is gone: that of these of its stage takes its place; without any there is no best one.
+
+        Args:
+          evaluations: Rows with iterations and checkpoints, of the present files.
+        """
+        state = self._state
+        of_stage = [each for each in evaluations if not self._begins_stage(each[1])]
+        state.best_checkpoint = None
+        for row, iteration, checkpoint in of_stage:
+            if self.is_best(row, iteration):
+                self.take(row, iteration, checkpoint)
 
     def is_kept(self, checkpoint: str | None) -> bool:
         """Whether it is the best one, of the present stage or of an earlier one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -16,7 +17,12 @@ from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
 class EvaluatedCheckpoints:
-    """Each policy that is to be evaluated has a checkpoint until more is known.
+    """Each policy that is to be evaluated has a checkpoint until more is known; `begin` comes first.
+
+    After a kill the trainer's checkpoint, metrics.csv, best.json and the policies on disk are of different moments.
+    `begin` brings them together: the trainer's state of the checkpoint counts, and then the evaluations that only
+    metrics.csv has. A best policy that was replaced stays on disk until a checkpoint knows its successor, so what such
+    a state names is there.
 
     Args:
       params: The user's TrainParams.
@@ -47,7 +53,28 @@ class EvaluatedCheckpoints:
         self._is_last = is_last
         self._first_iteration = 0 if begins_trained else 1
         self._best = BestPolicies(params, state, edits)
+        self._edits = edits
         self._has_warned = False
+
+    def begin(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A start of the trainer, or going back.
+
+        Args:
+          rows: Those of metrics.csv that count, oldest first: of this agent, and up to the checkpoint's train step.
+        """
+        state = self._state
+        evaluations = [row for row in rows if row.get("eval_return") is not None]
+        known = len(evaluations) if state.evaluations is None else state.evaluations
+        if state.best_checkpoint is not None and not self._export.has_checkpoint(state.best_checkpoint):
+            logging.warning(
+                "the best policy %s is gone: one of those that are left is the best now", state.best_checkpoint
+            )
+            self._best.replace_lost([(row, *_policy_of(row)) for row in evaluations[:known] if self._is_there(row)])
+        for row in evaluations[known:]:
+            self._sort_out(row)
+        state.evaluations = len(evaluations)
+        state.replaced = [name for name in state.replaced if not self._best.is_kept(name)]
+        self._mark_best()
 
     def write(self, iteration: int) -> None:
         """Writes the one of the present policy, before its evaluation."""
@@ -56,42 +83,70 @@ class EvaluatedCheckpoints:
         if iteration >= self._first_iteration:
             self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
 
-    def take(self, iteration: int, train_step: int, summary: Mapping[str, float]) -> None:
-        """The evaluation is over, with these columns of metrics."""
-        self._warn_without_success(summary)
-        name = checkpoint_name(train_step)
-        if iteration < self._first_iteration or not self._export.has_checkpoint(name):
+    def take(self, row: Mapping[str, Any]) -> None:
+        """The evaluation is over, with this row of metrics, as it is written."""
+        if row.get("eval_return") is None:  # It is no finite number.
+            self._delete_unless_needed(*_policy_of(row))
             return
-        replaced: tuple[str | None, int] = name, iteration
-        if self._best.is_best(summary, iteration):
-            replaced = self._best.take(summary, iteration, name)
-            self._saves.try_to_write(lambda: self._export.mark_best(self._best.to_json()))
-        self._delete_unless_needed(*replaced)
+        self._warn_without_success(row)
+        self._state.evaluations = (self._state.evaluations or 0) + 1
+        if self._sort_out(row):
+            self._mark_best()
 
     def give_up(self, iteration: int, train_step: int) -> None:
         """There will be no evaluation."""
-        self._delete_unless_needed(checkpoint_name(train_step), iteration)
+        self._delete_unless_needed(iteration, checkpoint_name(train_step))
 
-    def _delete_unless_needed(self, name: str | None, iteration: int) -> None:
+    def _delete_unless_needed(self, iteration: int, name: str) -> None:
+        if not self._is_needed(iteration, name):
+            self._export.delete_checkpoint(name)
+
+    def _sort_out(self, row: Mapping[str, Any]) -> bool:
+        """What becomes of an evaluated policy, and of the one that it replaces; whether it is the best one now."""
+        iteration, name = _policy_of(row)
+        if not self._is_there(row):
+            return False
+        if not self._best.is_best(row, iteration):
+            self._delete_unless_needed(iteration, name)
+            return False
+        replaced, its_iteration = self._best.take(row, iteration, name)
+        if replaced is not None and not self._is_needed(its_iteration, replaced):
+            self._state.replaced.append(replaced)
+        return True
+
+    def _is_there(self, row: Mapping[str, Any]) -> bool:
+        """Whether the policy of an evaluation may be the best one: of the present files, and on disk."""
+        iteration, name = _policy_of(row)
+        is_of_files = (row.get("edits") or 0) == self._edits and iteration >= self._first_iteration
+        return is_of_files and self._export.has_checkpoint(name)
+
+    def _is_needed(self, iteration: int, name: str) -> bool:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
-        if self._best.is_kept(name):
-            return  # Also where there were no updates between two evaluations: both have this name.
-        if name is None or self._is_periodic(iteration) or self._is_last(iteration) or self._export.is_first(name):
-            return
-        self._export.delete_checkpoint(name)
+        # Where there were no updates between two evaluations both policies have one name.
+        is_kept = self._best.is_kept(name) or self._is_periodic(iteration)
+        return is_kept or self._is_last(iteration) or self._export.is_first(name)
+
+    def _mark_best(self) -> None:
+        best = None if self._state.best_checkpoint is None else self._best.to_json()
+        self._saves.try_to_write(lambda: self._export.mark_best(best))
 
     def _is_periodic(self, iteration: int) -> bool:
         if self._period.env_steps is not None:
             return iteration in self._state.periodic
         return iteration % self._period.iterations == 0
 
-    def _warn_without_success(self, summary: Mapping[str, float]) -> None:
+    def _warn_without_success(self, row: Mapping[str, Any]) -> None:
         """Once in a start: an environment may tell of a success only where there is one."""
         wants = self._params.best_metric == "success" or "eval_success" in (self._params.stop_when or {})
-        if wants and summary and "eval_success" not in summary and not self._has_warned:
+        if wants and "eval_success" not in row and not self._has_warned:
             self._has_warned = True
             logging.warning(
                 "best_metric='success' or stop_when's eval_success needs an environment that tells of success, and no "
                 "episode of this evaluation did: report is_success or success in the info of each episode's last step. "
                 "Until then the return decides which policy is best, and eval_success ends no run"
             )
+
+
+def _policy_of(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Iteration and checkpoint of the policy that a row tells the evaluation of."""
+    return int(row.get("iteration") or 0), checkpoint_name(int(row["train_step"]))

@@ -57,15 +57,18 @@ class PolicyExport:
         """Whether all SavedModels are on disk: an earlier start may have been killed while it wrote the first ones."""
         return all((self._paths.policies / name).exists() for name in _MODELS)
 
-    def save_models(self) -> None:
+    def save_models(self, iteration: int | None = None) -> None:
         """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
 
         The first call takes a few seconds: it traces each policy and builds its graph.
+
+        Args:
+          iteration: Iterations completed, for `iteration_of`.
         """
         with _without_tracing_notes():
             for name, policy in self._all_policies().items():
                 final = self._paths.policies / name
-                _write_folder(final, policy.model.save)
+                _write_folder(final, policy.model.save, iteration)
                 policy.model.moved_to(final)
 
     def save_checkpoint(self, iteration: int | None = None) -> str:
@@ -76,14 +79,9 @@ class PolicyExport:
         """
         name = checkpoint_name(int(self._train_step.numpy()))
         saver = self._all_policies()["policy"].saver
-
-        def write(folder: Path) -> None:
-            saver.save_checkpoint(str(folder))
-            if iteration is not None:
-                (folder / MOMENT).write_text(json.dumps({"iteration": iteration}))
-
         with _without_tracing_notes():
-            _write_folder(self._paths.policy_checkpoints / name, write)
+            final = self._paths.policy_checkpoints / name
+            _write_folder(final, lambda folder: saver.save_checkpoint(str(folder)), iteration)
         return name
 
     def has_checkpoint(self, name: str) -> bool:
@@ -94,8 +92,11 @@ class PolicyExport:
         """Whether it is the oldest checkpoint on disk."""
         return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"))
 
-    def mark_best(self, best: Mapping[str, Any]) -> None:
-        """Writes best.json: `checkpoint` names the best one, the rest says what it is like."""
+    def mark_best(self, best: Mapping[str, Any] | None) -> None:
+        """Writes best.json: `checkpoint` names the best one, the rest says what it is like; None removes it."""
+        if best is None:
+            self._paths.best_json.unlink(missing_ok=True)
+            return
         write_atomically(self._paths.best_json, json.dumps(best, indent=1).encode() + b"\n")
 
     def delete_checkpoint(self, name: str) -> None:
@@ -156,14 +157,16 @@ def _without_tracing_notes() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _write_folder(final: Path, write: Callable[[Path], None]) -> None:
-    """Lets `write` fill a folder beside `final`, then puts it in its place."""
+def _write_folder(final: Path, write: Callable[[Path], None], iteration: int | None) -> None:
+    """Lets `write` fill a folder beside `final`, adds its iteration, then puts it in its place."""
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     with held(temporary) as folder:
         write(folder)
+        if iteration is not None:
+            (folder / MOMENT).write_text(json.dumps({"iteration": iteration}))
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

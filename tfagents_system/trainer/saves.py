@@ -150,7 +150,15 @@ class TrainerSaves:
 
     def _save_checkpoint(self, further: Mapping[str, Any], wait: bool) -> None:
         self._save_at = time.monotonic() + self._checkpoint_secs
-        self._checkpoints.save(min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), further, wait=wait or self._waits)
+        state, replay_secs = self._state, min(_REPLAY_SAVE_SECS, self._deadline_secs / 2)
+        state.replaced = [name for name in state.replaced if self._export.has_checkpoint(name)]
+        replaced = tuple(state.replaced)
+
+        def delete_replaced() -> None:
+            for name in replaced:
+                self._export.delete_checkpoint(name)
+
+        self._checkpoints.save(replay_secs, further, delete_replaced, wait=wait or self._waits)
         self.error = None
 
     def _save_policies(self) -> None:
@@ -160,7 +168,7 @@ class TrainerSaves:
             return
         try:
             self._export.save_checkpoint(self._state.iteration)
-            self._export.save_models()
+            self._export.save_models(self._state.iteration)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"the policies can't be written: {reason_of(error)}") from error
         self._exported_step = train_step

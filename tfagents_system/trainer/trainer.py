@@ -96,7 +96,7 @@ class Trainer:
         self._begin()
         if not self._export.has_models():
             # Now, while the first experience is collected: tracing them takes seconds.
-            self._saves.try_to_write(self._export.save_models)
+            self._saves.try_to_write(lambda: self._export.save_models(self._state.iteration))
         while not self._log.is_over():
             try:
                 self._train_iteration()
@@ -175,8 +175,8 @@ class Trainer:
         self._begin()
 
     def _follow(self, train_step: int) -> None:
-        """A start, or going back: what metrics have up to this train step counts."""
-        self._log.begin(train_step)
+        """A start, or going back: what metrics have up to this train step counts, and decides what is best."""
+        self._evaluated_checkpoints.begin(self._log.begin(train_step))
         self._evaluations.begin()
 
     def _train_iteration(self) -> None:

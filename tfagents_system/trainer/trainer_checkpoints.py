@@ -43,6 +43,10 @@ class TrainerState:
       end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
       periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
       earlier_stages: What was best in those before, as best.json has it.
+      evaluations: Rows of evaluations in metrics.csv that all of this follows from; None: an earlier version has not
+        counted them.
+      replaced: Policy checkpoints that were the best and are not needed: deleted once a checkpoint without them as the
+        best is complete.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
       ended_edits: How often the run had taken edited files then.
@@ -72,6 +76,8 @@ class TrainerState:
     ended_edits: int = 0
     matmul_precision: str | None = None
     earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    evaluations: int | None = 0
+    replaced: list[str] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
     earlier_end_env_steps: int = -1
     network_resets: int = 0
@@ -96,7 +102,8 @@ class _SavedState(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: bytes) -> None:
         values = json.loads(string_value)
-        for name, value in {"end_env_steps": values.get("env_steps", 0), **values}.items():  # Earlier versions lack it.
+        lacked = {"end_env_steps": values.get("env_steps", 0), "evaluations": None, "replaced": []}
+        for name, value in {**lacked, **values}.items():  # Earlier versions lack these.
             setattr(self.state, name, value)
 
 
@@ -166,12 +173,20 @@ class TrainerCheckpoints:
             ) from None
         return newest
 
-    def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
+    def save(
+        self,
+        replay_secs: float,
+        further: Mapping[str, Any],
+        when_complete: Callable[[], None] = lambda: None,
+        *,
+        wait: bool,
+    ) -> None:
         """Writes a checkpoint of this moment.
 
         Args:
           replay_secs: How long the replay server may take; after that the checkpoint is completed without its part.
           further: For people who read the manifest.
+          when_complete: Called then, in that thread.
           wait: Return when it is complete. Else an error of completing it is raised by the next call.
 
         Raises:
@@ -194,6 +209,7 @@ class TrainerCheckpoints:
                 if self._record is not None:
                     run_checkpoints.remember(self._record, train_step)
                 run_checkpoints.prune(self._folder, written=found.folder)
+                when_complete()
             except OSError as error:
                 self._error = error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -48,14 +48,20 @@ class TrainingLog:
         self._callbacks = Callbacks(role.params, self._metrics.rows)
         self.newest: dict[str, Any] = {}
 
-    def begin(self, train_step: int) -> None:
-        """A start of the trainer, or going back: rows of later train steps than this one do not count."""
+    def begin(self, train_step: int) -> Sequence[Mapping[str, Any]]:
+        """A start of the trainer, or going back: rows of later train steps than this one do not count.
+
+        Returns:
+          The rows that do, of this agent.
+        """
         self.training_row.clear()
         self._episodes.clear()
         self._metrics.rewind(train_step)
         self._episode_rows.rewind(train_step)
-        self._early_end.begin(self._metrics.rows_of_agent())
+        rows = self._metrics.rows_of_agent()
+        self._early_end.begin(rows)
         self._callbacks.why = None
+        return rows
 
     def close(self) -> None:
         self._metrics.close()

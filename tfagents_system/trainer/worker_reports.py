@@ -78,5 +78,5 @@ class WorkerReports:
     def _end_complete_evaluations(self) -> None:
         for evaluated in self._evaluations.pop_ready():
             row = self._log.write_evaluation(evaluated)
-            self._checkpoints.take(evaluated.version, evaluated.train_step, evaluated.summary)
+            self._checkpoints.take(row)
             self._log.tell_callbacks("evaluation", row)

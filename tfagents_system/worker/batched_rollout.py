@@ -101,9 +101,8 @@ class BatchedRollout:
                 step = self._advance()
                 if step is None:
                     continue
-                for lane in np.flatnonzero(step.is_last & self._running):
-                    ended.append(self._end(lane, end_of_iteration=len(ended) + 1 == count))
-                    self._on_episode(ended[-1])
+                over = np.flatnonzero(step.is_last & self._running)
+                ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
                 self._start(step, count - len(ended))
         return ended
 
@@ -130,13 +129,9 @@ class BatchedRollout:
 
     def _count(self, step: BatchStep, lanes: np.ndarray, *, is_last_step: bool, goes_on: bool) -> list[Episode]:
         """The steps of these lanes belong to this call; returns the episodes that ended with them."""
-        ended: list[Episode] = []
         over = lanes[step.is_last[lanes]] if step.is_last.any() else lanes[:0]
         going_on = [e for e in self._going_on(over) if e.has_unsent_steps] if is_last_step else []
-        for number, lane in enumerate(over, 1):
-            is_last = is_last_step and not going_on and number == len(over)
-            ended.append(self._end(lane, end_of_iteration=is_last))
-            self._on_episode(ended[-1])
+        ended = self._end(over, end_of_iteration=is_last_step and not going_on)
         for number, episode in enumerate(going_on, 1):
             is_last = number == len(going_on)
             if goes_on:
@@ -214,7 +209,15 @@ class BatchedRollout:
         for lane in np.flatnonzero(step.began):
             self._begin(lane, step.first, step.first_potential, counts=int(np.count_nonzero(self._running)) < most)
 
-    def _end(self, lane: int, *, end_of_iteration: bool) -> Episode:
+    def _end(self, over: np.ndarray, *, end_of_iteration: bool) -> list[Episode]:
+        """Hands over what is left of the episodes that have ended in these lanes; see `Rollout._end`."""
+        last = len(over) if end_of_iteration else 0
+        ended = [self._end_one(lane, end_of_iteration=number == last) for number, lane in enumerate(over, 1)]
+        for episode in ended:
+            self._on_episode(episode)
+        return ended
+
+    def _end_one(self, lane: int, *, end_of_iteration: bool) -> Episode:
         episode = self._episodes[lane]
         assert episode is not None
         self._episodes[lane] = None

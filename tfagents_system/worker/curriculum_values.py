@@ -79,7 +79,8 @@ class CurriculumValues:
         """What a new environment there is to be set to; nothing more is due."""
         self._due.pop(place, None)
         self._set.pop(self.own(place), None)
-        return list((self._of_evaluation if place.is_eval else self._curriculum.values).items())
+        of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
+        return list((of_training | (self._of_evaluation if place.is_eval else {})).items())
 
     def was_set(self, place: Place, name: str, value: Any) -> None:
         """The environment there has this value now."""

@@ -7,7 +7,7 @@ envs/env_process.py instead.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tfagents_system.envs.env_process import build_timeout_secs
@@ -22,19 +22,26 @@ class EnvironmentGuard:
       path: Where a hang is reported.
       worker_id: The worker.
       step_timeout_secs: SAC_STEP_TIMEOUT_SECS: what they may take for a step or reset; more to be built.
+
+    Attributes:
+      call: Calls what writes to the disk: at once, or in a thread where a device is stepped.
     """
 
+    call: Callable[[Callable[[], None]], None]
+
     def __init__(self, path: Path, worker_id: int, step_timeout_secs: float) -> None:
+        self.call = lambda write: write()
         self._watchdog = Watchdog(path, step_timeout_secs)
         self._worker_id = worker_id
         self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
 
     def stepping(self, envs: Sequence[AnyEnvironment]) -> None:
         """They have their time for a step from now on."""
-        self._watchdog.arm(self._where(envs))
+        self._watchdog.rearm(self._where(envs))
+        self.call(self.write)
 
     def still_stepping(self, envs: Sequence[AnyEnvironment]) -> None:
-        """As `stepping`, once a second at most, and without the disk: see `write`."""
+        """As `stepping`, once a second at most; `write` is for the caller to call."""
         if self._watchdog.is_due():
             self._watchdog.rearm(self._where(envs))
 

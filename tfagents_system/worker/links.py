@@ -33,6 +33,7 @@ class Links:
       progress: Of the trainer.
       heartbeat: Takes heartbeats.
       look: Calls a function that only looks at something, now or in a thread.
+      call: Calls a function that makes something and sends it, now or in the sender's thread.
       is_real_time: The worker steps a device, which does not wait.
     """
 
@@ -41,6 +42,7 @@ class Links:
     progress: ProgressReader
     heartbeat: Beats
     look: Callable[[Callable[[], None]], None]
+    call: Callable[[Callable[[], None]], None]
     is_real_time: bool
 
 
@@ -61,12 +63,17 @@ def make_links(
     )
     if device is None or role.deterministic:
         progress = ProgressReader(connection, worker_id, straggler_secs)
-        return Links(connection, sender, progress, role.heartbeat, lambda look: look(), False)
+        return Links(connection, sender, progress, role.heartbeat, _at_once, _at_once, False)
     params = role.params
     outgoing = BackgroundSender(sender, params.max_unsent_mb, is_lockstep=not params.asynchronous)
     unblocked = BackgroundConnection(connection, outgoing)
     progress = ProgressReader(unblocked, worker_id, straggler_secs)
-    return Links(unblocked, outgoing, progress, BackgroundHeartbeat(role.heartbeat), Chore("look").begin, True)
+    heartbeat = BackgroundHeartbeat(role.heartbeat)
+    return Links(unblocked, outgoing, progress, heartbeat, Chore("look").begin, outgoing.call, True)
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 def _max_bundle_rows(role: Role) -> int:

@@ -67,6 +67,14 @@ class ProgressReader:
         self._look_at = time.monotonic() + self._look_secs
 
     def _take(self, progress: tables.Progress) -> None:
+        if self.newest is not None and _is_before(progress, self.newest):
+            return  # News have overtaken it on the way.
         if self._agents_before not in (None, progress.agents_before):
             raise OtherAgentError("the run has another agent now")
         self.newest, self._agents_before = progress, progress.agents_before
+
+
+def _is_before(progress: tables.Progress, other: tables.Progress) -> bool:
+    """Whether the same trainer was there before."""
+    places = [(each.iteration, each.train_step) for each in (progress, other)]
+    return progress.session == other.session and places[0] < places[1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -193,32 +194,35 @@ class BestOfWorker:
     def __init__(self, count: int) -> None:
         self._count = count
         self._returns: list[float] = []  # The highest so far, as a heap.
-        self._new: list[RecordedEpisode] = []
+        self._new: list[KeptEpisode] = []
+        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
 
     def take(self, episode: RecordedEpisode) -> None:
-        """An episode has ended."""
-        if len(self._returns) < self._count:
-            heapq.heappush(self._returns, episode.episode_return)
-        elif episode.episode_return <= self._returns[0]:
+        """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
+        size_bytes = sum(values.nbytes for values in episode.lists.values())
+        is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
+        if not is_better or size_bytes >= self._too_large_bytes:
             return
-        else:
-            heapq.heapreplace(self._returns, episode.episode_return)
-        self._new.append(episode)
+        kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, episode.to_bytes())
+        if len(kept.file) > MOST_KEPT_BYTES:
+            self._too_large_bytes = size_bytes
+            _tell_too_large(kept)
+            return
+        heapq.heappush(self._returns, kept.episode_return)
+        if len(self._returns) > self._count:
+            heapq.heappop(self._returns)
+        self._new.append(kept)
 
     def pop(self) -> list[KeptEpisode]:
         """Those since the last call, as a report has them."""
         best = sorted(self._new, key=lambda episode: -episode.episode_return)[: self._count]
         self._new = []
-        kept = [KeptEpisode(each.episode_return, each.train_step, each.number, each.to_bytes()) for each in best]
-        return [each for each in kept if _can_be_sent(each)]
+        return best
 
 
-def _can_be_sent(episode: KeptEpisode) -> bool:
-    is_small = len(episode.file) <= MOST_KEPT_BYTES
-    if not is_small:
-        logging.warning(
-            "an episode of return %g is not kept: its file has %d bytes, at most %d may be. Record less (%s<name> in "
-            "the environment's info), or shorter episodes",
-            *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
-        )
-    return is_small
+def _tell_too_large(episode: KeptEpisode) -> None:
+    logging.warning(
+        "an episode of return %g is not kept, nor is any other one as large: its file has %d bytes, at most %d may be. "
+        "Record less (%s<name> in the environment's info), or shorter episodes",
+        *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
+    )

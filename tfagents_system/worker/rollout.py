@@ -45,7 +45,7 @@ class Rollout:
       observers: Take a Trajectory for every step, in order. Of several environments they see one episode after
         another, each when it has ended.
       on_step: Called with the number of environments before they step; may raise to end all episodes early.
-      on_episode: Called after each episode.
+      on_episode: Called after each episode; may raise to end all episodes early.
       on_start: Called with an environment's index before an episode begins in it; may replace the environment.
       on_fault: Called when an environment has failed: replaces it, and the episode begins again in the new one, or
         raises to end all episodes. The steps before the fault have been handed over, as an episode that was cut short;
@@ -106,9 +106,8 @@ class Rollout:
         with self._handing_over():
             while len(ended) < count:
                 self._start(count - len(ended) - len(self._running))
-                for run in self._advance():
-                    ended.append(run.end(end_of_iteration=len(ended) + 1 == count))
-                    self._on_episode(ended[-1])
+                over = self._advance()
+                ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
                 self._answer_faults()
         return ended
 
@@ -127,10 +126,7 @@ class Rollout:
                 self._start(len(self._envs))
                 over = self._advance()
                 paused: list[_Running] = [] if self._steps_left else self._unsent()
-                for number, run in enumerate(over, 1):
-                    is_last = not self._steps_left and not paused and number == len(over)
-                    ended.append(run.end(end_of_iteration=is_last))
-                    self._on_episode(ended[-1])
+                ended += self._end(over, end_of_iteration=not self._steps_left and not paused)
                 for number, run in enumerate(paused, 1):
                     hand_over = run.pause if goes_on else run.break_off
                     hand_over(end_of_iteration=number == len(paused))
@@ -145,9 +141,7 @@ class Rollout:
                 self._start(len(self._envs))
                 over = self._advance()
                 steps -= sum(run.length for run in over)
-                for number, run in enumerate(over, 1):
-                    ended.append(run.end(end_of_iteration=steps <= 0 and number == len(over)))
-                    self._on_episode(ended[-1])
+                ended += self._end(over, end_of_iteration=steps <= 0)
                 self._answer_faults()
         return ended
 
@@ -217,6 +211,19 @@ class Rollout:
         for env in self._faults:
             if env in self._running:
                 self._running.pop(env).break_off()
+        return ended
+
+    def _end(self, over: Sequence[_Running], *, end_of_iteration: bool) -> list[Episode]:
+        """Hands over what is left of episodes that have ended, of all of them before the first is told: that may raise.
+
+        Args:
+          over: The episodes.
+          end_of_iteration: The last of them ends it.
+        """
+        last = len(over) if end_of_iteration else 0
+        ended = [run.end(end_of_iteration=number == last) for number, run in enumerate(over, 1)]
+        for episode in ended:
+            self._on_episode(episode)
         return ended
 
     def _answer_faults(self) -> None:

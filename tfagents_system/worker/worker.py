@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import time
@@ -29,11 +30,12 @@ from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.remote.errors import SlotLostError
+from tfagents_system.transport.remote.errors import GatewayRefusedError, SlotLostError
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
+from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -90,7 +92,7 @@ class Worker:
             device = self._environments.device
             self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
             self._connection, self._progress = self._links.connection, self._links.progress
-            self._end.progress = self._progress
+            self._guard.call, self._end.progress = self._links.look, self._progress
             self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
             self._build_runners(start, incarnation)
         except BaseException:
@@ -152,11 +154,12 @@ class Worker:
         sender, joined = self._links.sender, self._role.joined
         try:
             sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
-        except (StoppedError, SlotLostError):
+        except (StoppedError, SlotLostError, GatewayRefusedError):
             logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
-        self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
-        with self._guard.closing():
-            self._environments.close()
+        finally:  # Also where the replay server refuses them.
+            self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
+            with self._guard.closing():
+                self._environments.close()
 
     def _begin(self) -> None:
         """Collects its share of the first random experience, without what is stored of it since before a restart."""
@@ -199,7 +202,7 @@ class Worker:
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
         for part in report.parts():
-            self._connection.put(tables.REPORTS, part.to_wire())
+            self._links.call(functools.partial(_put, self._connection, part))
 
     # What to do next.
 
@@ -308,6 +311,10 @@ def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> N
     """What may have to wait for the machine or its disk."""
     guard.write()
     environments.look_at_memory()
+
+
+def _put(connection: AnyConnection, report: Report) -> None:
+    connection.put(tables.REPORTS, report.to_wire())
 
 
 def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:

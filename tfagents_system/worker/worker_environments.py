@@ -143,8 +143,6 @@ class WorkerEnvironments:
         """
         self._renew_if_too_large(place)
         self._set_all(place, self._values.taken(place))
-        if self.device is not None:
-            self.device.set_evaluation(place.is_eval)
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
@@ -161,8 +159,7 @@ class WorkerEnvironments:
 
     def _set_all(self, place: Place, values: Sequence[Value]) -> None:
         try:
-            for name, value in values:
-                self._set(self._at(place), place, name, value)
+            self._set(place, values)
         except EnvironmentFault as fault:
             self.replace(place, fault)  # Which sets the others, too.
 
@@ -208,21 +205,25 @@ class WorkerEnvironments:
 
     def _put_new(self, place: Place) -> None:
         """Closes the environment in a place, builds another one, and sets the curriculum's values."""
-        envs = self.evaluation if place.is_eval else self.collect
-        _logged("close", envs[place.index].close)
-        env = self._build(self._values.own(place))
-        envs[place.index] = env
-        for name, value in self._values.all(place):
-            self._set(env, place, name, value)
+        _logged("close", self._at(place).close)
+        (self.evaluation if place.is_eval else self.collect)[place.index] = self._build(self._values.own(place))
+        self._set(place, self._values.all(place))
 
-    def _set(self, env: AnyEnvironment, place: Place, name: str, value: Any) -> None:
+    def _set(self, place: Place, values: Sequence[Value]) -> None:
+        """Sets values of the curriculum in the environment there; a device is told whether it is of an evaluation."""
+        env, where = self._at(place), ""
         try:
-            env.set_state({name: value})
-            self._values.was_set(place, name, value)
+            for name, value in values:
+                where = f"set_state({{{name!r}: {value}}})"
+                env.set_state({name: value})
+                self._values.was_set(place, name, value)
+            if self.device is not None:
+                where = f"is_evaluation = {place.is_eval}"
+                self.device.set_evaluation(place.is_eval)
         except (UserError, EnvironmentFault):
             raise
         except Exception as error:
-            raise self._fault(place, error, f"set_state({{{name!r}: {value}}})") from error
+            raise self._fault(place, error, where) from error
 
     def _places(self) -> list[Place]:
         """Those with an environment of their own."""

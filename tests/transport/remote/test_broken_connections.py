@@ -170,6 +170,15 @@ def test_a_worker_whose_slot_was_given_away_ends_and_a_new_process_gets_another(
         assert running.refused("slot_lost") == 1
 
 
+def test_a_slot_is_left_also_where_the_worker_can_not_be_closed(monkeypatch):
+    monkeypatch.setattr(sac_collect, "make_worker", MagicMock())
+    sac_collect.make_worker().close.side_effect = OSError("no such device")
+    role = MagicMock()
+    with pytest.raises(OSError, match="no such device"):
+        sac_collect.collect(role, 0, MagicMock())
+    role.joined.leave.assert_called_once_with()
+
+
 def test_who_cannot_reach_whom_is_told_with_since_when_and_what_to_check(tmp_path):
     credentials.make_credentials(tmp_path / "credentials", "test")
     with socket.socket() as unused:

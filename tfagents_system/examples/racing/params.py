@@ -17,7 +17,7 @@ from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
-    """400 iterations of 1000 steps, about 5.5 hours of driving, with an update for every fourth step."""
+    """400 iterations of 1000 steps, 5.5 hours of the car's own time, with an update for every fourth step."""
 
     discount = 0.99
     updates_per_env_step = 0.25

@@ -64,6 +64,7 @@ check_request() {
   require_whole SAC_SNAPSHOT_MB "most MiB of a snapshot" 1
   require_file SAC_PARAMS "Python file with class TrainParams" my_params.py
   require_file SAC_CONFIG "JSON file with horizon" my.json
+  check_places
   require_flag SAC_USE_HYPERTHREADS
   require_flag SAC_TRAIN_GPUS
   require_flag SAC_FORK_ROLES
@@ -85,6 +86,16 @@ check_request() {
   if [[ -n $tfagents_add$tfagents_to ]]; then check_added; fi
   [[ -z $tfagents_array || $tfagents_array =~ ^[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?(,[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?)*(%[1-9][0-9]*)?$ ]] \
     || finding "--array=$tfagents_array must be task ids such as 0-9, 0-9:2 or 1,5,7, with %4 behind them for at most 4 at once"
+}
+
+# `\$SLURM_TMPDIR`, or '$TMPDIR/ring': a folder of that name, and no reference for the job. As variable_values.py has it.
+check_places() {
+  local name
+  for name in SAC_EXP_DIR SAC_LOGS_DIR SAC_REPLAY_DIR SAC_CREDENTIALS_DIR SAC_PASSWORD_FILE; do
+    if [[ ${!name:-} != /* && ${!name:-} =~ \$(\{?[A-Za-z_][A-Za-z0-9_]*\}?|\() ]]; then
+      finding "$name=${!name} must be a path, and ${BASH_REMATCH[0]} in it is not replaced: leave out the backslash or the single quotes"
+    fi
+  done
 }
 
 # Workers that the run starts beside SAC_NUM_COLLECT_WORKERS.

@@ -19,6 +19,7 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.page.assembly import page, page_data
+from tfagents_system.report.statuses_of_runs import runs_among
 from tfagents_system.run_files.run_paths import RunPaths
 
 _FILE = "report.html"
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--serve", action="store_true", help="a page on this machine alone that follows runs")
     parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
     args = parser.parse_args(argv)
-    folders = list(dict.fromkeys(args.run))
+    folders = runs_among(args.run)
     if findings := _findings(args, folders):
         raise UserError(*findings)
     if args.serve:

@@ -19,7 +19,7 @@ from tfagents_system.transport.remote.channel import Channel
 from tfagents_system.transport.remote.errors import ChannelError
 from tfagents_system.transport.remote.frames import Arrays
 from tfagents_system.transport.remote.messages import Hello, Welcome, identity_of
-from tfagents_system.transport.remote.remote_tables import Questions, RemoteNewest, RemoteQueue
+from tfagents_system.transport.remote.remote_tables import Answer, Question, Questions, RemoteNewest, RemoteQueue
 from tfagents_system.transport.remote.stream import Transport
 from tfagents_system.transport.remote.streaming import SendWindow
 from tfagents_system.transport.remote.tls_client import TlsClient
@@ -100,7 +100,8 @@ class RemoteConnection:
             self._stream(names, arrays, deadline_secs)
             return
         waiting = self._waiting(f"to take {table}", deadline_secs)
-        while not self.try_put(names, arrays, _PUT_SECS):
+        question = Question(self._questions, lambda number: messages.Put(number, names), arrays)
+        while not _is_done(question.answer(_PUT_SECS)):
             waiting.check()
 
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
@@ -112,8 +113,8 @@ class RemoteConnection:
             except ServerUnreachableError:
                 return False
             return True
-        answer = self._questions.ask(lambda number: messages.Put(number, names), timeout_secs, arrays).message
-        return isinstance(answer, messages.Done) and answer.ok
+        question = Question(self._questions, lambda number: messages.Put(number, names), arrays)
+        return _is_done(question.answer(timeout_secs))
 
     def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
         """See `Connection.feed_dead_reader`; the reader is the gateway, which is fed again after its restart."""
@@ -121,8 +122,8 @@ class RemoteConnection:
 
     def size(self, table: str) -> int | None:
         """Items in a table now; None if the server does not answer."""
-        answer = self._questions.ask(lambda number: messages.Size(number, table), _PUT_SECS).message
-        return answer.size if isinstance(answer, messages.SizeIs) else None
+        answer = Question(self._questions, lambda number: messages.Size(number, table)).answer(_PUT_SECS)
+        return answer.message.size if answer is not None and isinstance(answer.message, messages.SizeIs) else None
 
     def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> RemoteQueue:
         """Reads a queue, item by item; `wake` is set with each."""
@@ -269,3 +270,7 @@ class RemoteConnection:
 
 def _is_streamed(names: list[str]) -> bool:
     return len(names) == 1 and names[0] in permissions.STREAMED
+
+
+def _is_done(answer: Answer | None) -> bool:
+    return answer is not None and isinstance(answer.message, messages.Done) and answer.message.ok

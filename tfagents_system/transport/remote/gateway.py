@@ -15,7 +15,7 @@ from absl import logging
 
 import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.report.episodes import MOST_KEPT_BYTES
+from tfagents_system.report.episodes import MOST_EPISODE_BYTES, MOST_KEPT_BYTES
 from tfagents_system.run_files.heartbeat import beat_secs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
@@ -303,9 +303,20 @@ class Gateway:
 
 
 def layout_frame_bytes(
-    layout: Layout, sequence_length: int | None, frame_stack: FrameStack = 1, *, keeps_episodes: bool = False
+    layout: Layout,
+    sequence_length: int | None,
+    frame_stack: FrameStack = 1,
+    reach: tuple[int, int] = (0, 0),
+    *,
+    keeps_episodes: bool = False,
+    eval_episodes: int = 0,
 ) -> int:
-    """Size of the arrays of a worker's largest message: a segment, or a report with an episode that is kept."""
-    rows = layout.history_rows(frame_stack) + layout.max_segment_steps(sequence_length) + 1
+    """Size of the arrays of a worker's largest message: a segment, or a report, maybe with an episode that is kept.
+
+    Args:
+      reach: As of SampleForm: a segment from within an episode repeats so many steps of the one before.
+      eval_episodes: Of an evaluation: each report of it has all of the worker's.
+    """
+    rows = layout.history_rows(frame_stack) + sum(reach) + layout.max_segment_steps(sequence_length) + 1
     kept = MOST_KEPT_BYTES * 4 // 3 if keeps_episodes else 0  # JSON has bytes as base64.
-    return max(int(rows * layout.step_bytes), kept) + 2**20
+    return max(int(rows * layout.step_bytes), kept, eval_episodes * MOST_EPISODE_BYTES) + 2**20

@@ -22,7 +22,11 @@ _PAUSE_SECS = 0.05
 
 @dataclasses.dataclass
 class Answer:
-    """The gateway's answer; `message` stays None if nothing arrives in time or the connection breaks."""
+    """The gateway's answer; `message` stays None where the connection breaks before it comes.
+
+    Attributes:
+      event: Set when there is nothing more to wait for.
+    """
 
     event: threading.Event = dataclasses.field(default_factory=threading.Event)
     message: msgspec.Struct | None = None
@@ -30,7 +34,7 @@ class Answer:
 
 
 class Questions:
-    """Questions that wait for their answers; asked in any thread.
+    """Questions to the gateway, sent in any thread. It answers each, unless the connection ends.
 
     Args:
       channel: To the gateway.
@@ -44,49 +48,92 @@ class Questions:
     def ask(
         self, make: Callable[[int], msgspec.Struct], timeout_secs: float, arrays: Sequence[np.ndarray] = ()
     ) -> Answer:
-        """Sends a question and waits for its answer, which stays empty if none arrives in time.
+        """Sends a question; returns at once what its answer will be.
 
         Args:
           make: Makes the question, with an id.
-          timeout_secs: A connection that is down is waited for, too.
+          timeout_secs: A connection that is down is waited for so long.
           arrays: Go with the question.
 
         Raises:
           GatewayRefusedError: The gateway does not let us in.
         """
-        channel, deadline = self._channel, time.monotonic() + timeout_secs
-        number, answer = next(self._ids), Answer()
+        channel, number, answer = self._channel, next(self._ids), Answer()
         with channel.changed:
-            self._answers[number] = answer
             channel.changed.wait_for(lambda: channel.transport is not None or channel.is_over, timeout_secs)
-            transport = channel.transport
+            if (transport := channel.transport) is not None:
+                self._answers[number] = answer
         try:
             if transport is not None:
                 transport.send(make(number), arrays)
-                answer.event.wait(max(0.0, deadline - time.monotonic()))
-            elif channel.is_over:
-                time.sleep(min(timeout_secs, _PAUSE_SECS))  # A caller that asks repeatedly does not spin.
+                return answer
         except ChannelError:
-            pass
-        finally:
             self._answers.pop(number, None)
         channel.raise_if_refused()
+        if channel.is_over:
+            time.sleep(min(timeout_secs, _PAUSE_SECS))  # A caller that asks repeatedly does not spin.
+        answer.event.set()
         return answer
 
     def take(self, number: int, message: msgspec.Struct, arrays: Arrays) -> None:
         """The answer to a question has arrived."""
-        if (answer := self._answers.get(number)) is not None:
+        if (answer := self._answers.pop(number, None)) is not None:
             answer.message, answer.arrays = message, arrays
             answer.event.set()
 
+    def raise_if_refused(self) -> None:
+        """Raises: GatewayRefusedError, SlotLostError."""
+        self._channel.raise_if_refused()
+
     def give_up(self) -> None:
         """The connection has ended: open questions get no answers."""
-        for answer in list(self._answers.values()):
-            answer.event.set()
+        for number in list(self._answers):
+            if (answer := self._answers.pop(number, None)) is not None:
+                answer.event.set()
+
+
+class Question:
+    """A question that is asked as often as wanted, and not again while its answer may be on its way.
+
+    Over a slow line that may take longer than anyone waits for it at a time.
+
+    Args:
+      questions: Asks it.
+      make: Makes it, with an id.
+      arrays: Go with it.
+    """
+
+    def __init__(
+        self, questions: Questions, make: Callable[[int], msgspec.Struct], arrays: Sequence[np.ndarray] = ()
+    ) -> None:
+        self._questions = questions
+        self._make = make
+        self._arrays = arrays
+        self._open: Answer | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it was asked and its answer has not been returned."""
+        return self._open is not None
+
+    def answer(self, timeout_secs: float) -> Answer | None:
+        """The answer; None if it has not come in time, counted from when the question was sent.
+
+        Raises:
+          GatewayRefusedError: The gateway does not let us in.
+        """
+        self._open = answer = self._open or self._questions.ask(self._make, timeout_secs, self._arrays)
+        if not answer.event.wait(timeout_secs):
+            return None
+        self._open = None
+        self._questions.raise_if_refused()
+        return answer
 
 
 class RemoteNewest:
     """The newest item of a table that holds one.
+
+    What `get` returns was the newest after the call began, or after an earlier one that returned without it.
 
     Args:
       questions: Asks for it.
@@ -94,13 +141,19 @@ class RemoteNewest:
     """
 
     def __init__(self, questions: Questions, table: str) -> None:
-        self._questions = questions
-        self._table = table
+        self._question = Question(questions, lambda number: messages.Newest(number, table))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is on its way: the next call takes it."""
+        return self._question.is_pending
 
     def get(self, timeout_secs: float = 5.0) -> Arrays | None:
         """The newest item, or None if there is none or the server does not answer in time."""
-        answer = self._questions.ask(lambda number: messages.Newest(number, self._table), timeout_secs)
-        return answer.arrays if isinstance(answer.message, messages.NewestIs) and answer.message.found else None
+        answer = self._question.answer(timeout_secs)
+        if answer is None or not isinstance(answer.message, messages.NewestIs) or not answer.message.found:
+            return None
+        return answer.arrays
 
 
 class RemoteQueue:

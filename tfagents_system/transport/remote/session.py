@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfagents_system.transport.remote.gateway import Gateway
 
 IDLE_SECS = 30.0  # Clients say something every few seconds.
+_ALIVE_SECS = 5.0  # Clients give a silent gateway up after 30 s.
 CHECK_SECS = 10.0  # A client that only checks says hello and goodbye.
 _PUT_SECS = 5.0
 _LOG_BYTES = 1024 * 1024
@@ -57,6 +58,7 @@ class Session:
         self._under_way = Arrivals(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._logged_bytes = 0
+        self._alive_at = 0.0
         self._beats: BeatFile | None = None
 
     @property
@@ -68,7 +70,10 @@ class Session:
         """Serves the client until it or the connection ends; `end` must follow."""
         try:
             while not self._has_said_goodbye:
-                message, arrays = self.transport.receive(messages.FromClient, self.limits, IDLE_SECS)
+                self._alive_at = time.monotonic() + _ALIVE_SECS
+                message, arrays = self.transport.receive(
+                    messages.FromClient, self.limits, IDLE_SECS, on_part=self._say_alive
+                )
                 if isinstance(message, messages.Put) and message.id < 0:
                     self._put_streamed(message, arrays)
                 else:
@@ -105,6 +110,12 @@ class Session:
     def send_item(self, table: str, number: int, arrays: Arrays) -> None:
         """Raises: ChannelError."""
         self.transport.send(messages.Item(table, number), arrays)
+
+    def _say_alive(self) -> None:
+        """Called while a message arrives: its sender takes a gateway that is silent for long for a dead one."""
+        if time.monotonic() >= self._alive_at:
+            self._alive_at = time.monotonic() + _ALIVE_SECS
+            self.transport.send(messages.Pong())
 
     def _answer(self, message: messages.FromClient, arrays: Arrays) -> None:
         sharing, send = self._gateway.sharing, self.transport.send

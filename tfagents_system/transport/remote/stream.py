@@ -82,7 +82,12 @@ class Transport:
         self._send_urgent()
 
     def receive(
-        self, types: Any, limits: frames.Limits, idle_secs: float, rest_secs: float | None = None
+        self,
+        types: Any,
+        limits: frames.Limits,
+        idle_secs: float,
+        rest_secs: float | None = None,
+        on_part: Callable[[], None] = lambda: None,
     ) -> tuple[Any, frames.Arrays]:
         """The next message and its arrays.
 
@@ -91,6 +96,7 @@ class Transport:
           limits: Of a frame.
           idle_secs: How long to wait for the first byte.
           rest_secs: How long the rest may take after it; None: by its length.
+          on_part: Called whenever some of its arrays' bytes have arrived.
 
         Raises:
           ChannelError: The connection has ended, or nothing arrived; CutShortError: in the middle of a frame.
@@ -99,14 +105,15 @@ class Transport:
         head = bytearray(frames.HEAD_BYTES)
         self._fill(memoryview(head)[:1], idle_secs, "a message")
         try:
-            return self._receive_rest(head, types, limits, self._stall_secs if rest_secs is None else rest_secs)
+            least_secs = self._stall_secs if rest_secs is None else rest_secs
+            return self._receive_rest(head, types, limits, least_secs, on_part)
         except FrameError:
             raise
         except ChannelError as error:
             raise CutShortError(f"in the midst of a message: {error}") from None
 
     def _receive_rest(
-        self, head: bytearray, types: Any, limits: frames.Limits, least_secs: float
+        self, head: bytearray, types: Any, limits: frames.Limits, least_secs: float, on_part: Callable[[], None]
     ) -> tuple[Any, frames.Arrays]:
         self._fill(memoryview(head)[1:], least_secs, "the rest of a message")
         message_bytes, body_bytes = frames.read_head(head, limits)
@@ -117,7 +124,7 @@ class Transport:
         self._fill(memoryview(encoded), secs, "the rest of a message")
         message = frames.decode_message(encoded, types)
         if body_bytes:
-            self._fill(body.data, secs - (time.monotonic() - began), "the rest of a message")
+            self._fill(body.data, secs - (time.monotonic() - began), "the rest of a message", on_part)
         heads = getattr(message, "arrays", [])
         if body_bytes and not heads:
             raise FrameError(f"{type(message).__name__} with {body_bytes} bytes that belong to no array")
@@ -169,7 +176,9 @@ class Transport:
             self.shut()  # Half a frame may have been sent: nothing can follow it.
             raise
 
-    def _fill(self, view: memoryview, timeout_secs: float, what: str) -> None:
+    def _fill(
+        self, view: memoryview, timeout_secs: float, what: str, on_part: Callable[[], None] = lambda: None
+    ) -> None:
         deadline = time.monotonic() + timeout_secs
         while len(view):
             count = self._attempt(lambda view=view: self._tls.recv_into(view), deadline, what)  # type: ignore[misc]
@@ -177,6 +186,7 @@ class Transport:
                 raise ChannelError("the other side has ended the connection")
             self.received_bytes += count
             view = view[count:]
+            on_part()
 
     def _attempt(self, operation: Callable[[], _Result], deadline: float, what: str) -> _Result:
         """Calls `operation` until it need not wait any more."""

@@ -1,0 +1,305 @@
+"""Whatever moment a kill hits, the best policy is that of the evaluations in metrics.csv, and it is on disk.
+
+A trainer without an agent writes what the real one does, in the same order: the policy before its evaluation, the
+row, best.json, checkpoints, and what it deletes. It is killed before each of these writes, in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.trainer.saves import TrainerSaves
+from tfagents_system.trainer.trainer_checkpoints import TrainerState, _SavedState
+
+UPDATES, EVAL_PERIOD, POLICY_PERIOD = 100, 10, 50
+PARAMS: Any = SimpleNamespace(
+    env_config={"horizon": 10},
+    num_iter=60,
+    best_metric="return",
+    stop_when=None,
+    asynchronous=False,
+    env_steps_per_iter=None,
+    updates_per_env_step=None,
+    num_steps_per_iter=UPDATES,
+    checkpoint_period_itrs=POLICY_PERIOD,
+    checkpoint_period_env_steps=None,
+)
+
+
+class Killed(BaseException):
+    """The process is gone, as after SIGKILL."""
+
+
+class Export(PolicyExport):
+    """The real one, whose weights are a text.
+
+    Args:
+      paths: The run directory.
+      weights: What is trained, and when, in words.
+      moment: Called before each write.
+    """
+
+    def __init__(self, paths: RunPaths, weights: Callable[[int], str], moment: Callable[[], None]) -> None:
+        self._paths, self._weights, self._moment = paths, weights, moment
+        paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def save_checkpoint(self, iteration: int | None = None) -> str:
+        assert iteration is not None
+        self._moment()
+        folder = self._paths.policy_checkpoints / checkpoint_name(UPDATES * iteration)
+        folder.mkdir(exist_ok=True)
+        (folder / "weights").write_text(self._weights(iteration))
+        return folder.name
+
+    def mark_best(self, best: Mapping[str, Any] | None) -> None:
+        self._moment()
+        super().mark_best(best)
+
+    def delete_checkpoint(self, name: str) -> None:
+        self._moment()
+        super().delete_checkpoint(name)
+
+
+class Life:
+    """A trainer from a start to its end, or to the kill.
+
+    Args:
+      folder: The run directory.
+      number: Of the start: weights and results differ between them, but for what a checkpoint brings back.
+      results: Returns of evaluations by iteration.
+      saves_at: Iterations after which a checkpoint is written.
+      is_late: Whether a result comes after the checkpoint of its iteration.
+      kill_at: How many writes it does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        results: Mapping[int, float],
+        saves_at: frozenset[int],
+        is_late: bool,
+        kill_at: int = 10**6,
+    ) -> None:
+        self.writes, self._kill_at = 0, kill_at
+        self._number, self._results, self._saves_at, self._is_late = number, results, saves_at, is_late
+        self._paths = paths = RunPaths(folder)
+        self.state, self._checkpoint = TrainerState(), folder / "checkpoint.json"
+        saved = read_json(self._checkpoint)
+        if saved is not None:
+            _SavedState(self.state).deserialize(json.dumps(saved["state"]).encode())
+        self.resumed_at = self.state.iteration
+        self._weights = dict(saved["weights"]) if saved else {}
+        self._export = Export(paths, self._weights_of, self._moment)
+        plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
+        checkpoints: Any = SimpleNamespace(save=self._save)
+        self._saves = TrainerSaves(
+            PARAMS, self.state, plan, lambda: self.train_step, checkpoints, self._export, TimeShares()
+        )
+        self._evaluated = EvaluatedCheckpoints(
+            PARAMS, self.state, self._export, self._saves, lambda iteration: iteration >= PARAMS.num_iter
+        )
+        self._metrics = MetricsLog(paths, [])
+        self._metrics.rewind(self.train_step if saved else -1)
+        self._evaluated.begin(self._metrics.rows_of_agent())
+
+    @property
+    def train_step(self) -> int:
+        return UPDATES * self.state.iteration
+
+    def run(self) -> None:
+        if self.state.iteration % EVAL_PERIOD == 0 and self.state.iteration > self._newest_evaluated():
+            self._evaluated.write(self.state.iteration)  # The kill has lost it; the policy is that of the checkpoint.
+            self._evaluate(self.state.iteration)
+        while self.state.iteration < PARAMS.num_iter:
+            self.state.iteration += 1
+            iteration = self.state.iteration
+            self._weights[str(iteration)] = self._weights_of(iteration)
+            if iteration % EVAL_PERIOD == 0:
+                self._evaluated.write(iteration)
+                if not self._is_late:
+                    self._evaluate(iteration)
+            if iteration in self._saves_at:
+                self._saves._save_checkpoint({}, wait=True)
+            if iteration % EVAL_PERIOD == 0 and self._is_late:
+                self._evaluate(iteration)
+        self._saves._save_checkpoint({}, wait=True)
+
+    def _newest_evaluated(self) -> int:
+        return int(max((row["iteration"] for row in self._metrics.rows_of_agent()), default=0))
+
+    def _weights_of(self, iteration: int) -> str:
+        """Those after an iteration that the checkpoint has seen are known; later ones are this start's own."""
+        return self._weights.get(str(iteration), f"iteration {iteration} of start {self._number}")
+
+    def _evaluate(self, iteration: int) -> None:
+        self._moment()
+        row = {"train_step": self.train_step, "iteration": iteration, "env_steps": 10 * iteration}
+        result = {"eval_return": self._results[iteration], "eval/start": int(self._weights_of(iteration)[-1])}
+        self._evaluated.take(self._metrics.write({**row, **result}))
+
+    def _save(self, secs: float, further: Any, when_complete: Callable[[], None], *, wait: bool) -> None:
+        saved = {"state": json.loads(_SavedState(self.state).serialize()), "weights": self._weights}
+        self._moment()
+        write_json(self._checkpoint, saved)
+        when_complete()
+
+    def _moment(self) -> None:
+        if self.writes == self._kill_at:
+            raise Killed
+        self.writes += 1
+
+
+def check(paths: RunPaths) -> None:
+    """best.json has the best row of metrics.csv, and the weights that were evaluated for it are on disk."""
+    rows = [row for row in read_metrics(paths.metrics_csv) if row["eval_return"] is not None]
+    best = read_json(paths.best_json)
+    if not rows:
+        assert best is None
+        return
+    expected = max(rows, key=lambda row: row["eval_return"] or 0.0)
+    assert best is not None
+    assert (best["iteration"], best["eval_return"]) == (expected["iteration"], expected["eval_return"])
+    assert best["checkpoint"] == checkpoint_name(int(expected["train_step"] or 0))
+    weights = (paths.policy_checkpoints / best["checkpoint"] / "weights").read_text()
+    assert weights == f"iteration {int(expected['iteration'] or 0)} of start {int(expected['eval/start'] or 0)}"
+
+
+FIRST = {10: -900.0, 20: -500.0, 30: -300.0, 40: -350.0, 50: -200.0, 60: -250.0}
+SECOND = {10: -800.0, 20: -510.0, 30: -600.0, 40: -650.0, 50: -700.0, 60: -450.0}
+
+
+@pytest.fixture(autouse=True)
+def no_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the checkpoint", "after the checkpoint"])
+@pytest.mark.parametrize("saves_at", [{0, 25, 45}, {10, 20, 30, 40, 50}, {50}], ids=["between", "each", "last"])
+def test_whatever_moment_a_kill_hits_the_best_policy_is_there(
+    tmp_path: Path, saves_at: set[int], is_late: bool
+) -> None:
+    common = frozenset(saves_at), is_late
+    whole = Life(tmp_path / "whole", 1, FIRST, *common)
+    whole.run()
+    check(RunPaths(tmp_path / "whole"))
+    assert whole.writes > 15
+    for kill_at in range(1, whole.writes):
+        folder = tmp_path / str(kill_at)
+        with pytest.raises(Killed):
+            Life(folder, 1, FIRST, *common, kill_at).run()
+        again = Life(folder, 2, SECOND, *common)
+        check(RunPaths(folder))
+        again.run()
+        check(RunPaths(folder))
+        best = read_json(RunPaths(folder).best_json)
+        assert best is not None
+        left = sorted(path.name for path in RunPaths(folder).policy_checkpoints.iterdir())
+        needed = {10, 50, 60, best["iteration"]}  # The first, a periodic one, the last, the best.
+        assert left == [checkpoint_name(UPDATES * iteration) for iteration in sorted(needed)], kill_at
+
+
+def test_two_kills_within_an_evaluation_are_like_one(tmp_path: Path) -> None:
+    common = frozenset({10, 20, 30, 40, 50}), True
+    whole = Life(tmp_path / "whole", 1, FIRST, *common)
+    whole.run()
+    for kill_at in range(1, whole.writes, 3):
+        for more in range(1, 7):
+            folder = tmp_path / f"{kill_at} {more}"
+            with pytest.raises(Killed):
+                Life(folder, 1, FIRST, *common, kill_at).run()
+            try:
+                Life(folder, 2, SECOND, *common, more).run()
+            except Killed:
+                pass
+            Life(folder, 3, FIRST, *common).run()
+            check(RunPaths(folder))
+
+
+def test_the_same_results_in_each_start_end_as_without_a_kill(tmp_path: Path) -> None:
+    """A deterministic run: also where a later evaluation is as good as the best one, to the last digit of metrics."""
+    results = {10: -200.0 / 3, 20: -100.0, 30: -200.0 / 3, 40: -70.0, 50: -50.0 / 7, 60: -50.0 / 7}
+    common = frozenset({10, 20, 30, 40, 50}), True
+    whole = Life(tmp_path / "whole", 1, results, *common)
+    whole.run()
+    wanted = RunPaths(tmp_path / "whole").best_json.read_text()
+    assert json.loads(wanted)["iteration"] == 50
+    for kill_at in range(1, whole.writes):
+        with pytest.raises(Killed):
+            Life(tmp_path / str(kill_at), 1, results, *common, kill_at).run()
+        again = Life(tmp_path / str(kill_at), 1, results, *common)
+        again.run()
+        assert RunPaths(tmp_path / str(kill_at)).best_json.read_text() == wanted
+        assert again.state == whole.state
+
+
+def test_where_the_best_policy_is_gone_the_best_of_the_others_is_named(tmp_path: Path) -> None:
+    common = frozenset({10, 20, 30, 40, 50, 55}), False
+    Life(tmp_path, 1, FIRST, *common).run()
+    paths = RunPaths(tmp_path)
+    assert (read_json(paths.best_json) or {})["iteration"] == 50
+    shutil.rmtree(paths.policy_checkpoints / checkpoint_name(50 * UPDATES))
+    assert Life(tmp_path, 2, FIRST, *common).state.best_iteration == 60
+    told = read_json(paths.best_json) or {}
+    assert (told["checkpoint"], told["eval_return"]) == (checkpoint_name(60 * UPDATES), -250.0)
+    shutil.rmtree(paths.policy_checkpoints)
+    assert Life(tmp_path, 3, FIRST, *common).state.best_checkpoint is None
+    assert not paths.best_json.exists(), "it would name a policy that is not there"
+
+
+def test_a_best_policy_from_before_a_lost_checkpoint_is_not_deleted_when_it_is_the_best_again(tmp_path: Path) -> None:
+    """It was to be deleted, since another one was better; that one is gone."""
+    common = frozenset({10, 20, 30}), True
+    with pytest.raises(Killed):
+        Life(tmp_path, 1, FIRST, *common, kill_at=11).run()
+    paths = RunPaths(tmp_path)
+    saved = read_json(tmp_path / "checkpoint.json") or {}
+    twenty, thirty = (checkpoint_name(iteration * UPDATES) for iteration in (20, 30))
+    assert saved["state"]["best_checkpoint"] == twenty
+    state = {**saved["state"], "best_checkpoint": thirty, "best_iteration": 30, "replaced": [twenty]}
+    write_json(tmp_path / "checkpoint.json", {**saved, "state": state})
+    shutil.rmtree(paths.policy_checkpoints / thirty, ignore_errors=True)
+    life = Life(tmp_path, 2, SECOND, *common)
+    assert (life.state.best_checkpoint, life.state.replaced) == (twenty, [])
+    check(paths)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["this version", "an earlier version"])
+def test_policies_whose_evaluations_a_checkpoint_knows_stay_as_they_are(tmp_path: Path, is_earlier: bool) -> None:
+    """Such as periodic ones where the period is another one now."""
+    common = frozenset({40}), False
+    with pytest.raises(Killed):
+        Life(tmp_path, 1, FIRST, *common, kill_at=17).run()
+    paths, saved = RunPaths(tmp_path), read_json(tmp_path / "checkpoint.json") or {}
+    assert (saved["state"]["best_iteration"], saved["state"]["evaluations"]) == (30, 4)
+    if is_earlier:
+        state = {name: value for name, value in saved["state"].items() if name not in ("evaluations", "replaced")}
+        write_json(tmp_path / "checkpoint.json", {**saved, "state": state})
+    of_forty = paths.policy_checkpoints / checkpoint_name(40 * UPDATES)
+    of_forty.mkdir()
+    life = Life(tmp_path, 2, SECOND, *common)
+    assert (life.state.best_iteration, life.state.evaluations) == (30, 4)
+    assert of_forty.exists()
+    check(paths)
+
+
+def test_going_back_to_a_state_of_an_earlier_version_forgets_what_was_to_be_deleted() -> None:
+    state = TrainerState(evaluations=7, replaced=["policy_checkpoint_0000002000"])
+    earlier = {"iteration": 25, "env_steps": 250, "best_checkpoint": "policy_checkpoint_0000002000"}
+    _SavedState(state).deserialize(json.dumps(earlier).encode())
+    assert (state.evaluations, state.replaced, state.end_env_steps) == (None, [], 250)

@@ -1,0 +1,83 @@
+"""Lines that take longer for a message than anyone waits at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.channel_for_tests import Cable, Running, running_gateway, wait_until
+from tfagents_system.transport import tables
+from tfagents_system.transport.remote import channel, session
+from tfagents_system.transport.remote import client as client_module
+
+WEIGHTS = [np.array([1, 5, 500]), np.frombuffer(b"[]", np.uint8), np.random.default_rng(0).normal(size=50_000)]
+NUM_BYTES, SECS = 400_000.0, 2.0
+SLOW = NUM_BYTES / SECS
+PATIENCE_SECS = SECS / 20
+
+
+@contextlib.contextmanager
+def behind(running: Running, *bytes_per_sec: float) -> Iterator[Cable]:
+    cable = Cable(running.port, (bytes_per_sec[0], bytes_per_sec[1]))
+    try:
+        yield cable
+    finally:
+        cable.close()
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path, is_cut: bool) -> None:
+    with running_gateway(tmp_path) as running, behind(running, math.inf, SLOW) as cable:
+        worker = running.client(cable=cable)
+        worker.wait_until_up(10)
+        running.tables.try_put(tables.WEIGHTS, WEIGHTS, 1)
+        reader = worker.newest(tables.WEIGHTS)
+        got: list[list[np.ndarray] | None] = []
+        assert not reader.is_pending
+        assert reader.get(PATIENCE_SECS) is None and reader.is_pending
+        if is_cut:
+            cable.cut()
+
+        def has_come() -> bool:
+            got.append(reader.get(PATIENCE_SECS))
+            return got[-1] is not None
+
+        wait_until(has_come)
+        assert got[-1] is not None
+        np.testing.assert_array_equal(got[-1][2], WEIGHTS[2])
+        assert running.tables.reads == 1 + is_cut, "it was asked for once on each connection"
+        assert not reader.is_pending and cable.connections == 1 + is_cut
+        newer = [np.array([1, 6, 600]), *WEIGHTS[1:]]
+        running.tables.try_put(tables.WEIGHTS, newer, 1)
+        wait_until(has_come)
+        assert got[-1] is not None and got[-1][0].tolist() == [1, 6, 600], "it is asked for anew"
+        worker.close()
+
+
+def test_what_is_put_goes_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_PUT_SECS", PATIENCE_SECS)
+    with running_gateway(tmp_path) as running, behind(running, SLOW, math.inf) as cable:
+        trainer = running.client("trainer", cable)
+        trainer.wait_until_up(10)
+        trainer.put(tables.WEIGHTS, WEIGHTS, deadline_secs=15.0)
+        trainer.put(tables.PROGRESS, tables.Progress(1, 5, 500, 0).to_wire(), deadline_secs=15.0)
+        assert {name: len(items) for name, items in running.tables.items.items()} == {"weights": 1, "progress": 1}
+        assert len(cable.recorded[0]) < 1.1 * NUM_BYTES + 20_000
+        trainer.close()
+
+
+def test_the_gateway_speaks_while_a_long_message_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "_IDLE_SECS", SECS)
+    monkeypatch.setattr(session, "_ALIVE_SECS", SECS / 20)
+    monkeypatch.setattr(client_module, "_PING_SECS", SECS / 20)
+    with running_gateway(tmp_path) as running, behind(running, SLOW / 2.5, math.inf) as cable:
+        trainer = running.client("trainer", cable)
+        trainer.wait_until_up(10)
+        trainer.put(tables.WEIGHTS, WEIGHTS, deadline_secs=20.0)
+        assert cable.connections == 1 and len(running.tables.items[tables.WEIGHTS]) == 1
+        trainer.close()
