@@ -314,3 +314,24 @@ def test_one_of_rtgym_measures_its_steps_there_and_is_told_of_evaluations(tmp_pa
         assert told == [7.0, 0.0]
         metrics = env.device.take_metrics()
         assert metrics["step_ms_p99"] > 10.0 and metrics["late_steps"] <= 8
+
+
+MEASURED = """
+
+class Measured(RealTimeEnvironment):
+    def take_metrics(self):
+        return {"x_ms_p99": np.float32(1.5), "count": np.int64(3), "nan": np.nan, "text": "slow"}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Measured(Device(), 0.05, clock=VirtualClock())
+"""
+
+
+def test_numbers_of_numpy_cross_over(tmp_path: Path) -> None:
+    settings = ProcessSettings(Path(sys.executable), step_timeout_secs=60.0)
+    with in_own_process(tmp_path, "", MEASURED, settings) as env:
+        assert env.device is not None
+        assert env.device.take_metrics() == {"x_ms_p99": 1.5, "count": 3.0}
+        assert env.device.left_out == {"nan", "text"}

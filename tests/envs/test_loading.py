@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.devices_for_tests import OwnDevice
 from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
 from tfagents_system.envs import loading
 from tfagents_system.errors import UserError
@@ -180,3 +181,52 @@ def test_episodes_end_at_the_horizon() -> None:
         time_step = env.step([0.0, 0.0])
         steps += 1
     assert steps == 4 and float(time_step.discount) == 1.0
+
+
+class Ports(FakeParams):
+    """Each environment is at a port; the open ones are counted."""
+
+    is_device = True
+
+    def __init__(self, env_config: Any) -> None:
+        super().__init__(env_config)
+        self.built: list[str] = []
+        self.open = 0
+
+    def env_ctor(self, port: str, seed: int | None = None) -> Any:  # type: ignore[override]
+        assert self.open == 0, "there is never a second one"
+        self.built.append(port)
+        self.open += 1
+        env = OwnDevice()
+        env.real_time = self.is_device
+        env.close = self.close  # type: ignore[method-assign]
+        return env
+
+    def close(self) -> None:
+        self.open -= 1
+
+    def collect_env_args_kwargs(self, id: int = 0) -> Any:
+        return (f"/dev/ttyUSB{id}",), {}
+
+
+class PortsOfTheirOwn(Ports):
+    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
+        return ("/dev/ttyUSB7",), {}
+
+
+def test_a_device_is_played_where_it_collects_unless_a_hook_says_otherwise() -> None:
+    for params, port in ((Ports(CONFIG), "/dev/ttyUSB0"), (PortsOfTheirOwn(CONFIG), "/dev/ttyUSB7")):
+        for render in (False, True):
+            with loading.make_play_env(params, 1, render) as env:
+                assert env.device is not None
+        assert params.built == [port] * 2 and params.open == 0
+
+
+def test_an_environment_that_waits_is_played_as_it_is_evaluated() -> None:
+    class Params(Recording):
+        def collect_env_args_kwargs(self, id: int = 0) -> Any:
+            return ("noisy",), {}
+
+    params = Params(CONFIG)
+    loading.make_play_env(params, 5, render=False)
+    assert params.calls[-1] == ((), 5, {})

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.support.devices_for_tests import DummyDevice
+from tests.support.devices_for_tests import DummyDevice, OwnDevice
 from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.clocks import VirtualClock
@@ -137,3 +137,37 @@ def test_hooks_of_an_evaluation_environment_are_told_to_be_unused(is_evaluated: 
     check = Check("environment")
     check_device(Params({"horizon": 5}), env, check, 1, False)
     assert len(check.notes) == int(is_evaluated) and check.errors == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ({"x_ms_p99": 1.0}, []),
+        (
+            {"x_ms_p99": 1.0, "b": np.nan, "a": "slow"},
+            ["take_metrics() must return finite numbers: a, b "],
+        ),
+        (IndexError("no step yet"), ["take_metrics() raised IndexError: no step yet"]),
+        ([1.0], ["take_metrics() raised TypeError"]),
+    ],
+)
+def test_what_it_says_of_its_steps_is_asked_for_before_a_run(metrics: Any, told: list[str]) -> None:
+    attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: OwnDevice(metrics), "action_history": 1}
+    checks = Checklist()
+    check_environment(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, checks)
+    notes = [note for note in checks["environment"].notes if "take_metrics" in note]
+    assert checks.errors == [] and len(notes) == len(told)
+    assert all(note.startswith(beginning) for note, beginning in zip(notes, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hooks", "is_told"), [("", False), ("collect", True), ("eval", False), ("collect eval", False)]
+)
+def test_workers_that_only_evaluate_need_arguments_of_their_own(hooks: str, is_told: bool) -> None:
+    own = {f"{hook}_env_args_kwargs": lambda self, id=0, collect_env=None: ((), {}) for hook in hooks.split()}
+    for has_evaluators in (True, False):
+        attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: OwnDevice({}), **own}
+        checks = Checklist()
+        params = type("TrainParams", (FakeParams,), attributes)({"horizon": 10})
+        check_environment(params, 0, checks, has_evaluators=has_evaluators)
+        assert ["add eval_env_args_kwargs" in error for error in checks.errors] == [True] * (is_told and has_evaluators)

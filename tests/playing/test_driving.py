@@ -266,6 +266,87 @@ def test_a_check_shows_what_the_policy_sees_and_how_an_episode_ends(tmp_path, ca
     assert set(np.unique(imageio.imread(out / "step_0001.png"))) == {61, 255}, "rays over the picture"
 
 
+@pytest.mark.parametrize("sees", ["pictures", "numbers"])
+def test_a_check_needs_no_picture_of_the_environment(tmp_path, capsys, sees):
+    """It says so once, with what to do in this environment, and goes on."""
+    params, config = tmp_path / "params.py", tmp_path / "config.json"
+    undrawn = ENDS.replace("    def render(self):", "    def seen_from_above(self):")
+    params.write_text(undrawn if sees == "pictures" else undrawn.replace("(8, 8, 1)", "(2,)").replace("[..., 0]", ""))
+    config.write_text(json.dumps({"horizon": 3, "how": "horizon"}))
+    out = tmp_path / "check"
+    flags = ["--params", str(params), "--config", str(config), "--out", str(out), "--every", "1"]
+    assert racing.main(["check_environment", *flags]) == 0
+    first, told, second, third, end, *pictures = capsys.readouterr().out.splitlines()
+    assert told == (
+        "no pictures of the environment itself: Camera can't be drawn (NotImplementedError): let env_ctor build it so "
+        'that it gives pictures (render_mode="rgb_array")'
+    )
+    assert [line.split()[1] for line in (first, second, third)] == ["1", "2", "3"] and end.startswith("end: horizon")
+    if sees == "numbers":
+        assert pictures == [] and not out.exists()
+    else:
+        assert pictures == [f"pictures: {out}"]
+        assert sorted(path.name for path in out.iterdir()) == [f"step_000{k}_observation.png" for k in (1, 2, 3)]
+
+
+PATHS = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Walker(gymnasium.Env):  # 1.2 m along x in a step.
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        x, is_over = 1.2 * self.steps, self.steps == 20
+        info = {"position": (x, 0.0), "path": PATH, "is_success": is_over}
+        return np.zeros(1, np.float32), 0.0, is_over, False, info
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, **kwargs):
+        return Walker()
+
+    def expert_policy_ctor(self):
+        return lambda seen: np.zeros(1, np.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("np.array([[x - 0.6, 0.0], [x, 0.0]])", ""),
+        ("[(x - 0.6, 0.0), (x, 0.0)]", ""),
+        ("np.array([[x - 0.6, 0.0, 1.0], [x, 0.0, 1.0]])", ""),
+        ("'straight on'", '"path" in the info of a step must be .* found .straight on.'),
+        ("np.zeros((5, 4))", '"path" in the info of a step must be'),
+        ("[(x, 0.0), (x,)]", '"path" in the info of a step must be'),
+        ("3.0", '"path" in the info of a step must be .* found 3.0'),
+        ("np.zeros((0, 2))", "gap of 1.20 m"),
+        ("[]", "gap of 1.20 m"),
+        ("None", "gap of 1.20 m"),
+        ("[(x, 0.0, 0.0)] if self.steps % 2 else None", "two coordinates in some steps and three in others"),
+        ("None, 'position': 'there'", '"position" in the info of a step must be two or three coordinates in metres'),
+    ],
+)
+def test_places_between_two_steps_are_recorded_in_whatever_form_they_come(tmp_path, path, told):
+    params, config, out = tmp_path / "params.py", tmp_path / "config.json", tmp_path / "reward.npz"
+    params.write_text(PATHS.replace("PATH", path))
+    config.write_text('{"horizon": 50}')
+    flags = ["--params", str(params), "--config", str(config), "--out", str(out)]
+    if told:
+        with pytest.raises(UserError, match=told):
+            racing.main(["record_reward", *flags])
+        assert not out.exists()
+        return
+    assert racing.main(["record_reward", *flags]) == 0
+    assert read_points(out)[[0, -1], :2].tolist() == [[pytest.approx(0.6), 0.0], [24.0, 0.0]]
+
+
 def test_a_missing_reward_file_is_an_error(files, tmp_path):
     flags, _ = files()
     for command in (["check_environment", "--out", str(tmp_path / "check")], ["benchmark"]):

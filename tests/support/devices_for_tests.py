@@ -85,3 +85,37 @@ class DummyDevice:
 
     def render(self) -> np.ndarray:
         return np.zeros((20, 20, 3), np.uint8)
+
+
+class Forwarding(gymnasium.Wrapper):
+    """Has the attributes of what it wraps, as wrappers of gym, and of Gymnasium before 1.0, have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+
+class OwnDevice(gymnasium.Env):
+    """A user's own: it acts in real time, and says of its steps what it is given.
+
+    Args:
+      metrics: What `take_metrics` returns; an exception is raised.
+    """
+
+    real_time = True
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, metrics: Any = None) -> None:
+        self.metrics = metrics
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def take_metrics(self) -> Any:
+        if isinstance(self.metrics, Exception):
+            raise self.metrics
+        return self.metrics

@@ -47,4 +47,4 @@ class DeviceProcess:
 
     def take_metrics(self) -> dict[str, float]:
         """See RealTimeEnvironment; empty where the device has none."""
-        return self._call("take_metrics", self._timeout_secs)[0]["metrics"] or {}
+        return self._call("take_metrics", self._timeout_secs)[0]["metrics"]

@@ -6,14 +6,22 @@ A user's own has an attribute `real_time = True`, and what of the following it n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tree
+from absl import logging
 
 from tfagents_system.envs import rtgym_steps
-from tfagents_system.envs.layers import default_action_of, device_layer, limit_steps_of, set_evaluation_of
+from tfagents_system.envs.layers import (
+    default_action_of,
+    device_layer,
+    limit_steps_of,
+    set_evaluation_of,
+    take_metrics_of,
+)
 from tfagents_system.envs.step_times import StepTimes
 from tfagents_system.errors import UserError
 
@@ -23,10 +31,14 @@ class Device:
 
     Args:
       layer: The environment, or one that it wraps.
+
+    Attributes:
+      left_out: Names of what `take_metrics` has left out so far.
     """
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
+        self.left_out: set[str] = set()
         self._is_evaluation = False
 
     @property
@@ -51,9 +63,16 @@ class Device:
             set_evaluation_of(self._layer, is_evaluation)
 
     def take_metrics(self) -> dict[str, float]:
-        """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say."""
-        take = getattr(self._layer, "take_metrics", None)
-        return dict(take()) if callable(take) else {}
+        """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say.
+
+        What is no finite number is left out, and told when that happens first.
+        """
+        metrics = take_metrics_of(self._layer)
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        for name in sorted(metrics.keys() - finite.keys() - self.left_out):
+            self.left_out.add(name)
+            logging.warning("take_metrics() of the environment: %s is no finite number: it is left out meanwhile", name)
+        return finite
 
     def default_action(self, actions: Any) -> Any:
         """What is harmless, as an agent's action; None where the environment does not say.

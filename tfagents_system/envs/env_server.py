@@ -243,9 +243,12 @@ class _Server:
             layers.limit_steps_of(self._device, request["steps"])
         elif request["call"] == "set_evaluation":
             layers.set_evaluation_of(self._device, request["is_evaluation"])
-        elif request["call"] in ("wait", "take_metrics"):
-            method = getattr(self._device, request["call"], None)
-            answer = {"metrics": method() if callable(method) else None}
+        elif request["call"] == "take_metrics":
+            answer = {"metrics": layers.take_metrics_of(self._device)}
+        elif request["call"] == "wait":
+            wait = getattr(self._device, "wait", None)
+            if callable(wait):
+                wait()
         else:
             close = getattr(self._env, "close", None)
             if callable(close):

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfagents_system.envs.layers import device_layer, gym_layers
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase, overrides_any
 
@@ -41,7 +42,15 @@ def build_env(params: TrainParamsBase, what: Mapping[str, Any], collect_env: Any
 
 
 def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
-    """The evaluation environment of worker 0; it can render if `render`."""
+    """The evaluation environment of worker 0; it can render if `render`.
+
+    A device is evaluated in the environment that collects: without arguments of its own for evaluation, this is that.
+    """
+    if overrides_any(params, "collect_env_args_kwargs") and not overrides_any(params, "eval_env_args_kwargs"):
+        env = _build_drawn_env(params, _call_hook(params.collect_env_args_kwargs, id=0), seed, render)
+        if device_layer(gym_layers(env)) is not None:
+            return env
+        getattr(env, "close", lambda: None)()
     with contextlib.ExitStack() as stack:
         collect_env = None
         if eval_env_needs_collect_env(params):

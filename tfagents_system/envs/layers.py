@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,14 +21,20 @@ def gym_layers(env: Any) -> Iterator[Any]:
 def device_layer(layers: Iterable[Any]) -> Any:
     """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 
-    Of an environment in a process of its own what stands for that layer here.
+    A wrapper that forwards attributes to what it wraps is passed over: what is set there would not arrive. Of an
+    environment in a process of its own what stands for that layer here.
     """
+    found = None
     for layer in layers:
-        if (of_process := getattr(layer, "real_time_layer", None)) is not None:
+        if (of_process := inspect.getattr_static(layer, "real_time_layer", None)) is not None:
             return of_process
-        if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym":
+        if type(layer).__module__.partition(".")[0] == "rtgym":
             return layer
-    return None
+        if getattr(layer, "real_time", False) is True:
+            found = layer
+            if inspect.getattr_static(layer, "real_time", None) is not None:
+                break  # Else it is forwarded, most likely from one of the next layers.
+    return found
 
 
 def default_action_of(layer: Any) -> Any:
@@ -55,6 +62,22 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
         if callable(tell := getattr(layer, "set_evaluation_episode", None)):
             tell(number)
             return
+
+
+def take_metrics_of(layer: Any) -> dict[str, float]:
+    """What `take_metrics` of a device tells: NaN for what is no number; empty where it has none.
+
+    Of NumPy's types as well: the numbers travel as JSON.
+    """
+    take = getattr(layer, "take_metrics", None)
+    return {str(name): _as_float(value) for name, value in dict(take()).items()} if callable(take) else {}
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
 
 
 def options_of_evaluation(

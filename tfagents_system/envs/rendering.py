@@ -22,11 +22,11 @@ from tfagents_system.machine.installed import is_installed
 _PROBE_DEADLINE_SECS = 60.0
 _DEFAULT_FPS = 30.0
 _MAX_FPS = 120.0
-_NO_VIDEO = "or do without: SAC_VIDEO=0 for a run, --no_video for `sac play`"
+NO_VIDEO = "or do without: SAC_VIDEO=0 for a run, --no_video for `sac play`"
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 _MUJOCO_FIX = (
     "MuJoCo finds neither EGL nor OSMesa to draw without a screen: `apt-get install libegl1` (or `libosmesa6`), "
-    f"in a conda environment `conda install -c conda-forge libegl`, {_NO_VIDEO}"
+    f"in a conda environment `conda install -c conda-forge libegl`, {NO_VIDEO}"
 )
 
 
@@ -88,7 +88,7 @@ def explain(error: Exception, env: Any) -> UserError:
     what = f"{type(env).__name__} can't be drawn ({type(error).__name__}{f': {error}' if str(error) else ''})"
     if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
         return UserError(f"{what}: {_MUJOCO_FIX}")
-    return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {_NO_VIDEO}')
+    return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {NO_VIDEO}')
 
 
 def as_frame(picture: Any, env: Any) -> np.ndarray:

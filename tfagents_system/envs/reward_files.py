@@ -61,6 +61,17 @@ def polyline(positions: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(places, along[moved], axis[moved]) for axis in positions.T], axis=1)
 
 
+def point_of_return(points: np.ndarray) -> int | None:
+    """The first point that is back at the first one, within a gap that a trajectory may have; None: there is none.
+
+    Args:
+      points: See `polyline`; those of the first half of MIN_METRES are the start itself.
+    """
+    first = round(MIN_METRES / 2 / SPACING_METRES)
+    is_back = np.linalg.norm(points[first:] - points[0], axis=1) <= MAX_GAP_METRES
+    return first + int(is_back.argmax()) if is_back.any() else None
+
+
 def write_points(path: Path, points: np.ndarray, about: Mapping[str, Any]) -> None:
     """Writes reward.npz: the points and where they came from, complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +19,9 @@ from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, P
 from tfagents_system.checks.rules import Rule
 from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.layers import device_layer, gym_layers
-from tfagents_system.envs.reward_files import read_points, recorded_track
+from tfagents_system.envs.reward_files import point_of_return, read_points, recorded_track
 from tfagents_system.envs.reward_places import DEFAULT_FILE, KEY, find_reward_file
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
@@ -98,10 +99,13 @@ class TrajectoryReward:
         Args:
           position: Where the agent is, as many coordinates as the points have.
           has_finished: The environment says that the agent is at the finish, wherever its point is.
+
+        Raises:
+          ValueError: It has another number of coordinates, or they are not finite.
         """
         settings, self.end = self._settings, ""
         self._steps += 1
-        place = np.asarray(position, np.float64)
+        place = self._place(position)
         nearest, distance_squared = self._nearest_ahead(place)
         is_stray = distance_squared > self._stray_squared
         reward = settings.constant_penalty
@@ -124,6 +128,7 @@ class TrajectoryReward:
 
         Raises:
           UserError: It has none.
+          ValueError: See `step`.
         """
         if POSITION not in info:
             raise UserError(
@@ -132,6 +137,20 @@ class TrajectoryReward:
             )
         reward, is_over = self.step(info[POSITION], has_finished=bool(info.get("is_success")))
         return reward, is_over, {**info, "end": self.end or info.get("end", ""), "is_success": self.end == FINISHED}
+
+    def _place(self, position: Any) -> np.ndarray:
+        place, expected = np.asarray(position, np.float64), self._points.shape[1]
+        if place.shape != (expected,):
+            raise ValueError(
+                f'the info\'s "{POSITION}" must be {expected} coordinates in metres, as the trajectory has, found '
+                + shown(position)
+            )
+        if not np.isfinite(place).all():  # No point is farther than that: the agent would be at the finish.
+            raise ValueError(
+                f'the info\'s "{POSITION}" is not finite ({shown(place.tolist())}): where it is unknown, tell the last '
+                "one that was known"
+            )
+        return place
 
     def _pay(self, nearest: int) -> int:
         """The points from here to `nearest` that have not been paid; all of them if `regain`."""
@@ -178,7 +197,7 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
       points, settings: See TrajectoryReward.
 
     Raises:
-      UserError: In a step: the info has no position.
+      UserError, ValueError: In a step: the info has no position, or one that is none.
     """
 
     def __init__(self, env: gymnasium.Env, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
@@ -216,7 +235,7 @@ class TrajectoryRewardInterface:
       points, settings: See TrajectoryReward.
 
     Raises:
-      UserError: In a step: the info has no position.
+      UserError, ValueError: In a step: the info has no position, or one that is none.
     """
 
     def __init__(self, interface: Any, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
@@ -245,17 +264,20 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
 
     Raises:
       UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
-        the only one in the `track_names` of the environment or device. A device is closed then.
+        the only one in the `track_names` of the environment or device, or it is a closed lap that `check_forward` sees
+        from its start to its finish. A device is closed then.
     """
     if KEY not in env_config:
         return env
     in_real_time = device_layer(gym_layers(env))
-    device = getattr(in_real_time, "interface", None)
+    device = inspect.getattr_static(in_real_time, "interface", None)  # Its own, or replacing it would do nothing.
     if not callable(getattr(device, "get_obs_rew_terminated_info", None)):
         device = None  # What a user's own has under that name may be anything.
     try:
         settings = TrajectoryRewardSettings.of(env_config[KEY])
-        points = _points_for(env if device is None else device, find_reward_file(settings.file))
+        path = find_reward_file(settings.file)
+        points = _points_for(env if device is None else device, path)
+        _check_forward(points, settings.check_forward, path)
     except UserError:
         if device is not None:
             env.close()
@@ -277,3 +299,14 @@ def _points_for(raced: Any, path: Path) -> np.ndarray:
             f'set "track": "{recorded}" in the JSON, or record another'
         )
     return points
+
+
+def _check_forward(points: np.ndarray, check_forward: int, path: Path) -> None:
+    """An agent at the start is as near to the finish of a closed lap: the search ahead must not get there."""
+    back = point_of_return(points)
+    if back is not None and back <= check_forward:
+        raise UserError(
+            f"{path} comes back to its start after {back} points, and the search ahead goes on for check_forward="
+            f'{check_forward}: the first steps could be paid as the whole lap. Set "check_forward" of '
+            f'"{KEY}" in the JSON to at most {back // 2}'
+        )

@@ -28,7 +28,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.curriculum_checks import check_values, told
-from tfagents_system.launch.device_checks import check_device
+from tfagents_system.launch.device_checks import check_device, check_evaluating_devices, check_metrics
 from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
@@ -96,6 +96,7 @@ def check_environment(
     deterministic: bool = False,
     plan: CpuPlan | None = None,
     envs_per_worker: int = 1,
+    has_evaluators: bool = False,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
@@ -107,6 +108,7 @@ def check_environment(
       deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
       envs_per_worker: SAC_ENVS_PER_WORKER: not with a vector environment.
+      has_evaluators: There are workers that only evaluate.
 
     Returns:
       None if the environment could not be built.
@@ -118,7 +120,11 @@ def check_environment(
         or params.algorithm not in ALGORITHMS
     ):
         return None
-    return _Check(params, seed, checks, enter, envs_per_worker).run(render, deterministic, plan)
+    check = _Check(params, seed, checks, enter, envs_per_worker)
+    trial = check.run(render, deterministic, plan)
+    if has_evaluators and check.device is not None:
+        check_evaluating_devices(params, checks[ENVIRONMENT])
+    return trial
 
 
 class _Check:
@@ -133,7 +139,7 @@ class _Check:
         self._enter = enter
         self._envs_per_worker = envs_per_worker
         self._build_secs = 0.0
-        self._device: Device | None = None
+        self.device: Device | None = None
         self._step_secs = 0.0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
@@ -160,11 +166,12 @@ class _Check:
             self._try_lanes(collect_env, deterministic)
             eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
             if self._is_fine:
+                check_metrics(collect_env, self._checks[ENVIRONMENT])
                 self._enter("compute_reward of the collect environment")
                 with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
                     check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
                 self._compare_seeds(first)
-                other = None if self._device else eval_env
+                other = None if self.device else eval_env
                 check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
                 self._rest()
             if not self._checks.errors:  # In the params, too: networks are built from them.
@@ -184,7 +191,7 @@ class _Check:
             if plan is not None and agent is not None and self._is_fine:
                 self._foretell(agent, collect_env, plan, deterministic)
             if render and self._is_fine:
-                self._try_rendering(collect_env if self._device is not None else eval_env)
+                self._try_rendering(collect_env if self.device is not None else eval_env)
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
@@ -196,7 +203,7 @@ class _Check:
         began = time.perf_counter()
         with self._told(ENVIRONMENT, "the collect environment"):
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
-            self._build_secs, self._device = time.perf_counter() - began, env.device
+            self._build_secs, self.device = time.perf_counter() - began, env.device
             check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
             check.facts.append(f"actions {actions_in_words(env.actions)}")
@@ -258,7 +265,7 @@ class _Check:
         secs = max(1e-9, time.perf_counter() - began)
         self._step_secs = secs / max(1, steps)
         check = self._checks[EPISODE]
-        actions = "random actions" if self._device is None else "its default action"
+        actions = "random actions" if self.device is None else "its default action"
         check.facts.append(end_in_words(time_step, steps, self._params.horizon, actions))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
         if time_step.step_type == ts.StepType.LAST:
@@ -277,7 +284,7 @@ class _Check:
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
         was_fine, check = self._is_fine, self._checks[EVALUATION]
-        if self._device is not None:
+        if self.device is not None:
             check.facts.append("in the environment that collects: it acts in real time, so there is one")
             return collect_env
         self._enter("building the evaluation environment")
@@ -293,7 +300,7 @@ class _Check:
 
     def _compare_seeds(self, first: list[Any]) -> None:
         """Whether the same seed gives the same episode twice."""
-        if self._device is not None:
+        if self.device is not None:
             return
         again = self._eval_steps
         if not again or not _are_alike(self._params):
@@ -324,7 +331,7 @@ class _Check:
         with self._told(DURATION, "measuring"):
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):
-                if self._device is None:
+                if self.device is None:
                     before = costs.Cost(self._step_secs, self._step_secs)
                     step, length, faults = costs.try_steps(params, agent, env, _MEASURING_SECS, self._seed, before)
                 else:  # It has a pace of its own, and is not driven by a policy without training.
@@ -345,7 +352,7 @@ class _Check:
         check = self._checks[RENDERING]
         try:
             with contextlib.ExitStack() as stack:
-                is_other = env is None or (self._device is None and hooks.takes_render_mode(self._params))
+                is_other = env is None or (self.device is None and hooks.takes_render_mode(self._params))
                 if env is None or is_other:  # Another one: as run.py builds it.
                     env = loading.make_play_env(self._params, self._seed, render=True)
                     stack.callback(env.close)
@@ -360,9 +367,9 @@ class _Check:
 
     def _rest(self) -> None:
         """Nobody steps a device for a while."""
-        if self._device is not None:
+        if self.device is not None:
             with contextlib.suppress(Exception):
-                self._device.wait()
+                self.device.wait()
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:

@@ -32,6 +32,7 @@ from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
+from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.agent_start import AgentStart
 from tfagents_system.run_files.resets import AGENT
@@ -139,7 +140,7 @@ class Inspector:
                 render=render,
                 deterministic=bool(self._values.get("deterministic")),
                 plan=plan,
-                envs_per_worker=int(self._values.get("envs_per_worker") or 1),
+                **_of_workers(self._values),
             )
             if trial is not None:
                 self.found.specs = _specs_file(trial.specs)
@@ -379,6 +380,12 @@ def _in_words(params: TrainParamsBase) -> str:
     if (ratio := updates_ratio(params)) is not None:
         updates = f"{steps}, {ratio:g} updates for each step"
     return f"{length}{updates}, with batches of {params.train_batch_size}"
+
+
+def _of_workers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the checks of the environment need to know of those that will step it."""
+    has_evaluators = bool(values.get("eval_workers")) or values.get("worker_role") == EVAL
+    return {"envs_per_worker": int(values.get("envs_per_worker") or 1), "has_evaluators": has_evaluators}
 
 
 def _specs_file(specs: Any) -> bytes:

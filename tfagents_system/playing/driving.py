@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import gc
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +19,15 @@ import tree
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs import reward_files
 from tfagents_system.envs.history import frames_in, is_image, leaf_names
+from tfagents_system.envs.rendering import NO_VIDEO
 from tfagents_system.envs.trajectory_reward import KEY, POSITION
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
 _PICTURE_SCALE = 4
+_PATH = "path"  # In the info: where the agent was since the step before.
 _LAP_TIME = "lap_time"  # In the info, seconds.
 _MS = 1000.0
 
@@ -35,7 +38,7 @@ class Driven:
 
     Attributes:
       observation: What the environment returned, before frames are stacked.
-      positions: Where the agent was since the step before.
+      positions: Where the agent was since the step before, `[n, 2]` or `[n, 3]`, metres.
     """
 
     step: int
@@ -44,7 +47,7 @@ class Driven:
     is_terminated: bool
     observation: Any
     info: dict[str, Any]
-    positions: list[Any]
+    positions: np.ndarray
 
 
 def record_reward(
@@ -115,7 +118,9 @@ def _written(lap: Sequence[Driven], horizon: int, out: Path) -> str:
             f"the lap was not finished: it ended after {len(lap)} steps{where} ({_end(lap[-1], horizon)}): "
             "let a better driver record it, or raise the horizon"
         )
-    points = reward_files.polyline(np.array([place for step in lap for place in step.positions], np.float64))
+    if len({step.positions.shape[1] for step in lap}) > 1:
+        raise UserError("positions have two coordinates in some steps and three in others: correct the environment")
+    points = reward_files.polyline(np.concatenate([step.positions for step in lap]))
     about = {name: last[name] for name in ("track", _LAP_TIME) if name in last}
     reward_files.write_points(out, points, about)
     metres = (len(points) - 1) * reward_files.SPACING_METRES
@@ -126,13 +131,15 @@ def _written(lap: Sequence[Driven], horizon: int, out: Path) -> str:
 def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path, every: int) -> Iterator[str]:
     """Drives one episode; yields a line for each step, and writes pictures of what the policy sees.
 
+    An environment that can't be drawn is driven all the same; a line says so.
+
     Args:
       policy: A loaded policy; None: the expert of the params, or random actions.
       out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
       every: Steps between two pictures.
     """
     _check_process()
-    total, step = 0.0, None
+    total, step, undrawn = 0.0, None, ""
     chosen = policy if policy is not None else params.expert_policy_ctor()
     env = make_env(params, seed, render=True)
     with stopping_between_steps(env) as check_stop:
@@ -145,12 +152,18 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
             check_stop()
             total += step.reward
             _remember(frames, step.observation, params.frame_stack)
-            if step.step % every == 1 or every == 1 or step.is_last:
-                _write_pictures(out / f"step_{step.step:04d}", env.render_frame(), frames)
             yield _line(step)
+            if step.step % every == 1 or every == 1 or step.is_last:
+                frame = None
+                if not undrawn:
+                    frame, undrawn = _drawn(env)
+                    if undrawn:
+                        yield undrawn
+                _write_pictures(out / f"step_{step.step:04d}", frame, frames)
     assert step is not None
     yield f"end: {_end(step, params.horizon)} after {step.step} steps, return {total:.3f}{_lap_time(step.info)}"
-    yield f"pictures: {out}"
+    if frames or not undrawn:
+        yield f"pictures: {out}"
 
 
 def _end(step: Driven, horizon: int) -> str:
@@ -273,8 +286,28 @@ def _driven(
 ) -> Driven:
     if POSITION not in info:
         raise UserError(f'the info of a step has no "{POSITION}", the agent\'s coordinates in metres: add it')
-    positions = list(info.get("path") or [info[POSITION]])
+    position = _numbers(POSITION, info[POSITION], 1)
+    path = info.get(_PATH)
+    positions = position[None] if path is None or operator.length_hint(path, 1) == 0 else _numbers(_PATH, path, 2)
     return Driven(step, reward, is_last, is_terminated, observation, info, positions)
+
+
+def _numbers(name: str, found: Any, ndim: int) -> np.ndarray:
+    """A position or a path of an info, as float64.
+
+    Raises:
+      UserError: It is something else.
+    """
+    try:
+        places = np.asarray(found, np.float64)
+    except (TypeError, ValueError):
+        places = np.empty(0)
+    if places.ndim != ndim or places.shape[-1] not in (2, 3):
+        raise UserError(
+            f'"{name}" in the info of a step must be {"[n, 2] or [n, 3]" if ndim == 2 else "two or three coordinates"} '
+            f"in metres, found {shown(found)}: correct it"
+        )
+    return places
 
 
 def _line(step: Driven) -> str:
@@ -294,13 +327,23 @@ def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any
             frames.setdefault(name, collections.deque([leaf] * count, maxlen=count)).append(leaf)
 
 
-def _write_pictures(path: Path, frame: np.ndarray, frames: Mapping[str, Sequence[np.ndarray]]) -> None:
+def _drawn(env: Any) -> tuple[np.ndarray | None, str]:
+    """The environment's picture, or why there is none: it need not have any."""
+    try:
+        return env.render_frame(), ""
+    except UserError as error:
+        return None, f"no pictures of the environment itself: {error.findings[0].replace(f', {NO_VIDEO}', '')}"
+
+
+def _write_pictures(path: Path, frame: np.ndarray | None, frames: Mapping[str, Sequence[np.ndarray]]) -> None:
     import imageio.v3 as imageio
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    imageio.imwrite(f"{path}.png", frame)
+    pictures = {} if frame is None else {f"{path}.png": frame}
     for name, stack in frames.items():
         between = [np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in list(stack)[:-1]]
         side_by_side = np.concatenate([*between, stack[-1]], axis=1)
         large = side_by_side.repeat(_PICTURE_SCALE, axis=0).repeat(_PICTURE_SCALE, axis=1)
-        imageio.imwrite(f"{path}_{name}.png", large[..., 0] if large.shape[-1] == 1 else large)
+        pictures[f"{path}_{name}.png"] = large[..., 0] if large.shape[-1] == 1 else large
+    for file, picture in pictures.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        imageio.imwrite(file, picture)
