@@ -59,12 +59,12 @@ def observation_of(spec, rng):
         (VECTOR, {}),
         (VECTOR, {"recurrent": True}),
         (VECTOR, {"network": "simba"}),
-        (VECTOR, {"normalize_observations": True, "algorithm": "redq"}),
+        (VECTOR, {"normalize_observations": True, "algorithm": "redq", "num_critics": 3}),
         (VECTOR, {"algorithm": "droq"}),
         (VECTOR, {"algorithm": "tqc"}),
         (VECTOR, {"algorithm": "crossq"}),
         (IMAGES, {}),
-        (IMAGES, {"algorithm": "redq"}),
+        (IMAGES, {"algorithm": "redq", "num_critics": 3}),
     ],
 )
 def test_the_trainers_weights_fit_and_give_the_same_actions(spec, attributes):

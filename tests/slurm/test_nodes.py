@@ -18,7 +18,7 @@ STRAGGLER_SECS = 3
 
 def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Path) -> None:
     iterations = 4000
-    run = make_run(tmp_path, num_iter=iterations, straggler_secs=STRAGGLER_SECS)
+    run = make_run(tmp_path, iterations, step_secs=0.002, straggler_secs=STRAGGLER_SECS)
     job = submit(cluster, run, "--nodes=2")
 
     def steps_of(worker: str) -> int:

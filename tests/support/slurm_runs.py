@@ -29,13 +29,26 @@ class TrainParams(TrainParamsBase):
     critic_joint_fc_layer_params = (32, 32)
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
+        return beside.Paced(gymnasium.make("Pendulum-v1"))
+"""
+BESIDE = """
+import time
+
+import gymnasium
+
+NUM_ITER = {num_iter}
+
+
+class Paced(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep({step_secs})
+        return self.env.step(action)
 """
 
 
-def make_run(folder: Path, num_iter: int, **variables: object) -> UserRun:
-    """A user's folder, with a module beside the params file."""
-    (folder / "beside.py").write_text(f"NUM_ITER = {num_iter}\n")
+def make_run(folder: Path, num_iter: int, step_secs: float = 0.0, **variables: object) -> UserRun:
+    """A user's folder, with a module beside the params file; a run that is only watched needs no whole CPUs."""
+    (folder / "beside.py").write_text(BESIDE.format(num_iter=num_iter, step_secs=step_secs))
     return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
 
 

@@ -30,6 +30,8 @@ class Params(TinyParams):
 def agent(algorithm):
     params = Params({"horizon": 5})
     params.algorithm = algorithm
+    if algorithm == "redq":
+        params.num_critics = 3
     return make_agent(params, OBSERVATION, ACTION, tf.Variable(7, dtype=tf.int64))
 
 

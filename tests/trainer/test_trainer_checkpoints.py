@@ -149,9 +149,9 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({}, {"algorithm": "redq"}),
+        ({}, {"algorithm": "redq", "num_critics": 3}),
         ({"algorithm": "redq", "num_critics": 4}, {"algorithm": "redq", "num_critics": 3}),
-        ({"algorithm": "redq"}, {"algorithm": "crossq", "batch_renormalization": False}),
+        ({"algorithm": "redq", "num_critics": 3}, {"algorithm": "crossq", "batch_renormalization": False}),
         ({}, {"critic_joint_fc_layer_params": (17,)}),
         ({}, {"normalize_observations": True}),
     ],
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
         checkpoints_of(tmp_path, build(**after))[0].restore()
 
 
-@pytest.mark.parametrize("after", [{"algorithm": "redq"}, {"critic_joint_fc_layer_params": (17,)}])
+@pytest.mark.parametrize("after", [{"algorithm": "redq", "num_critics": 3}, {"critic_joint_fc_layer_params": (17,)}])
 def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path, monkeypatch, after):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints_module, "signature_of", lambda agent: None)
