@@ -256,13 +256,10 @@ def test_an_actor_looks_every_so_many_steps_of_each_environment(run: Run, envs: 
     assert plain.action(None) == 19.0 and run.worker.train_step == 19
 
 
-def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
-    """With it comes who collects which share of the iteration's steps."""
-    words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
-    heard: list[float] = []
+def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Progress]) -> Any:
+    """A worker in lock-step of which only the wait for a policy works; `get` is its progress."""
     worker: Any = Worker.__new__(Worker)
     worker._role = SimpleNamespace(deterministic=False)
-    is_over = [False]
     worker._end = SimpleNamespace(is_stopped=lambda: is_over[0])
     worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
     worker._connection = SimpleNamespace(address="localhost:1")
@@ -275,14 +272,45 @@ def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Ru
     worker._runner = SimpleNamespace(rest=lambda: None)
     worker._evaluate_if_due = lambda: None
     worker._back_pressure = BackPressure(FakeParams({}))
+    worker._progress = SimpleNamespace(get=get)
+    return worker
+
+
+def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
+    """With it comes who collects which share of the iteration's steps."""
+    words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
+    heard: list[float] = []
+    is_over = [False]
 
     def get(wait_secs: float = 0.0) -> tables.Progress:
         heard.append(run.worker.version)
         return words[min(1, len(heard) // 3)]
 
-    worker._progress = SimpleNamespace(get=get)
+    worker = waiting_worker(run, is_over, get)
     worker._wait_for_policy(6)
     assert heard == [-1, 5, 5], "it had version 5 at once, and went on when it was told of it"
     is_over[0] = True
     with pytest.raises(StoppedError):  # Also where the run that it has joined is stopped, and nobody trains any more.
         worker._wait_for_policy(9)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_only_an_asynchronous_worker_collects_with_a_policy_of_before_the_trainer_went_back(
+    run: Run, asynchronous: bool
+) -> None:
+    """The answer to a question of before comes late: it is of version 9, and iteration 6 needs version 5."""
+    run.publish(1, 9, 90, memory=False)
+    back = tables.Progress(2, 5, 50, -1)
+    heard: list[tuple[int, int, int]] = []
+
+    def get(wait_secs: float = 0.0) -> tables.Progress:
+        heard.append(ids(run))
+        if len(heard) == 3:
+            run.publish(2, 5, 50, memory=False)
+        return back
+
+    worker = waiting_worker(run, [False], get)
+    worker._params.asynchronous = asynchronous
+    worker._wait_for_policy(6)
+    assert ids(run) == ((1, 9, 90) if asynchronous else (2, 5, 50))
+    assert heard == [(0, -1, 0), (1, 9, 90), (1, 9, 90)][: 1 if asynchronous else 3]

@@ -64,6 +64,35 @@ def test_what_news_have_overtaken_on_the_way_is_passed_over_and_a_trainer_that_g
     assert reader.get(0.0) == back
 
 
+def test_a_late_answer_of_before_a_restart_of_the_trainer_is_passed_over(clock):
+    connection = Connection()
+    restarted = dataclasses.replace(version(5), session=2)
+    connection.news_items = [restarted.to_wire()]
+    connection.newest_item = version(9).to_wire()  # Of session 1; asked for before the restart.
+    reader = ProgressReader(connection, 3)
+    assert [reader.get(0.0) for _ in range(2)] == [restarted, restarted] and connection.looks == 1
+
+
+def test_an_answer_that_is_on_its_way_is_waited_for_once_and_taken_when_it_comes(clock):
+    connection, waited = Connection(), []
+    reader = ProgressReader(connection, 3)
+
+    class SlowLine:
+        is_pending, item = False, None
+
+        def get(self, timeout_secs=5.0):
+            waited.append(timeout_secs)
+            self.is_pending = self.item is None
+            return self.item
+
+    line = reader._reader = SlowLine()
+    assert [reader.get(0.0) for _ in range(3)] == [None] * 3 and waited == [5.0, 0.0, 0.0]
+    line.item = version(4).to_wire()
+    assert reader.get(0.0) == version(4) and waited == [5.0, 0.0, 0.0, 0.0]
+    clock[0] += 3.0
+    assert reader.get(0.0) == version(4) and waited[4:] == [5.0], "another question may wait again"
+
+
 def test_a_long_wait_costs_ever_fewer_questions(clock):
     connection = Connection()
     connection.newest_item = version(0).to_wire()

@@ -22,7 +22,17 @@ AnySender = SegmentSender | BackgroundSender
 class Reader(Protocol):
     """The newest item of a table."""
 
-    def get(self) -> list[np.ndarray] | None: ...
+    def get(self, timeout_secs: float = ...) -> list[np.ndarray] | None: ...
+
+
+def look(reader: Reader) -> list[np.ndarray] | None:
+    """The newest item, or None; an answer that is on its way already is not waited for once more."""
+    return reader.get(0.0) if is_pending(reader) else reader.get()
+
+
+def is_pending(reader: Reader) -> bool:
+    """Whether what was asked for is on its way: the next call takes it."""
+    return getattr(reader, "is_pending", False)
 
 
 class BackgroundReader:

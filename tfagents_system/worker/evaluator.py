@@ -14,7 +14,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.worker.activity import EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, GreedyActorOfLanes, PolicyActor
-from tfagents_system.worker.background import AnyConnection
+from tfagents_system.worker.background import AnyConnection, look
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.observers import callables, observed
@@ -78,7 +78,7 @@ class Evaluator:
             return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
         if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
-        arrays = self._reader.get()
+        arrays = look(self._reader)
         if arrays is None or int(arrays[0][0]) != progress.session:
             return
         session, version, train_step = (int(value) for value in arrays[0])

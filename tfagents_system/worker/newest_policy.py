@@ -12,8 +12,9 @@ from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
 from tfagents_system.transport import tables
 from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
-from tfagents_system.worker.background import AnyConnection
+from tfagents_system.worker.background import AnyConnection, look
 from tfagents_system.worker.greedy_episodes import GreedyEpisodes, SometimesGreedyActor
+from tfagents_system.worker.progress import place
 
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
 _LOOK_SECS, _LOOK_SHARE = 1.0, 0.05
@@ -72,13 +73,23 @@ class NewestPolicy:
 
     def follow(self, progress: tables.Progress | None) -> None:
         """Takes the newest weights if the trainer has published newer ones than these."""
-        if progress is None or _key(progress) <= (self.session, self.version, self.train_step):
+        if progress is None or place(progress) <= (self.session, self.version, self.train_step):
             return
         self._open_memory(progress)
         if not self._take_from_memory():
-            arrays = self._reader.get()
+            arrays = look(self._reader)
             if arrays is not None:
                 self._take(arrays)
+
+    def may_collect(self, oldest: int, progress: tables.Progress, *, lock_step: bool) -> bool:
+        """Whether iteration `oldest`, or a later one, is published and taken.
+
+        In lock-step what a trainer has published before it went back does not count, even of a later iteration.
+        """
+        if lock_step and self.session != progress.session:
+            return False
+        # Who collects which share comes with the progress, which the policy itself may be ahead of.
+        return min(progress.iteration, self.version) >= oldest
 
     def refresh(self) -> None:
         """Takes newer weights within an episode, if there are any; waits for nothing where memory is shared.
@@ -132,8 +143,3 @@ class NewestPolicy:
         """Gives the policy the newest weights again."""
         if self._weights:
             self.policy.assign(self._weights)
-
-
-def _key(progress: tables.Progress) -> tuple[int, int, int]:
-    """What increases with each policy that is published."""
-    return progress.session, progress.iteration, progress.train_step

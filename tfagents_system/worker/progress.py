@@ -6,7 +6,7 @@ import time
 
 from tfagents_system.transport import tables
 from tfagents_system.transport.sharing import Sharing, find
-from tfagents_system.worker.background import AnyConnection
+from tfagents_system.worker.background import AnyConnection, is_pending, look
 
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 
@@ -57,24 +57,23 @@ class ProgressReader:
         return told or Sharing.planned(iteration, steps, num_workers)
 
     def _look(self) -> None:
-        before, arrays = self.newest, self._reader.get()
+        before, arrays = self.newest, look(self._reader)
         if arrays is not None:
             self._take(tables.Progress.from_wire(arrays))
-        elif getattr(self._reader, "is_pending", False):
+        elif is_pending(self._reader):
             return  # The next call takes what comes.
         wished = _LOOK_SECS if self.newest != before else 2 * self._look_secs
         self._look_secs = min(wished, self._max_look_secs)
         self._look_at = time.monotonic() + self._look_secs
 
     def _take(self, progress: tables.Progress) -> None:
-        if self.newest is not None and _is_before(progress, self.newest):
+        if self.newest is not None and place(progress) < place(self.newest):
             return  # News have overtaken it on the way.
         if self._agents_before not in (None, progress.agents_before):
             raise OtherAgentError("the run has another agent now")
         self.newest, self._agents_before = progress, progress.agents_before
 
 
-def _is_before(progress: tables.Progress, other: tables.Progress) -> bool:
-    """Whether the same trainer was there before."""
-    places = [(each.iteration, each.train_step) for each in (progress, other)]
-    return progress.session == other.session and places[0] < places[1]
+def place(progress: tables.Progress) -> tuple[int, int, int]:
+    """What increases with each policy that is published."""
+    return progress.session, progress.iteration, progress.train_step

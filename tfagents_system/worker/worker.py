@@ -246,15 +246,15 @@ class Worker:
         Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them.
         """
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
-        oldest = 0 if self._params.asynchronous else max(0, iteration - lag)
+        lock_step = not self._params.asynchronous
+        oldest = max(0, iteration - lag) if lock_step else 0
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._end.is_stopped)
         progress = self._progress.get()
         while True:
             with self._activity.spend("waiting for the policy"):
                 self._policy.follow(progress)
-                # Who collects which share comes with the progress, which the policy itself may be ahead of.
-                if progress is not None and min(progress.iteration, self._policy.version) >= oldest:
+                if progress is not None and self._policy.may_collect(oldest, progress, lock_step=lock_step):
                     if not self._back_pressure.holds(progress, self._activity.steps):
                         return
                     what = "updates (min_updates_per_env_step)"

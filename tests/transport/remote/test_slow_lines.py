@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
+import ssl
+import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.channel_for_tests import Cable, Running, running_gateway, wait_until
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import channel, session
 from tfagents_system.transport.remote import client as client_module
+from tfagents_system.transport.remote import messages, session, stream
+from tfagents_system.transport.remote.errors import ChannelError
 
 WEIGHTS = [np.array([1, 5, 500]), np.frombuffer(b"[]", np.uint8), np.random.default_rng(0).normal(size=50_000)]
 NUM_BYTES, SECS = 400_000.0, 2.0
@@ -40,6 +45,7 @@ def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path,
         got: list[list[np.ndarray] | None] = []
         assert not reader.is_pending
         assert reader.get(PATIENCE_SECS) is None and reader.is_pending
+        wait_until(lambda: running.tables.reads == 1)
         if is_cut:
             cable.cut()
 
@@ -72,12 +78,85 @@ def test_what_is_put_goes_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_gateway_speaks_while_a_long_message_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_IDLE_SECS", SECS)
     monkeypatch.setattr(session, "_ALIVE_SECS", SECS / 20)
-    monkeypatch.setattr(client_module, "_PING_SECS", SECS / 20)
-    with running_gateway(tmp_path) as running, behind(running, SLOW / 2.5, math.inf) as cable:
+    monkeypatch.setattr(client_module, "_PING_SECS", 60.0)  # It answers nothing.
+    came: list[str] = []
+    take = client_module.RemoteConnection._take
+
+    def note(self: Any, message: Any, arrays: Any) -> None:
+        came.append(type(message).__name__)
+        take(self, message, arrays)
+
+    monkeypatch.setattr(client_module.RemoteConnection, "_take", note)
+    with running_gateway(tmp_path) as running, behind(running, SLOW, math.inf) as cable:
         trainer = running.client("trainer", cable)
         trainer.wait_until_up(10)
         trainer.put(tables.WEIGHTS, WEIGHTS, deadline_secs=20.0)
-        assert cable.connections == 1 and len(running.tables.items[tables.WEIGHTS]) == 1
+        assert len(running.tables.items[tables.WEIGHTS]) == 1
+        assert came.count("Pong") >= 2 and came[-1] == "Done"
         trainer.close()
+
+
+def test_an_upload_is_read_while_something_long_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_ALIVE_SECS", 0.0)
+    with running_gateway(tmp_path) as running:
+        trainer = running.client("trainer")
+        trainer.wait_until_up(10)
+        wait_until(running.gateway._all_sessions)
+        (serving,) = running.gateway._all_sessions()
+        assert trainer._channel.transport is not None
+        assert trainer._channel.transport._hears_out and not serving.transport._hears_out
+        uploading = threading.Thread(target=trainer.put, args=(tables.WEIGHTS, WEIGHTS), daemon=True)
+        with serving.transport._sending:  # As whoever sends a block.
+            trainer._channel.tell(messages.Ping())
+            uploading.start()
+            wait_until(lambda: len(running.tables.items[tables.WEIGHTS]) == 1, 10.0)
+        uploading.join(20.0)
+        assert not uploading.is_alive() and list(running.gateway._all_sessions()) == [serving]
+        trainer.close()
+
+
+@pytest.mark.parametrize("hears_out", [False, True])
+@pytest.mark.parametrize("speaks", [False, True])
+def test_who_does_not_read_while_it_speaks_is_waited_for(
+    hears_out: bool, speaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that sends a policy for minutes reads no segments meanwhile. A client must read all the time."""
+    now, sent = [0.0], []
+
+    class Tls:
+        def send(self, piece: memoryview) -> int:
+            if now[0] < 200.0:
+                raise ssl.SSLWantWriteError
+            sent.append(len(piece))
+            return len(piece)
+
+        def recv_into(self, view: memoryview) -> int:
+            return len(view)
+
+        def fileno(self) -> int:
+            return -1
+
+        setblocking = setsockopt = lambda *_: None
+
+    tls: Any = Tls()
+    transport = stream.Transport(tls, 30.0, hears_out)
+
+    class Poll:
+        def register(self, *_: int) -> None: ...
+
+        def poll(self, _: float) -> None:
+            now[0] += 1.0
+            if speaks:
+                transport._fill(memoryview(bytearray(1)), 1.0, "a byte")
+
+    monkeypatch.setattr(stream, "select", types.SimpleNamespace(poll=Poll, POLLIN=0, POLLOUT=1))
+    monkeypatch.setattr(stream, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    if hears_out and speaks:
+        transport.send(messages.Ping())
+        assert sent and now[0] == 200.0
+    else:
+        monkeypatch.setattr(transport, "shut", lambda: None)
+        with pytest.raises(ChannelError, match="room to send"):
+            transport.send(messages.Ping())
+        assert now[0] == 30.0

@@ -115,13 +115,13 @@ class Session:
         """Called while a message arrives: its sender takes a gateway that is silent for long for a dead one."""
         if time.monotonic() >= self._alive_at:
             self._alive_at = time.monotonic() + _ALIVE_SECS
-            self.transport.send(messages.Pong())
+            self.transport.send_unless_busy(messages.Pong())
 
     def _answer(self, message: messages.FromClient, arrays: Arrays) -> None:
         sharing, send = self._gateway.sharing, self.transport.send
         match message:
             case messages.Ping():
-                send(messages.Pong())
+                self.transport.send_unless_busy(messages.Pong())
             case messages.Put():
                 self._put(message, arrays)
             case messages.Newest():

@@ -34,18 +34,21 @@ class Transport:
     Args:
       tls: Connected; its handshake may still be pending.
       stall_secs: How long the other side may stop reading.
+      hears_out: It may do so for as long as it says something: the gateway reads nothing while it answers at length.
 
     Attributes:
       received_bytes: So far.
       sent_bytes: So far.
     """
 
-    def __init__(self, tls: ssl.SSLSocket, stall_secs: float = _STALL_SECS) -> None:
+    def __init__(self, tls: ssl.SSLSocket, stall_secs: float = _STALL_SECS, hears_out: bool = False) -> None:
         tls.setblocking(False)
         with contextlib.suppress(OSError):
             tls.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._tls = tls
         self._stall_secs = stall_secs
+        self._hears_out = hears_out
+        self._heard_at = 0.0
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._is_closed = False
@@ -54,7 +57,8 @@ class Transport:
 
     def handshake(self, timeout_secs: float) -> None:
         """Raises: ChannelError, ssl.SSLError, OSError."""
-        self._attempt(self._tls.do_handshake, time.monotonic() + timeout_secs, "a TLS handshake")
+        deadline = time.monotonic() + timeout_secs
+        self._attempt(self._tls.do_handshake, lambda: deadline, "a TLS handshake")
 
     def peer_certificate(self) -> dict[str, Any]:
         """The other side's verified certificate; empty if it needs none."""
@@ -71,6 +75,19 @@ class Transport:
         with self._sending:
             self._send_all(buffers)
         self._send_urgent()
+
+    def send_unless_busy(self, message: msgspec.Struct) -> None:
+        """Sends one small frame without waiting for others; none while another is being sent, which says as much.
+
+        Raises:
+          ChannelError: The connection is broken, or the other side does not read.
+        """
+        if self._sending.acquire(blocking=False):
+            try:
+                self._send_all(frames.encode(message, ()))
+            finally:
+                self._sending.release()
+            self._send_urgent()
 
     def offer(self, message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> None:
         """Sends one small frame as soon as no other is being sent; replaces one that was not sent yet.
@@ -167,9 +184,13 @@ class Transport:
     def _send_all(self, buffers: Sequence[frames.Buffer]) -> None:
         try:
             for piece in _pieces(buffers):
-                deadline = time.monotonic() + self._stall_secs
+                began = time.monotonic()
                 while len(piece):
-                    sent = self._attempt(lambda piece=piece: self._tls.send(piece), deadline, "room to send")  # type: ignore[misc]
+                    sent = self._attempt(
+                        lambda piece=piece: self._tls.send(piece),  # type: ignore[misc]
+                        lambda began=began: self._stall_secs + max(began, self._heard_at if self._hears_out else 0.0),  # type: ignore[misc]
+                        "room to send",
+                    )
                     self.sent_bytes += sent
                     piece = piece[sent:]
         except ChannelError:
@@ -181,14 +202,15 @@ class Transport:
     ) -> None:
         deadline = time.monotonic() + timeout_secs
         while len(view):
-            count = self._attempt(lambda view=view: self._tls.recv_into(view), deadline, what)  # type: ignore[misc]
+            count = self._attempt(lambda view=view: self._tls.recv_into(view), lambda: deadline, what)  # type: ignore[misc]
             if count == 0:
                 raise ChannelError("the other side has ended the connection")
             self.received_bytes += count
+            self._heard_at = time.monotonic()
             view = view[count:]
             on_part()
 
-    def _attempt(self, operation: Callable[[], _Result], deadline: float, what: str) -> _Result:
+    def _attempt(self, operation: Callable[[], _Result], deadline: Callable[[], float], what: str) -> _Result:
         """Calls `operation` until it need not wait any more."""
         while True:
             with self._lock:
@@ -205,7 +227,7 @@ class Transport:
                 except OSError as error:
                     raise ChannelError(describe(error)) from error
                 descriptor = self._tls.fileno()
-            remaining = deadline - time.monotonic()
+            remaining = deadline() - time.monotonic()
             if remaining <= 0:
                 raise ChannelError(f"waited in vain for {what}")
             poll = select.poll()

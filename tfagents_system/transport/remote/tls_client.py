@@ -87,7 +87,7 @@ class TlsClient:
         except OSError as error:
             connection.close()
             raise ChannelError(describe(error)) from error
-        transport = Transport(tls)
+        transport = Transport(tls, hears_out=True)
         try:
             transport.handshake(CONNECT_SECS)
         except BaseException:
