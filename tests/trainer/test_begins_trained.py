@@ -70,6 +70,15 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
     assert f"policy_checkpoint_{best}" in export.there
 
 
+def test_random_weights_whose_evaluation_has_no_finite_return_leave_nothing_to_delete() -> None:
+    export: Any = Export()
+    kept = EvaluatedCheckpoints(Params(), TrainerState(), export, Saves(), lambda _: False)  # type: ignore[arg-type]
+    kept.write(0)
+    kept.take({"iteration": 0, "train_step": 0})
+    kept.give_up(0, 0)
+    assert export.there == export.best == []
+
+
 def test_what_was_best_before_an_edit_is_never_deleted() -> None:
     """Not even where no update was done between two evaluations: both policies have one name."""
     export: Any = Export()
