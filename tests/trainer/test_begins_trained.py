@@ -70,12 +70,16 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
     assert f"policy_checkpoint_{best}" in export.there
 
 
-def test_random_weights_whose_evaluation_has_no_finite_return_leave_nothing_to_delete() -> None:
+@pytest.mark.parametrize("env_steps", [None, 1000])
+def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | None) -> None:
+    """Random weights, and one that a full disk has kept from being written; neither evaluation has a finite return."""
     export: Any = Export()
-    kept = EvaluatedCheckpoints(Params(), TrainerState(), export, Saves(), lambda _: False)  # type: ignore[arg-type]
-    kept.write(0)
-    kept.take({"iteration": 0, "train_step": 0})
-    kept.give_up(0, 0)
+    params = Params()
+    params.checkpoint_period_env_steps = env_steps  # type: ignore[assignment]
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, Saves(), lambda _: False)  # type: ignore[arg-type]
+    for iteration in (0, 1):
+        kept.take({"iteration": iteration, "train_step": 10 * iteration})
+        kept.give_up(iteration, 10 * iteration)
     assert export.there == export.best == []
 
 
