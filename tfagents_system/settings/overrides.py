@@ -53,8 +53,8 @@ class Overrides:
       params: Values by attribute of TrainParams; objects are merged into dictionaries.
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
-      defaults: Values by attribute of TrainParams that nobody has given and that the run began with, see
-        `run_defaults`.
+      defaults: Values by attribute of TrainParams that the run began with and that nobody had given, see
+        `run_defaults`. A start keeps those that nobody has given since.
     """
 
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -64,13 +64,8 @@ class Overrides:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """All values by attribute of TrainParams. A period in iterations that is given stands for one in steps."""
-        defaults = {
-            name: value
-            for name, value in self.defaults.items()
-            if name.replace("_period_env_steps", "_period_itrs") not in self.params
-        }
-        return defaults | self.params
+        """All values by attribute of TrainParams."""
+        return self.defaults | self.params
 
     @classmethod
     def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
@@ -115,12 +110,12 @@ class Overrides:
         return cls(*(content.get(kind, {}) for kind in _KINDS))
 
     def replaced_by(self, given: Overrides) -> Overrides:
-        """These, with `given` in their place wherever both say something; its `defaults` do not count."""
+        """These, with `given` in their place wherever both say something; they keep their `defaults`."""
         return Overrides(
             _replaced(self.params, given.params),
             _replaced(self.config, given.config),
             self.variables | given.variables,
-            {name: value for name, value in self.defaults.items() if name not in given.params},
+            self.defaults,
         )
 
     def to_json(self) -> str:
