@@ -1,10 +1,12 @@
 """What a search may try: spaces of settings, shipped ones and written ones; and what is refused before it begins."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.trial import TrialState, create_trial
 
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch import study as studies
@@ -134,6 +136,79 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     for jobs, option in (([], "--take_edits"), (["7"], "--keep")):
         run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
         assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
+
+
+@pytest.fixture
+def study(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Starts a study of two values of `discount` without running its trials."""
+    monkeypatch.setattr(studies, "_search", lambda *_: EXIT_DONE)
+    (user_folder / "space.json").write_text('{"discount": [0.9, 0.99]}')
+    command = [str(user_folder / "vars.sh"), "--space", str(user_folder / "space.json")]
+    return lambda *words: studies.main([*command, *words])
+
+
+def end_trial(user_folder: Path, state: TrialState) -> None:
+    value = 5.0 if state == TrialState.COMPLETE else None
+    open_study(user_folder / "a_study", "none", 1).add_trial(create_trial(state=state, value=value))
+
+
+def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: Callable[..., int]) -> None:
+    begun = ("--trials", "2", "--set", "num_iter=100", "--set", "config.horizon=40")
+    for words in ((), begun):
+        assert study(*words) == EXIT_DONE, "no trial has run"
+    end_trial(user_folder, TrialState.FAIL)
+    assert study("--set", "num_iter=7") == EXIT_DONE and study(*begun) == EXIT_DONE, "nor has one a value"
+    end_trial(user_folder, TrialState.COMPLETE)
+    for words in (("num_iter=300", "config.horizon=40"), ("num_iter=100", "config.horizon=400"), ("num_iter=100",), ()):
+        told = " ".join(words) or "none"
+        with pytest.raises(UserError, match=rf"has begun with num_iter=100 config.horizon=40, found {told}: .*so give"):
+            study("--trials", "4", *(word for text in words for word in ("--set", text)))
+    assert study(*begun[2:], "--trials", "4", "--set", "SAC_LOG_SECS=3") == EXIT_DONE
+    assert study("--trials", "2") == EXIT_DONE, "nothing is left to run"
+
+
+def test_trials_with_other_files_are_not_compared_unless_that_is_asked_for(
+    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = user_folder / "p.py"
+    (user_folder / "reward_of_p.py").write_text("SCALE = 1\n")
+    params.write_text("import reward_of_p\n" + params.read_text())
+    assert study() == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    params.write_text(params.read_text() + "# a comment\n")
+    (user_folder / "plot.png").write_bytes(b"beside")
+    assert study() == EXIT_DONE
+    (user_folder / "reward_of_p.py").write_text("SCALE = 2\n")
+    words = rf"edited since the study in {user_folder}/a_study began: {user_folder}/reward_of_p.py\. Its trials"
+    for options in ((), ("--keep",)):
+        with pytest.raises(UserError, match=words):
+            study(*options)
+    assert study("--trials", "1") == EXIT_DONE, "nothing is left to run"
+    with monkeypatch.context() as requeued:
+        requeued.setenv("SLURM_RESTART_COUNT", "1")
+        capsys.readouterr()
+        assert study() == EXIT_DONE and "note: edited since the study" in capsys.readouterr().out
+    assert study("--take_edits") == EXIT_DONE and study() == EXIT_DONE, "from now on these are the study's"
+
+
+def test_trials_that_have_begun_go_on_with_the_files_that_they_have(
+    user_folder: Path, study: Callable[..., int]
+) -> None:
+    assert study() == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    open_study(user_folder / "a_study", "none", 1).ask()
+    run = RunPaths(user_folder / "a_task_1")
+    run.exp_dir.mkdir()
+    run.params.write_bytes((user_folder / "p.py").read_bytes())
+    run.config.write_bytes((user_folder / "c.json").read_bytes())
+    run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
+    run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    (user_folder / "c.json").write_text('{"horizon": 60}')
+    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+        study("--trials", "2")
+    assert study("--trials", "2", "--keep") == EXIT_DONE
+    with pytest.raises(UserError, match=f"began: {user_folder}/c.json"):
+        study("--trials", "3", "--keep")
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:

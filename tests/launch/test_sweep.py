@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.machines import flat
@@ -411,6 +412,52 @@ def test_the_check_of_params_sees_no_gpu(vars_file: Path, started: list[Task], m
     assert Path("seen").read_text() == "-1" and started[0].environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
+def test_the_check_of_params_has_the_environment_of_the_task(vars_file: Path, started: list[Task]) -> None:
+    """Whatever that of the sweep is: variables of the user's own, and where modules are."""
+    (vars_file.parent / "mine").mkdir()
+    (vars_file.parent / "mine/on_the_path.py").write_text("")
+    with vars_file.open("a") as file:
+        file.write('export MY_ENV_NAME=Arm-v0 "PYTHONPATH=$PWD/mine:${PYTHONPATH:-}"\n')
+    reads = "import os\nimport on_the_path\n" + "".join(
+        f"assert os.environ['{name}'] {value}\n" for name, value in [("MY_ENV_NAME", "== 'Arm-v0'"), ("SAC_SEED", "")]
+    )
+    (vars_file.parent / "p.py").write_text(reads + PARAMS)
+    before = dict(os.environ), list(sys.path)
+    assert sweep.main([str(vars_file), "--seeds", "0-2"]) == 0 and len(started) == 3
+    assert (dict(os.environ), sys.path) == before
+
+
+def test_each_task_is_checked_with_the_modules_beside_its_own_params(vars_file: Path, started: list[Task]) -> None:
+    for name, steps in (("a", 10), ("b", -20)):
+        (vars_file.parent / name).mkdir()
+        (vars_file.parent / name / "helper_of_p.py").write_text(f"STEPS = {steps}\n")
+        own = PARAMS.replace("num_iter = 3", "num_iter = helper_of_p.STEPS")
+        (vars_file.parent / name / "p.py").write_text("import helper_of_p\n" + own)
+    grid = grid_file(vars_file.parent, {"SAC_PARAMS": ["a/p.py", "b/p.py"]})
+    with pytest.raises(UserError) as error:
+        sweep.main([str(vars_file), "--grid", grid])
+    assert error.value.findings == ("task 1: TrainParams.num_iter must be an integer of at least 1, found -20",)
+
+
+def test_modules_are_imported_once_for_all_tasks_that_share_them(vars_file: Path, started: list[Task]) -> None:
+    (vars_file.parent / "slow_to_import.py").write_text("open('imported', 'a').write('1')\n")
+    (vars_file.parent / "p.py").write_text("import slow_to_import\n" + PARAMS)
+    grid = grid_file(vars_file.parent, {"discount": [0.9, 0.99], "SAC_TRAIN_CPUS": [1, 2]})
+    assert sweep.main([str(vars_file), "--grid", grid, "--seeds", "0-2"]) == 0 and len(started) == 12
+    assert Path("imported").read_text() == "11"
+
+
+def test_a_check_that_hangs_leaves_no_process(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_plan, "_CHECK_SECS", 1.0)
+    hangs = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(100)\n"
+    (vars_file.parent / "p.py").write_text(hangs)
+    with pytest.raises(UserError, match="configuration of task 0 has not ended within 1 s"):
+        sweep.main([str(vars_file), "--seeds", "0-1"])
+    until(lambda: not psutil.pid_exists(int(Path("pid").read_text())), 20.0, "its process is gone")
+
+
 def test_without_seeds_all_tasks_have_that_of_the_vars_file(vars_file: Path, started: list[Task]) -> None:
     with vars_file.open("a") as file:
         file.write("SAC_SEED=4\nSAC_GRID=g.json\n")
@@ -538,6 +585,27 @@ def test_a_fresh_sweep_moves_no_folder_with_files_that_it_needs(vars_file: Path,
     with pytest.raises(UserError, match=r"task 0: .*try_task_0 has .*mine.py in it, so --fresh can't move it aside"):
         sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
     assert inside.exists() and not started
+
+
+@pytest.mark.parametrize("inside", ["@best", "/policies/greedy_policy"])
+def test_a_fresh_sweep_moves_no_run_that_another_task_begins_with(
+    vars_file: Path, started: list[Task], inside: str
+) -> None:
+    folder = vars_file.parent
+    run = begun(folder, 1)
+    (run.policies / "greedy_policy").mkdir(parents=True)
+    grid = grid_file(folder, {"SAC_AGENT_FROM": [f"logs/try_task_1{inside}", ""]})
+    with pytest.raises(UserError) as refused:
+        sweep.main([str(vars_file), "--grid", grid, "--fresh"])
+    assert refused.value.findings == (
+        f"task 0: {run.exp_dir}{inside} is needed, and --fresh would move it aside with the run of task 1: choose "
+        "another SAC_EXP_NAME, or name a copy elsewhere",
+    )
+    assert run.run_json.exists() and not started
+    run.exp_dir.rename(folder / "logs/elsewhere")
+    grid = grid_file(folder, {"SAC_AGENT_FROM": [f"logs/elsewhere{inside}", ""]})
+    begun(folder, 1)
+    assert sweep.main([str(vars_file), "--grid", grid, "--fresh"]) == 0 and len(started) == 2
 
 
 def test_a_fresh_sweep_leaves_no_earlier_run_in_its_place(

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import TERMS
 from tfagents_system.launch import prepare
@@ -25,11 +26,13 @@ from tfagents_system.launch.edit_checks import ARRAY, look_at_array
 from tfagents_system.launch.resources import JOB_MB
 from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.machine.files import copy_tree
+from tfagents_system.playing.saved_run import load_run_params
 from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings import params_check
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import read_variables
 
@@ -60,6 +63,50 @@ def test_edits_are_taken_when_asked_and_what_was_there_is_kept(
     assert read_metrics(paths.metrics_csv)[-1]["edits"] == 1
     again = start()
     assert again.code == 0 and "edited since" not in again.told
+
+
+def test_files_that_mean_the_same_are_taken_and_are_no_edit(environ: dict[str, str], project: Path) -> None:
+    """What was best stays so: nothing that the run uses has changed."""
+    (project / "params.py").write_text(f'{PARAMS}\nDATA = "table.npz"\n')
+    (project / "table.npz").write_bytes(b"1")
+    paths = write(environ, folder=project)
+    train(paths)
+    steps = itertools.count(6)
+
+    def edits_after_taking(name: str, content: str) -> int:
+        (project / name).write_text(content)
+        update(paths, next(steps))
+        write(environ, folder=project, take_edits=True)
+        copy = paths.params if name == "params.py" else paths.params_folder / name
+        assert copy.exists() and (name != "params.py" or copy.read_text() == content), "it is taken in any case"
+        assert len(list(paths.exp_dir.glob("before_edits_*"))) == edits_taken(paths)
+        return edits_taken(paths)
+
+    params = (project / "params.py").read_text()
+    assert edits_after_taking("plot.png", "a picture") == 0
+    assert edits_after_taking("params.py", f"# a comment\n{params}") == 0
+    assert edits_after_taking("mass_of_robot.py", "MASS  =  1\n") == 0
+    assert edits_after_taking("table.npz", "2") == 1, "of a kind that a run may write, and the params name it"
+    assert edits_after_taking("mass_of_robot.py", "MASS = 2\n") == 2
+    run = run_directory.read_run_json(paths)
+    paths.run_json.write_text(json.dumps({**run, "task": {}}))  # By an earlier version.
+    assert edits_after_taking("params.py", f"# another comment\n{params}") == 2
+    assert edits_after_taking("params.py", params.replace("num_iter = 3", "num_iter = 4")) == 3
+
+
+def test_an_edit_that_is_taken_in_the_place_of_one_in_the_run_directory_counts(
+    environ: dict[str, str], project: Path
+) -> None:
+    paths = write(environ, folder=project)
+    train(paths)
+    update(paths, 5)
+    (paths.params_folder / "mass_of_robot.py").write_text("MASS = 2\n")
+    write(environ, folder=project)
+    update(paths, 6)
+    assert edits_taken(paths) == 1
+    (project / "plot.png").write_bytes(b"a picture")
+    write(environ, folder=project, take_edits=True)
+    assert edits_taken(paths) == 2, "back to what it was before"
 
 
 def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change_never(
@@ -129,6 +176,36 @@ def test_an_edit_that_was_evaluated_counts_though_nothing_was_trained_with_it(
         assert edits_taken(paths) == number
         paths.best_json.parent.mkdir(exist_ok=True)
         write_json(paths.best_json, {"edits": number})
+
+
+@pytest.mark.parametrize("whose", ["the user's", "the run's own"])
+def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
+    environ: dict[str, str], project: Path, start: Starter, whose: str
+) -> None:
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    began = Overrides.read(paths.overrides).defaults
+    assert began["env_steps_per_iter"] == 200 and began["log_period_env_steps"] == 1000
+    train(paths)
+    update(paths, 5)
+
+    def values_after(edit: str) -> dict[str, Any]:
+        edited, options = (project / "params.py", ["--take_edits"]) if whose == "the user's" else (paths.params, [])
+        edited.write_text(PARAMS + edit)
+        done = start(*options)
+        assert done.code == 0, done.told
+        kept = Overrides.read(paths.overrides).defaults
+        assert run_directory.read_run_json(paths)["defaults"] == kept, "as workers that join are told"
+        params = load_run_params(paths, None, None)
+        assert params_check.check_params(params) == []
+        return {name: getattr(params, name) for name in (*began, "log_period_itrs")}
+
+    given = {"eval_period_env_steps": 20_000, "checkpoint_period_env_steps": 10_000}
+    edit = "".join(f"    {name} = {value}\n" for name, value in given.items())
+    found = values_after(f"{edit}    log_period_itrs = 50\n")
+    assert found == {**given, "log_period_itrs": 50, "log_period_env_steps": None, "env_steps_per_iter": 200}
+    found = values_after("    env_steps_per_iter = 40\n")
+    assert found == {**began, "env_steps_per_iter": 40, "log_period_itrs": 1}, "and what was undone"
 
 
 def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:
@@ -432,10 +509,12 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
         f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
         "prepare.main()\n"
     )
-    given = {**environ, "SAC_FORK_ROLES": "0", TERMS: '{"--reset_training": "RESET_TRAINING"}'}
-    ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
+    given = {**environ, TERMS: '{"--reset_training": "RESET_TRAINING"}'}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with WarmPopen([sys.executable, "-c", script], exp_dir=paths.exp_dir, cwd=ROOT, env=given, **pipes) as ended:
+        out, err = ended.communicate(timeout=100)
     told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
-    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+    assert (ended.returncode, err.splitlines()[-1]) == (-signal.SIGTERM, told), out
 
 
 def test_an_edit_that_is_taken_in_the_place_of_one_that_was_undone_is_told(tmp_path: Path) -> None:
@@ -518,6 +597,10 @@ def test_a_run_that_its_evaluations_ended_goes_on_with_edited_files(
     paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
     assert run_directory.is_finished(paths)
     assert "is finished" in start("--take_edits", *ends).told, "the same files"
+    (project / "mass_of_robot.py").write_text("MASS = 1  # a comment\n")
+    (project / "plot.png").write_bytes(b"beside")
+    done = start("--take_edits", *ends)
+    assert "is finished" in done.told and "not taken" not in done.told and edits_taken(paths) == 0
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     done = start("--take_edits", *ends)
     assert done.code == 0 and ("is finished" not in done.told) == goes_on and edits_taken(paths) == goes_on, done.told

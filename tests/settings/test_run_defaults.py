@@ -8,7 +8,7 @@ import pytest
 
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER, defaults_of
+from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER, defaults_of, kept_defaults
 
 FILE = """
 from tfagents_system.train_params_base import TrainParamsBase
@@ -71,13 +71,39 @@ def test_without_evaluations_there_is_no_period_of_them(tmp_path: Path) -> None:
     assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own="n_eval_episodes = 0"), 2)
 
 
-def test_defaults_are_values_of_the_run_and_a_period_that_is_given_replaces_them(tmp_path: Path) -> None:
+def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
     began = Overrides(params={"discount": 0.9}, defaults=ALL)
     assert Overrides(**json.loads(began.to_json())) == began
     assert began.attributes == {"discount": 0.9, **ALL} and began.settings() == {"discount": 0.9}
-    given = Overrides(params={"eval_period_itrs": 3}, defaults=ALL).attributes
-    assert "eval_period_env_steps" not in given and given["log_period_env_steps"] == 1000
     assert params_of(tmp_path, began.attributes).env_steps_per_iter == ENV_STEPS_PER_ITER
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"discount": 0.9}, ALL.keys()),
+        ({"eval_period_itrs": 3}, ALL.keys() - {"eval_period_env_steps"}),
+        ({"eval_period_env_steps": 3, "checkpoint_period_itrs": 2}, {"env_steps_per_iter", "log_period_env_steps"}),
+        ({"env_steps_per_iter": 40}, PERIODS.keys()),
+        ({"env_steps_per_iter": 40, "log_period_itrs": 1}, PERIODS.keys() - {"log_period_env_steps"}),
+        ({"num_steps_per_iter": 5}, set()),
+        ({"n_eval_episodes": 0}, ALL.keys() - {"eval_period_env_steps"}),
+    ],
+)
+def test_a_run_keeps_the_defaults_that_nobody_has_replaced(
+    tmp_path: Path, given: dict[str, Any], kept: set[str], is_set: bool
+) -> None:
+    recorded = {name: value + 7 for name, value in ALL.items()}
+    own = "; ".join(f"{name} = {value}" for name, value in given.items())
+    params = params_of(tmp_path, given) if is_set else params_of(tmp_path, own=own)
+    assert kept_defaults(params, 2, recorded) == {name: recorded[name] for name in kept}
+    assert kept_defaults(params, 2, {}) == {}, "one that began without them"
+
+
+def test_a_run_whose_params_say_a_value_no_more_has_that_of_a_new_run(tmp_path: Path) -> None:
+    recorded = {"env_steps_per_iter": 300, "log_period_env_steps": 5}
+    assert kept_defaults(params_of(tmp_path), 2, recorded) == ALL | recorded
 
 
 def test_a_length_in_steps_has_no_other_bound(tmp_path: Path) -> None:

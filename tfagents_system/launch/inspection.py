@@ -41,7 +41,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
 from tfagents_system.settings.effects import without_effect_in_search
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
-from tfagents_system.settings.run_defaults import defaults_of
+from tfagents_system.settings.run_defaults import defaults_of, kept_defaults
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -188,12 +188,11 @@ class Inspector:
             compute = {f"SAC_{key.upper()}": str(self._values[key]) for key in _COMPUTE_FIELDS if key in self._values}
             own = {"origin": origin, "compute_config": compute_config_from(compute | {"SAC_SEED": str(self._seed)})}
             load = functools.partial(load_params, path, config, **own, finds_reward=not named)
-            params, attributes = _with_possible(load, self._overrides.attributes, check)
+            params, attributes = _with_possible(load, self._overrides.params, check)
             errors = params_check.check_params(params)
             self.found.defaults = self._defaults(params) if not errors else {}
-            if self.found.defaults.keys() - attributes.keys():
-                attributes = self.found.defaults | attributes
-                params = load(attributes=attributes)
+            if self.found.defaults:
+                params = load(attributes=self.found.defaults | attributes)
                 errors = params_check.check_params(params)
             check.errors += errors
             # A run that began before these were refused continues.
@@ -216,12 +215,13 @@ class Inspector:
             return self._overrides.without(error.names).merged(config)
 
     def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
-        """Those that the run began with; of a run that begins now what its params leave open."""
-        if "server" in self._values or run_directory.has_begun(self._run):
-            return self._overrides.defaults
+        """For what the params leave open: those that the run has, or begins with."""
         if not params.env_config.get("horizon"):
             return {}
-        return defaults_of(params, self._values.get("num_collect_workers", 1))
+        workers = self._values.get("num_collect_workers", 1)
+        if "server" in self._values or run_directory.has_begun(self._run):
+            return kept_defaults(params, workers, self._overrides.defaults)
+        return defaults_of(params, workers)
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]

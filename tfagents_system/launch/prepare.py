@@ -59,7 +59,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.run_files import experience_folders, install_inputs, run_directory, run_inputs
+from tfagents_system.run_files import experience_folders, install_inputs, run_directory, task_edits
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
@@ -240,7 +240,7 @@ def _takes_in_vain(paths: RunPaths, preparation: Preparation, ends_for: str) -> 
     """Whether the run is finished with edited files, too: what was best with the others would be given up for them."""
     if not run_directory.has_ended_with(paths, preparation.inspection.num_iter, ends_for):
         return False
-    if not run_inputs.are_same(paths, preparation.files()):
+    if task_edits.is_other_task(paths, preparation.files(), preparation.overrides, run_directory.MAY_CHANGE):
         why = run_directory.why_early(paths)
         if why is not None and depends_on_files(why):
             return False

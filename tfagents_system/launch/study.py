@@ -26,7 +26,16 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options, asked_once, edits_of_start
+from tfagents_system.launch.run_settings import (
+    EDIT_OPTIONS,
+    KEEP,
+    TAKE,
+    add_edit_options,
+    asked_once,
+    edits_of_start,
+    is_again,
+)
+from tfagents_system.launch.study_beginning import Beginning
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -34,6 +43,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
 
@@ -66,15 +76,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> None:
-    """Looks whether those that go on have other files than there are now.
+    """Looks whether trials that begin or go on have other settings or files than those before them.
 
     Raises:
       UserError: They have.
     """
-    from tfagents_system.launch.trials import numbers_to_run
+    from tfagents_system.launch.trials import has_run, numbers_to_run
 
-    plan.look_at_runs(numbers_to_run(open_study(folder, args.pruner, args.parallel), folder, args.trials))
+    study = open_study(folder, args.pruner, args.parallel)
+    numbers = numbers_to_run(study, folder, args.trials)
+    plan.look_at_runs(numbers)
     plan.raise_findings()
+    if not numbers:  # What was found is shown, whatever the files are now.
+        return
+    now, began = Beginning.now(args.assignments, plan.values[0]), Beginning.read(folder)
+    if began is not None and has_run(study):
+        runs = (RunPaths(folder.with_name(f"{folder.name.removesuffix(_STUDY)}_task_{n}")) for n in numbers)
+        if args.edits == KEEP and all(map(run_directory.has_begun, runs)):
+            now = dataclasses.replace(now, files=began.files)  # Those of their copies.
+        if args.edits == TAKE:
+            began = dataclasses.replace(began, files=now.files)
+        if (faults := began.faults_of(now, folder)) and not is_again(os.environ):
+            raise UserError(*faults)
+        for fault in faults:
+            print(f"note: {fault}", flush=True)
+    if not args.is_dry:
+        now.write(folder)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,9 @@ import itertools
 import math
 import multiprocessing
 import os
-from collections import Counter
+import signal
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,11 +18,12 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
-from tfagents_system.launch.kept_in_place import fault_of_directory
+from tfagents_system.launch.kept_in_place import fault_of_directory, needed_files
 from tfagents_system.launch.orphans import wait_for_orphans
-from tfagents_system.launch.python_path import LAUNCHERS, ROOT
+from tfagents_system.launch.python_path import LAUNCHERS, ROOT, folders_of_python_path
 from tfagents_system.launch.run_settings import (
     ASKED,
+    CARRIER,
     EDIT_OPTIONS,
     EDITS,
     FRESH,
@@ -34,9 +37,11 @@ from tfagents_system.launch.run_settings import (
     run_of_start,
 )
 from tfagents_system.launch.sweep_tasks import DONE, Place, Task
-from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.launch.vars_file import read_vars_file, run_environ
 from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.files import folders_around
 from tfagents_system.machine.gpus import found, usable_gpus
+from tfagents_system.machine.signals import die_with_parent
 from tfagents_system.machine.topology import (
     allowed_cpus,
     cgroup_quota,
@@ -47,6 +52,7 @@ from tfagents_system.machine.topology import (
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
+from tfagents_system.run_files.agent_start import split
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
@@ -56,6 +62,7 @@ from tfagents_system.settings.variable_table import variable_name
 from tfagents_system.settings.variables import missing_beginnings, read_variables
 
 TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+_OF_TASK = (TASK, _SEED, CARRIER)
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
 _PORTS = ("reverb_port", "gateway_port")
@@ -74,6 +81,7 @@ class SweepPlan:
 
     Attributes:
       tasks: In the order of `settings`.
+      values: Their variables, by field, as far as they could be read.
       places: One for each simultaneous run.
     """
 
@@ -87,6 +95,7 @@ class SweepPlan:
         edits: str | None = None,
     ) -> None:
         self.tasks: list[Task] = []
+        self.values: list[dict[str, Any]] = []
         self.places: list[Place] = []
         self._findings: dict[str, list[int]] = {}  # With the tasks that have them.
         self._vars_file = vars_file
@@ -94,13 +103,14 @@ class SweepPlan:
         self._is_open = is_open
         self._edits, self._asked = edits, asked_once(edits, None, False)
         self._to_move: list[Task] = []
+        self._needed = defaultdict[Path, list[int]](list)  # With --fresh: what tasks need where it is.
         self._edit_checks = EditChecks()
-        self._values: list[dict[str, Any]] = []
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
         self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
+        self._look_at_needed()
         try:
-            to_check = {task.number: self._environs[task.number] for task in self.tasks if task.state != DONE}
+            to_check = _alike((task for task in self.tasks if task.state != DONE), self._environs)
             searched = {name for own in settings.values() for name in own} if is_open else set[str]()
             for number, findings in _check_all(to_check, vars_file, searched).items():
                 self._note([number], findings)
@@ -186,13 +196,26 @@ class SweepPlan:
                 self._look_at_files(number, resolved, values)
         if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
+        if self._edits == FRESH and task.state != DONE and "exp_dir" in values:
+            for path in needed_files(values, resolved.overrides):
+                self._needed[path].append(number)
         self.tasks.append(task)
-        self._values.append(values)
+        self.values.append(values)
         return resolved.environ
 
     def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], resolved: RunSettings) -> str | None:
         is_fresh = resolved.environ.get(EDITS) == FRESH
         return fault_of_directory(paths, values, self._vars_file, resolved.overrides, moves_aside=is_fresh)
+
+    def _look_at_needed(self) -> None:
+        """Notes what tasks need and --fresh would move aside with another task's run, which does not need it."""
+        moved = {task.paths.exp_dir.resolve(): task.number for task in self._to_move}
+        for path, numbers in self._needed.items() if moved else ():
+            for folder in folders_around(split(str(path))[0]) & moved.keys():
+                if moved[folder] not in numbers:  # That is noted by its own directory.
+                    why = f"{path} is needed, and {EDIT_OPTIONS[FRESH]} would move it aside with the run of task"
+                    remedy = "choose another SAC_EXP_NAME, or name a copy elsewhere"
+                    self._note(numbers, [f"{why} {moved[folder]}: {remedy}"])
 
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
@@ -223,7 +246,7 @@ class SweepPlan:
 
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
-        if not all(values.keys() >= _COUNTS for values in self._values):
+        if not all(values.keys() >= _COUNTS for values in self.values):
             return []
         cpus, findings = self._cpus(parallel)
         gpus, found = self._gpus(parallel)
@@ -232,7 +255,7 @@ class SweepPlan:
 
     def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that are not done, with their variables."""
-        return [each for each in zip(self.tasks, self._values, strict=True) if each[0].state != DONE]
+        return [each for each in zip(self.tasks, self.values, strict=True) if each[0].state != DONE]
 
     def _same_ports(self, parallel: int) -> list[str]:
         """Ports that several of the simultaneous runs would need."""
@@ -254,10 +277,10 @@ class SweepPlan:
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for values in self._values
+            for values in self.values
         )
-        share = all(values.get("share_cpus", False) for values in self._values)
-        whole_cores = not all(values.get("use_hyperthreads", True) for values in self._values)
+        share = all(values.get("share_cpus", False) for values in self.values)
+        whole_cores = not all(values.get("use_hyperthreads", True) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()
         limit = None if quota is None else max(1, math.floor(quota))
         nothing: list[list[int]] = [[] for _ in range(parallel)]
@@ -286,23 +309,40 @@ class SweepPlan:
         ]
 
 
+def _alike(tasks: Iterable[Task], environs: Mapping[int, Mapping[str, str]]) -> list[dict[int, Mapping[str, str]]]:
+    """Environments of tasks by number; together those of tasks that share a params folder and all variables but those
+    of a task: modules that one of them imports, which may take seconds, are those of the others, too.
+    """
+    groups = defaultdict[Any, dict[int, Mapping[str, str]]](dict)
+    for task in tasks:
+        environ = environs[task.number]
+        has_copies = environ.get(EDITS) not in (TAKE, FRESH) and run_directory.has_begun(task.paths)
+        shared = frozenset((name, text) for name, text in environ.items() if name not in _OF_TASK)
+        groups[task.paths.exp_dir if has_copies else None, shared][task.number] = environ
+    return list(groups.values())
+
+
 def _check_all(
-    environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str]
+    groups: Sequence[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str]
 ) -> dict[int, list[str]]:
     """What is wrong with params and configuration of each task, found in a process that a user's code may end.
+
+    Args:
+      groups: Environments by number of the task, as of `_alike`.
 
     Raises:
       UserError: That process has died, or takes too long.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check_each, args=(environs, vars_file, searched, theirs), daemon=True)
+    process = context.Process(target=_check_groups, args=(groups, vars_file, searched, theirs))
     process.start()
     theirs.close()
     found: dict[int, list[str]] = {}
+    numbers = [number for group in groups for number in group]
     try:
-        with LongWork("checking settings", len(environs), "tasks") as work:
-            for work.done, number in enumerate(environs):
+        with LongWork("checking settings", len(numbers), "tasks") as work:
+            for work.done, number in enumerate(numbers):
                 if not ours.poll(_CHECK_SECS):
                     raise UserError(
                         f"the check of params and configuration of task {number} has not ended within "
@@ -319,11 +359,28 @@ def _check_all(
         process.join()
 
 
-def _check_each(
+def _check_groups(
+    groups: Iterable[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str], answer: Connection
+) -> None:
+    """Each group in a process of its own, until one dies: modules of another group may have the same names."""
+    for group in groups:
+        process = multiprocessing.get_context("fork").Process(
+            target=_check_group, args=(group, vars_file, searched, answer)
+        )
+        process.start()
+        process.join()
+        if process.exitcode:
+            return
+
+
+def _check_group(
     environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str], answer: Connection
 ) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # The GPUs are for the trainers.
+    die_with_parent(signal.SIGKILL)
     for environ in environs.values():
+        os.environ.clear()
+        os.environ.update(run_environ(environ))
+        sys.path[:] = dict.fromkeys([*folders_of_python_path(os.environ), *sys.path])
         answer.send(check_inputs(environ, vars_file, searched))
 
 

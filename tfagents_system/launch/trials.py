@@ -107,6 +107,13 @@ def numbers_to_run(study: optuna.Study, folder: Path, wanted: int) -> list[int]:
     return [number for number in numbers if not _is_held(folder, number)]
 
 
+def has_run(study: optuna.Study) -> bool:
+    """Whether a trial has a value or may get one: not where all have failed, or were refused."""
+    known = study.get_trials(deepcopy=False)
+    runs = (trial.state == TrialState.RUNNING and _REFUSED not in trial.user_attrs for trial in known)
+    return any(runs) or any(trial.state in _RAN for trial in known)
+
+
 def _is_to_run(states: Sequence[TrialState], number: int, wanted: int) -> bool:
     state = states[number] if number < len(states) else TrialState.WAITING
     return state == TrialState.RUNNING or (state == TrialState.WAITING and number < wanted)

@@ -30,9 +30,9 @@ from tfagents_system.launch.costs import (
     updates_per_step,
 )
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
-from tfagents_system.launch.python_path import ROOT, run_python_path
+from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_starter import pinned
-from tfagents_system.launch.vars_file import read_vars_file
+from tfagents_system.launch.vars_file import read_vars_file, run_environ
 from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.settings.variables import RunVariables
@@ -272,12 +272,6 @@ def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> di
 # The command.
 
 
-def _run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
-    """The environment as run_script.sh completes it after the vars file was sourced."""
-    own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-    return {**sourced, **own}
-
-
 def _load(variables: RunVariables) -> Any:
     from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
     from tfagents_system.settings.run_defaults import defaults_of
@@ -328,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
     if not args.sourced and args.measure is None:
         # Afresh, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
-        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], _run_environ(read_vars_file(args.vars_file)))
+        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], run_environ(read_vars_file(args.vars_file)))
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     params = _load(variables)
     if args.measure is not None:

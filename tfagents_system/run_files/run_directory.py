@@ -135,8 +135,7 @@ def overrides_of_run(
             f"change num_iter and others, which {parameters} marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
-    goes_on = began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
-    return dataclasses.replace(goes_on, defaults=began.defaults)
+    return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
 
 
 def _may_change(name: str) -> bool:
@@ -188,7 +187,7 @@ def write_inputs(
 
     Args:
       inputs: The user's files; by default without a folder.
-      take_edits: A run that has begun gets new copies, where they differ; the old ones go to `before_edits_<n>`.
+      take_edits: A run that has begun gets new copies, where they differ; old ones of another task are kept aside.
       ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       reset: What it resets of a run that has begun, see `new_reset`.
       jobs: The SLURM job of this start, and what it does once, as run.json records them.
@@ -206,16 +205,16 @@ def write_inputs(
     new = inputs if not is_begun or takes_edits or not (paths.params.exists() and paths.config.exists()) else None
     other = reward_copy.other_reward(paths, inputs, kept) if new is None else None
     task = task_edits.digests_of_task(new or other or run_inputs.inputs_of_run(paths), kept, MAY_CHANGE)
-    edits = task_edits.edits_after(paths, before, task, takes=is_begun and takes_edits, goes_on=not begins, now=_now())
-    _write_overrides(paths, kept, reset)
+    takes = is_begun and takes_edits and task_edits.is_other_task(paths, inputs, kept, MAY_CHANGE)
     run = {
         **run_inputs.of_params(paths, variables.params, new, other, before),
         **_of_start(variables, num_iter, ends_for, kept),
-        "edits": edits,
+        "edits": task_edits.edits_after(paths, before, task, takes=takes, goes_on=not begins, now=_now()),
         "task": task,
         **_if_any(defaults=kept.defaults, agent_from=agent_from, resets=_resets(before, reset)),
         **_of_run(before, seed, jobs, None if is_begun else variables.replay_from),
     }
+    _write_overrides(paths, kept, reset)
     content = json.dumps(run, indent=2).encode() + b"\n"
     if reset is not None or new is not None or other is not None:
         install_inputs.install(paths, new, content, reset, kept.to_json().encode(), inputs if begins else None, other)

@@ -12,7 +12,7 @@ from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.install_inputs import copy_aside
 from tfagents_system.run_files.meaning import digest_of_meaning
-from tfagents_system.run_files.run_inputs import Inputs, is_decisive
+from tfagents_system.run_files.run_inputs import Inputs, inputs_of_run, is_decisive
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.used_files import used_files
 from tfagents_system.settings.overrides import Overrides
@@ -20,7 +20,9 @@ from tfagents_system.settings.overrides import Overrides
 _TASK_BEFORE = "task_before"  # Of an edit in the run directory: as of `digests_of_task`, before it.
 
 
-def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection[str]) -> dict[str, str]:
+def digests_of_task(
+    inputs: Inputs, overrides: Overrides, may_change: Collection[str], *, of_all_kinds: bool = False
+) -> dict[str, str]:
     """What decides which task a run trains on: digests of settings, and of what files mean.
 
     Of the folder of the params the files that these use, of the kinds that a run does not write itself.
@@ -29,6 +31,7 @@ def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection
       inputs: Those that the run has, or gets.
       overrides: All of the run.
       may_change: Attributes that say nothing of the task.
+      of_all_kinds: Also of the other kinds, as the user gave them.
     """
     own = {name: value for name, value in overrides.params.items() if name not in may_change}
     settings = json.dumps([own, overrides.config], sort_keys=True).encode()
@@ -36,12 +39,29 @@ def digests_of_task(inputs: Inputs, overrides: Overrides, may_change: Collection
     files = {"params.py": (inputs.params, ".py"), "config.json": (inputs.config, ".json")}
     if inputs.reward is not None:
         files["reward"] = (inputs.reward, "")
+    others = {}
     if inputs.folder is not None:
         name = inputs.name or inputs.params.name
         used = used_files(inputs.folder, name, inputs.digests, inputs.config, inputs.params) - {name}
         files |= {f"params/{each}": (inputs.folder / each, Path(each).suffix) for each in used if is_decisive(each)}
+        others = {f"params/{each}": inputs.digests[each] for each in used if of_all_kinds and not is_decisive(each)}
     digests = {name: digest_of_meaning(*files[name]) for name in sorted(files)}
-    return {**digests, "settings": hashlib.sha256(settings).hexdigest()}
+    return {**digests, **others, "settings": hashlib.sha256(settings).hexdigest()}
+
+
+def is_other_task(paths: RunPaths, inputs: Inputs, overrides: Overrides, may_change: Collection[str]) -> bool:
+    """Whether edited files mean something else than the run's copies and than what the run was trained with.
+
+    Args:
+      inputs: The edited files.
+      overrides, may_change: As of `digests_of_task`.
+    """
+    copies, now = (
+        digests_of_task(each, overrides, may_change, of_all_kinds=True) for each in (inputs_of_run(paths), inputs)
+    )
+    then = (read_json(paths.run_json) or {}).get("task", {})
+    # What was edited in the run directory since then has trained nothing.
+    return copies | {name: then[name] for name in then.keys() & (copies.keys() | now.keys())} != now
 
 
 def edits_after(
@@ -55,7 +75,7 @@ def edits_after(
     Args:
       before: The content of run.json.
       task: As of `digests_of_task`.
-      takes: The start takes edited files; the copies that there are go to `before_edits_<n>`.
+      takes: The start takes files of another task; the copies that there are go to `before_edits_<n>`.
       goes_on: The agent goes on: what was edited in the run directory since the last start counts, too.
       now: The time.
     """

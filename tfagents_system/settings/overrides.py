@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
+from tfagents_system.envs import reward_places
 from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
 from tfagents_system.settings.merge import merge
@@ -52,8 +53,8 @@ class Overrides:
       params: Values by attribute of TrainParams; objects are merged into dictionaries.
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
-      defaults: Values by attribute of TrainParams that nobody has given and that the run began with, see
-        `run_defaults`.
+      defaults: Values by attribute of TrainParams that the run began with and that nobody had given, see
+        `run_defaults`. A start keeps those that nobody has given since.
     """
 
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -63,13 +64,8 @@ class Overrides:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """All values by attribute of TrainParams. A period in iterations that is given stands for one in steps."""
-        defaults = {
-            name: value
-            for name, value in self.defaults.items()
-            if name.replace("_period_env_steps", "_period_itrs") not in self.params
-        }
-        return defaults | self.params
+        """All values by attribute of TrainParams."""
+        return self.defaults | self.params
 
     @classmethod
     def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
@@ -114,12 +110,12 @@ class Overrides:
         return cls(*(content.get(kind, {}) for kind in _KINDS))
 
     def replaced_by(self, given: Overrides) -> Overrides:
-        """These, with `given` in their place wherever both say something; its `defaults` do not count."""
+        """These, with `given` in their place wherever both say something; they keep their `defaults`."""
         return Overrides(
             _replaced(self.params, given.params),
             _replaced(self.config, given.config),
             self.variables | given.variables,
-            {name: value for name, value in self.defaults.items() if name not in given.params},
+            self.defaults,
         )
 
     def to_json(self) -> str:
@@ -292,7 +288,7 @@ def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | No
         if key in node:
             node = node[key]
             continue
-        if path[0] in CONFIG_KEYS:
+        if path[0] in CONFIG_KEYS or (depth and path[0] == reward_places.KEY):  # A section need not have all its keys.
             return None
         meant = [right for _, right in near_misses([key], node, _SIMILARITY)]
         there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"

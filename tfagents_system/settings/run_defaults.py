@@ -1,11 +1,13 @@
-"""What a new run has where neither the user's class nor `--set` says it: its iterations, and periods that fit them.
+"""What a run has where neither the user's class nor `--set` says it: its iterations, and periods that fit them.
 
 Other defaults are one value each, in hyperparameters.py. These follow from other attributes. They are decided once,
-when a run begins, and recorded in its overrides.json: a run keeps them, and one that began without them has none.
+when a run begins, and recorded in its overrides.json: a run keeps each of them for as long as nobody says something
+else, and one that began without them has none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.settings.own_attributes import is_set
@@ -36,3 +38,13 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
             if not (is_set(params, f"{period}_itrs") or is_set(params, f"{period}_env_steps")):
                 found[f"{period}_env_steps"] = steps
     return found
+
+
+def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by attribute for a run that has begun. What its params say no more it has as a run that begins.
+
+    Args:
+      params, num_workers: As of `defaults_of`.
+      recorded: Those that it had up to now; empty: it began without them.
+    """
+    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items() if recorded}
