@@ -203,6 +203,7 @@ def test_in_a_job_array_a_run_has_its_own_name_and_seed(tmp_path: Path, monkeypa
     values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
     assert settings.findings == () and values["exp_dir"] == run.exp_dir == tmp_path / "logs/one"
     assert settings.environ["SAC_SEED"] == "3"
+    assert settings.environ["SLURM_ARRAY_TASK_ID"] == "3", "params.py may read it"
 
 
 def test_of_a_start_that_is_checked_nothing_earlier_is_shown(tmp_path: Path) -> None:

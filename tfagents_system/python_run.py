@@ -118,7 +118,7 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
 
 
 def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
-    """Of a start. Where this program is a task of a job array, its number is not the run's."""
+    """Of a start. Where this program is a task of a job array, the run is not: it is named here."""
     given = {name: str(value) for name, value in variables.items()}
     return {**without_task(_environ()), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
 

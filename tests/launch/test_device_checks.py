@@ -164,7 +164,10 @@ def test_what_it_says_of_its_steps_is_asked_for_before_a_run(metrics: Any, told:
     ("hooks", "is_told"), [("", False), ("collect", True), ("eval", False), ("collect eval", False)]
 )
 def test_workers_that_only_evaluate_need_arguments_of_their_own(hooks: str, is_told: bool) -> None:
-    own = {f"{hook}_env_args_kwargs": lambda self, id=0, collect_env=None: ((), {}) for hook in hooks.split()}
+    def arguments(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+        return (), {}
+
+    own = {f"{hook}_env_args_kwargs": arguments for hook in hooks.split()}
     for has_evaluators in (True, False):
         attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: OwnDevice({}), **own}
         checks = Checklist()

@@ -563,8 +563,9 @@ def test_in_a_job_array_the_named_run_is_joined(
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
     assert join.main(["--to", str(run), "--server", "localhost:8123"]) == 0
-    (_, _, target, folder, _, _), _ = asked.call_args
+    (_, given, target, folder, _, _), _ = asked.call_args
     assert target.run == RunPaths(run) and folder.parent == RunPaths(run).joined
+    assert given["SLURM_ARRAY_TASK_ID"] == "2", "params.py may read it"
 
 
 # The script.

@@ -64,13 +64,31 @@ def test_before_the_first_update_a_run_begins_with_the_sources_of_this_start(
     assert prepare.prepare({**environ, "SAC_REPLAY_FROM": ",".join(map(str, others))}, None)
     assert "it starts over" in capsys.readouterr().out
     assert filled(paths, *others).ring_steps == (9 if then else 0)
-    assert read_run_json(paths).get("replay_from", []) == [str(other) for other in others]
+    assert read_run_json(paths)["replay_from"] == [str(other) for other in others]
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_the_sources_that_it_did_not_record(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths, source = RunPaths(tmp_path / "run"), imported(tmp_path, "source", 7)
+    given = {**environ, "SAC_REPLAY_FROM": str(source)}
+    assert prepare.prepare(given, None)
+    filled(paths, source)
+    update(paths, 0)
+    run = read_run_json(paths)
+    del run["replay_from"]
+    paths.run_json.write_text(json.dumps(run))
+    capsys.readouterr()
+    assert prepare.prepare(given, None)
+    assert "it starts over" not in capsys.readouterr().out
+    assert paths.trainer_checkpoints.exists() and filled(paths, source).ring_steps == 7, "it has what it had"
+    assert read_run_json(paths)["replay_from"] == [str(source)]
 
 
 def test_sources_count_for_a_run_that_was_stopped_before_it_had_any(environ: dict[str, str], tmp_path: Path) -> None:
     paths, source = RunPaths(tmp_path / "run"), imported(tmp_path, "source", 7)
     assert prepare.prepare(environ, None)
-    assert filled(paths).ring_steps == 0
+    assert filled(paths).ring_steps == 0 and read_run_json(paths)["replay_from"] == []
     update(paths, 0)
     assert prepare.prepare({**environ, "SAC_REPLAY_FROM": str(source)}, None)
     assert filled(paths, source).ring_steps == 7

@@ -144,3 +144,33 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
     assert prepare.prepare(environ, None, fork_server=server)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
+
+
+PORTS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Robot(gymnasium.Wrapper):
+    real_time = True
+
+class TrainParams(TrainParamsBase):
+    num_steps_per_iter = 5
+
+    def collect_env_args_kwargs(self, id=0):
+        return (f"/dev/ttyUSB{id}",), {}
+
+    def env_ctor(self, port, seed=None):
+        return Robot(gymnasium.make("Pendulum-v1"))
+"""
+
+
+def test_evaluators_are_not_given_a_device_that_is_built_without_its_arguments(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """The start checks build a worker's that collects: these would fail in their first second."""
+    (tmp_path / "params.py").write_text(PORTS)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | {"SAC_EVAL_WORKERS": "1"}, None)
+    (finding,) = raised.value.findings
+    assert "add eval_env_args_kwargs(self, id=0, collect_env=None), or set SAC_EVAL_WORKERS=0" in finding
+    assert prepare.prepare(environ, None)

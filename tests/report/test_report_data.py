@@ -17,6 +17,7 @@ from tfagents_system.report.page.run_data import AXES, Budget, run_data
 from tfagents_system.report.page.write import main
 from tfagents_system.report.status import format_number
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides, parse_assignments
 
 
 def test_thinning_keeps_ends_and_every_peak():
@@ -135,6 +136,19 @@ def test_to_reproduce_a_run_takes_all_that_it_began_with(tmp_path):
     assert {f"{name}={value}" for name, value in given.items()} - {*told[1].stdout.splitlines()} == {
         "SAC_AGENT_FROM=/secret/SAC_AGENT_FROM"
     }
+
+
+def test_the_command_is_accepted_where_the_json_relies_on_the_default_reward_file(tmp_path):
+    run = make_run(tmp_path / "run")
+    config = json.loads(run.config.read_text()) | {"trajectory_reward": {"max_stray": 10}}
+    run.config.write_text(json.dumps(config))
+    run.resolved.write_text(json.dumps(json.loads(run.resolved.read_text()) | {"config": config}))
+    run.reward.touch()
+    last = run_data(run, Budget())["reproduce"][-1]
+    settings, _ = parse_assignments([last.removeprefix("  --set ")])
+    overrides, findings = Overrides.from_settings(settings)
+    assert findings == []
+    assert overrides.merged(config)["trajectory_reward"] == {"max_stray": 10, "file": str(run.reward)}
 
 
 def shell_of(line, **environ):

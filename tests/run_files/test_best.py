@@ -13,6 +13,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.playing.saved_run import find_checkpoint, milestones
 from tfagents_system.report.curves import best_of
 from tfagents_system.report.page.run_data import Budget, run_data
+from tfagents_system.run_files.agent_start import find_start
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
@@ -74,6 +75,20 @@ def test_a_best_json_of_an_earlier_version_counts(run: RunPaths) -> None:
     assert find_checkpoint(run, "best").name == BEFORE
     run.best_json.write_text("{")
     with pytest.raises(UserError, match="no best checkpoint"):
+        find_checkpoint(run, "best")
+
+
+def test_a_best_policy_that_is_lost_is_none(run: RunPaths) -> None:
+    """best.json then has what was best in earlier stages."""
+    write(run.best_json, checkpoint=None, eval_return=None, edits=0, earlier_stages=[{"checkpoint": BEFORE}])
+    assert read_best(run) is None
+    with pytest.raises(UserError, match="no policy was evaluated since the best one was deleted: wait"):
+        find_checkpoint(run, "best")
+    with pytest.raises(UserError, match=f"has no checkpoint best.*: there are latest, {BEFORE}"):
+        find_start(f"{run.exp_dir}@best")
+    assert [path.name for path in milestones(run)] == [BEFORE]
+    take_edit(run)
+    with pytest.raises(UserError, match="no policy was evaluated since the run took edited files"):
         find_checkpoint(run, "best")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import TERMS
 from tfagents_system.launch import prepare
@@ -508,10 +509,12 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
         f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
         "prepare.main()\n"
     )
-    given = {**environ, "SAC_FORK_ROLES": "0", TERMS: '{"--reset_training": "RESET_TRAINING"}'}
-    ended = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, timeout=100)
+    given = {**environ, TERMS: '{"--reset_training": "RESET_TRAINING"}'}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with WarmPopen([sys.executable, "-c", script], exp_dir=paths.exp_dir, cwd=ROOT, env=given, **pipes) as ended:
+        out, err = ended.communicate(timeout=100)
     told = "stopped by SIGTERM: nothing was started" + (f"; {words}" if words else "")
-    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGTERM, told), ended.stdout
+    assert (ended.returncode, err.splitlines()[-1]) == (-signal.SIGTERM, told), out
 
 
 def test_an_edit_that_is_taken_in_the_place_of_one_that_was_undone_is_told(tmp_path: Path) -> None:

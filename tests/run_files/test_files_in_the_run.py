@@ -10,7 +10,7 @@ import pytest
 from tests.support.starts_of_a_project import Starter, train, update, write
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import leads_into
-from tfagents_system.run_files.agent_start import find_start
+from tfagents_system.run_files.agent_start import AgentStart, find_start
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -108,3 +108,13 @@ def test_an_agent_whose_policy_has_gone_is_not_begun_with(run: RunPaths, tmp_pat
     assert not (tmp_path / "agent_from").exists()
     with pytest.raises(UserError, match="does not exist"):
         find_start(found.source)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ['{"lights": "green"}', '{"source": "grid", "kind": "rolling", "parts": []}', '{"source": 3, "kind": "npz"}', "[]"],
+)
+def test_a_policy_may_have_a_start_json_of_its_user(run: RunPaths, told: str) -> None:
+    policy = run.policies / "greedy_policy"
+    (policy / "start.json").write_text(told)
+    assert find_start(str(policy)) == AgentStart(str(policy), "policy", policy)

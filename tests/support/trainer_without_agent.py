@@ -126,6 +126,7 @@ class Run:
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
+            delete_later=lambda train_step: None,
             mark_best=self._mark_best,
         )
         trainer._export = export

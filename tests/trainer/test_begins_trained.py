@@ -70,6 +70,19 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
     assert f"policy_checkpoint_{best}" in export.there
 
 
+@pytest.mark.parametrize("env_steps", [None, 1000])
+def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | None) -> None:
+    """Random weights, and one that a full disk has kept from being written; neither evaluation has a finite return."""
+    export: Any = Export()
+    params = Params()
+    params.checkpoint_period_env_steps = env_steps  # type: ignore[assignment]
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, Saves(), lambda _: False)  # type: ignore[arg-type]
+    for iteration in (0, 1):
+        kept.take({"iteration": iteration, "train_step": 10 * iteration})
+        kept.give_up(iteration, 10 * iteration)
+    assert export.there == export.best == []
+
+
 def test_what_was_best_before_an_edit_is_never_deleted() -> None:
     """Not even where no update was done between two evaluations: both policies have one name."""
     export: Any = Export()

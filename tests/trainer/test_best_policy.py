@@ -88,6 +88,18 @@ def test_edited_files_that_are_taken_begin_anew() -> None:
     assert [(each["checkpoint"], each["edits"]) for each in found["earlier_stages"]] == [("c10", 0)]
 
 
+def test_a_best_one_that_is_lost_leaves_no_result_of_its_own_and_what_was_best_before() -> None:
+    state = TrainerState()
+    best = BestPolicies(params_with({"wind": WIND}, best_metric="success"), state)
+    for iteration in (10, 20, 40):
+        assert evaluate(best, iteration, float(iteration), 0.5) == (None, 0)
+    best.replace_lost([({"eval_return": 20.0, "eval_success": 0.5}, 20, "c20")])
+    assert (state.best_checkpoint, state.best_eval_return, state.best_eval_success) == (None, None, None)
+    assert [each["checkpoint"] for each in best.to_json()["earlier_stages"]] == ["c10", "c20"]
+    assert evaluate(best, 50, -9.0, 0.0) is not None
+    assert [each["checkpoint"] for each in best.to_json()["earlier_stages"]] == ["c10", "c20"]
+
+
 def test_a_run_that_got_more_iterations_keeps_what_its_last_policy_was_evaluated_with() -> None:
     state = TrainerState()
     best = BestPolicies(params_with({"wind": WIND}, num_iter=40), state)

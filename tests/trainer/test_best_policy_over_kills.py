@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from tfagents_system.playing.saved_run import find_checkpoint
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
@@ -75,6 +77,11 @@ class Export(PolicyExport):
         super().delete_checkpoint(name)
 
 
+def kept_in(folder: Path) -> tuple[Path, Path]:
+    """The checkpoints that are kept, the newest first."""
+    return folder / "checkpoint.json", folder / "checkpoint_before.json"
+
+
 class Life:
     """A trainer from a start to its end, or to the kill.
 
@@ -99,7 +106,7 @@ class Life:
         self.writes, self._kill_at = 0, kill_at
         self._number, self._results, self._saves_at, self._is_late = number, results, saves_at, is_late
         self._paths = paths = RunPaths(folder)
-        self.state, self._checkpoint = TrainerState(), folder / "checkpoint.json"
+        self.state, self._checkpoint, self._before = TrainerState(), *kept_in(folder)
         saved = read_json(self._checkpoint)
         if saved is not None:
             _SavedState(self.state).deserialize(json.dumps(saved["state"]).encode())
@@ -116,7 +123,7 @@ class Life:
         )
         self._metrics = MetricsLog(paths, [])
         self._metrics.rewind(self.train_step if saved else -1)
-        self._evaluated.begin(self._metrics.rows_of_agent())
+        self._evaluated.begin(self._metrics.rows_of_agent(), self.train_step if saved else -1)
 
     @property
     def train_step(self) -> int:
@@ -156,6 +163,8 @@ class Life:
     def _save(self, secs: float, further: Any, when_complete: Callable[[], None], *, wait: bool) -> None:
         saved = {"state": json.loads(_SavedState(self.state).serialize()), "weights": self._weights}
         self._moment()
+        if self._checkpoint.exists():
+            self._checkpoint.replace(self._before)
         write_json(self._checkpoint, saved)
         when_complete()
 
@@ -178,6 +187,19 @@ def check(paths: RunPaths) -> None:
     assert best["checkpoint"] == checkpoint_name(int(expected["train_step"] or 0))
     weights = (paths.policy_checkpoints / best["checkpoint"] / "weights").read_text()
     assert weights == f"iteration {int(expected['iteration'] or 0)} of start {int(expected['eval/start'] or 0)}"
+
+
+def check_kept(folder: Path) -> set[int]:
+    """What the kept checkpoints name as the best is on disk; returns its iterations."""
+    states = [saved["state"] for path in kept_in(folder) if (saved := read_json(path))]
+    named = {state["best_iteration"]: state["best_checkpoint"] for state in states if state["best_checkpoint"]}
+    assert all((RunPaths(folder).policy_checkpoints / name).exists() for name in named.values()), named
+    return set(named)
+
+
+def names_of(folder: Path) -> list[str]:
+    """The policies on disk."""
+    return sorted(path.name for path in RunPaths(folder).policy_checkpoints.iterdir())
 
 
 FIRST = {10: -900.0, 20: -500.0, 30: -300.0, 40: -350.0, 50: -200.0, 60: -250.0}
@@ -203,15 +225,87 @@ def test_whatever_moment_a_kill_hits_the_best_policy_is_there(
         folder = tmp_path / str(kill_at)
         with pytest.raises(Killed):
             Life(folder, 1, FIRST, *common, kill_at).run()
+        check_kept(folder)
         again = Life(folder, 2, SECOND, *common)
         check(RunPaths(folder))
         again.run()
         check(RunPaths(folder))
         best = read_json(RunPaths(folder).best_json)
         assert best is not None
-        left = sorted(path.name for path in RunPaths(folder).policy_checkpoints.iterdir())
-        needed = {10, 50, 60, best["iteration"]}  # The first, a periodic one, the last, the best.
-        assert left == [checkpoint_name(UPDATES * iteration) for iteration in sorted(needed)], kill_at
+        # The first, a periodic one, the last, the best, and that of the checkpoint before.
+        needed = {10, 50, 60, best["iteration"]} | check_kept(folder)
+        assert names_of(folder) == [checkpoint_name(UPDATES * iteration) for iteration in sorted(needed)], kill_at
+
+
+GROWING = {iteration: float(iteration) for iteration in FIRST}
+
+
+def killed_after_improving(folder: Path) -> RunPaths:
+    """Its checkpoint is of iteration 15, and six evaluations were the best, each in turn."""
+    with pytest.raises(Killed):
+        Life(folder, 1, GROWING, frozenset({15}), False, kill_at=19).run()
+    assert names_of(folder) == [checkpoint_name(UPDATES * iteration) for iteration in GROWING]
+    return RunPaths(folder)
+
+
+def test_policies_of_a_life_that_is_lost_are_deleted(tmp_path: Path) -> None:
+    """Whether or not the next one evaluates at the same train steps."""
+    paths = killed_after_improving(tmp_path)
+    (paths.policy_checkpoints / "policy_checkpoint_mine").mkdir()
+    again = Life(tmp_path, 2, SECOND, frozenset({15}), False)
+    assert again.resumed_at == 15
+    assert names_of(tmp_path) == [checkpoint_name(10 * UPDATES), "policy_checkpoint_mine"]
+    assert find_checkpoint(paths, "latest").name == checkpoint_name(10 * UPDATES)
+    check(paths)
+
+
+def test_policies_of_a_life_without_any_checkpoint_are_deleted(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        Life(tmp_path, 1, GROWING, frozenset(), False, kill_at=18).run()
+    assert len(names_of(tmp_path)) == 6
+    Life(tmp_path, 2, SECOND, frozenset(), False)
+    assert names_of(tmp_path) == []
+
+
+def test_policies_of_another_start_that_has_the_run_now_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as where a trainer goes back that was taken to be dead."""
+    paths = killed_after_improving(tmp_path)
+    paths.lock.write_text("token of the other start")
+    monkeypatch.setenv(TOKEN_VARIABLE, "own token")
+    Life(tmp_path, 2, SECOND, frozenset({15}), False)
+    assert len(names_of(tmp_path)) == len(GROWING)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the checkpoint", "after the checkpoint"])
+def test_the_checkpoint_before_a_damaged_one_finds_its_best_policy(tmp_path: Path, is_late: bool) -> None:
+    saves_at = frozenset({10, 20, 30, 40, 50})
+    whole = Life(tmp_path / "whole", 1, GROWING, saves_at, is_late)
+    whole.run()
+    for kill_at in range(1, whole.writes):
+        folder = tmp_path / str(kill_at)
+        with pytest.raises(Killed):
+            Life(folder, 1, GROWING, saves_at, is_late, kill_at).run()
+        newest, before = kept_in(folder)
+        if before.exists():
+            named = json.loads(before.read_text())["state"]["best_checkpoint"]
+            before.replace(newest)
+            again = Life(folder, 2, GROWING, saves_at, is_late)
+            assert named is None or (RunPaths(folder).policy_checkpoints / named).exists()
+            check(RunPaths(folder))
+            again.run()
+            check(RunPaths(folder))
+            check_kept(folder)
+
+
+def test_where_the_best_policy_of_a_stage_is_gone_best_json_has_those_of_earlier_stages(tmp_path: Path) -> None:
+    paths = killed_after_improving(tmp_path)
+    checkpoint, earlier = kept_in(tmp_path)[0], [{"checkpoint": "policy_checkpoint_0000000500", "edits": 0}]
+    saved = read_json(checkpoint) or {}
+    write_json(checkpoint, {**saved, "state": {**saved["state"], "earlier_stages": earlier}})
+    shutil.rmtree(paths.policy_checkpoints)
+    assert Life(tmp_path, 2, SECOND, frozenset({15}), False).state.best_eval_return is None
+    told = read_json(paths.best_json) or {}
+    assert (told["checkpoint"], told["eval_return"], told["earlier_stages"]) == (None, None, earlier)
 
 
 def test_two_kills_within_an_evaluation_are_like_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ What blocks costs 30 s of the virtual clock in the thread that steps, and waits 
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -35,6 +36,7 @@ from tfagents_system.worker.background import (
     Chore,
 )
 from tfagents_system.worker.background_sender import BackgroundSender
+from tfagents_system.worker.links import make_links
 from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -277,19 +279,67 @@ def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server) -> Non
         until(lambda: progress.get() is told, 1.5, "the progress, before another look is due")
 
 
-def test_a_heartbeat_is_left_out_while_one_is_written_and_last_words_are_not() -> None:
-    may_write, written = threading.Event(), []
+def test_heartbeats_but_the_last_are_left_out_while_one_is_written_and_last_words_are_not() -> None:
+    began, may_write, written = threading.Event(), threading.Event(), []
 
     def beat(state: str, **fields: Any) -> None:
+        began.set()
         assert may_write.wait(SECS)
         written.append(state)
 
     heartbeat = BackgroundHeartbeat(types.SimpleNamespace(beat=beat))  # type: ignore[arg-type]
     for state in ("collecting", "evaluating", "waiting"):
         heartbeat.beat(state)
+        assert began.wait(SECS)
     may_write.set()
+    until(lambda: len(written) == 2, SECS, "the last of them")
+    assert written == ["collecting", "waiting"]
+    began.clear()
+    may_write.clear()
+    heartbeat.beat("collecting")
+    assert began.wait(SECS)
+    heartbeat.beat("waiting")
+    threading.Timer(0.1, may_write.set).start()
     heartbeat.beat("stopped")
-    assert written == ["collecting", "stopped"]
+    assert written[2:] == ["collecting", "stopped"], "what had not begun is left out"
+
+
+def test_what_is_asked_for_while_a_chore_is_under_way_is_done_after_it() -> None:
+    began, may_end, did = threading.Event(), threading.Event(), list[int]()
+
+    def first() -> None:
+        began.set()
+        assert may_end.wait(SECS)
+        did.append(0)
+
+    chore = Chore("look")
+    chore.begin(first)
+    assert began.wait(SECS)
+    for number in (1, 2, 3):
+        chore.begin(functools.partial(did.append, number))
+    may_end.set()
+    until(lambda: len(did) == 2, SECS, "the last one")
+    chore.begin(functools.partial(did.append, 4))
+    until(lambda: len(did) == 3, SECS, "one that nothing is in the way of")
+    assert did == [0, 3, 4]
+
+
+def test_a_report_waits_for_its_place_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a second time behind what has been sent since."""
+    monkeypatch.setattr("tfagents_system.worker.links._max_bundle_rows", lambda role: 0)
+    params = types.SimpleNamespace(max_unsent_mb=1, asynchronous=True)
+    role: Any = types.SimpleNamespace(deterministic=False, params=params, heartbeat=None)
+    device: Any = DummyDevice(server.clock)
+    connection: Any = server
+    links = make_links(role, 0, connection, 1, 0.0, device)
+    server.is_up.clear()
+    links.sender.send(numbered_segment(episode=0))
+    links.call(lambda direct: direct.put(tables.REPORTS, [np.array([7])]))
+    links.sender.send(numbered_segment(episode=1))
+    server.is_up.set()
+    until(lambda: len(server.items) == 3, SECS, "all of it")
+    assert [table for table, _ in server.items] == [tables.SEGMENTS, tables.REPORTS, tables.SEGMENTS]
+    assert server.clock.now() == 0, "nothing blocked"
 
 
 def test_garbage_is_collected_between_episodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
+from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
@@ -21,6 +23,7 @@ from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.role import Role
+from tfagents_system.run_files.recorded_episodes import RecordedEpisode
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
@@ -28,6 +31,7 @@ from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.environment_guard import EnvironmentGuard
@@ -219,7 +223,7 @@ class Work:
         guard: Any = types.SimpleNamespace(
             stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
         )
-        policy: Any = types.SimpleNamespace(policy=None)
+        policy: Any = types.SimpleNamespace(policy=None, train_step=0)
         seeds = RepeatableSeeds(role, 0, np.random.default_rng(0), policy)
         never: Any = types.SimpleNamespace(is_set=lambda: False)
         self.runner = EpisodeRunner(self.environments, guard, activity, seeds, never)
@@ -256,6 +260,23 @@ def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: 
     assert [segment.ends_episode for segment in sent] == [False, False, False]
     assert sum(segment.num_steps for segment in sent) == 9, "no step of an evaluation"
     assert len(work.params.devices) == 1
+
+
+def test_files_of_kept_episodes_are_made_while_the_watchdog_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Params, "keep_best_episodes", 1)
+    work = Work(tmp_path)
+    did, guard, step = list[str](), work.runner._guard, Device.send_control
+    monkeypatch.setattr(guard, "stepping", lambda envs: did.append("armed"))
+    monkeypatch.setattr(guard, "stopped_stepping", lambda: did.append("disarmed"))
+    monkeypatch.setattr(RecordedEpisode, "to_bytes", lambda episode: did.append("file") or b"")
+    monkeypatch.setattr(Device, "send_control", lambda *args: (did.append("step"), step(*args))[1])
+    work.runner.set_due(0)
+    work.collector.collect_episodes(0, 2, Actor(0.1))
+    assert [each for each in did if each != "step"][-5:] == ["armed", "disarmed", "file", "armed", "disarmed"]
+    assert did.count("file") == 1 and did.index("step") < did.index("file"), "the second one is no better"
+    assert len(work.collector.take_best()) == 1
 
 
 def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
@@ -430,11 +451,36 @@ def test_a_step_after_an_iteration_waits_for_no_disk(tmp_path: Path) -> None:
         guard.stopped_stepping()
 
 
+def test_a_hang_in_an_episode_that_has_begun_is_told_as_such_while_the_disk_is_slow(tmp_path: Path) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    look = Chore("look")
+    guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
+    guard.call = look.begin
+    envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]
+
+    def look_slowly() -> None:
+        guard.write()
+        began.set()
+        assert may_end.wait(20.0)
+
+    try:
+        look.begin(look_slowly)
+        assert began.wait(20.0)
+        with guard.building("set_state() of environment 0"):
+            assert "set_state()" in (tmp_path / "hang").read_text()
+        guard.stepping(envs)
+        may_end.set()
+        text = "worker 3: environment 0 (step 7) has not returned for 300 s"
+        until(lambda: (tmp_path / "hang").read_text().startswith(text), 20.0, "the line")
+    finally:
+        guard.stopped_stepping()
+
+
 def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of kept episodes are large."""
     later, put = list[Any](), list[Any]()
     worker = bare_worker([], _links=types.SimpleNamespace(call=later.append))
-    worker._connection = types.SimpleNamespace(put=lambda table, arrays: put.append((table, arrays)))
+    connection = types.SimpleNamespace(put=lambda table, arrays: put.append((table, arrays)))
     kept = [KeptEpisode(1.0, 7, number, bytes(number)) for number in range(2)]
     report = Report(TRAIN, 0, 0, 3, 7, 2, [Episode(1.0, 5)], kept=kept)
     with monkeypatch.context() as patch:
@@ -442,6 +488,6 @@ def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -
         worker._report_collected(report)
     assert len(later) == 3 and put == []
     for make in later:
-        make()
+        make(connection)
     assert [table for table, _ in put] == [tables.REPORTS] * 3
     assert [Report.from_wire(arrays) for _, arrays in put] == report.parts()

@@ -10,6 +10,7 @@ from typing import Any
 from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import experience_folders, resets
+from tfagents_system.run_files.agent_start import split
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config
@@ -41,12 +42,17 @@ def fault_of_directory(
       moves_aside: As with `--fresh`.
       reset: What is reset of the run, which goes on.
     """
-    needed = [*_files(values, begins=reset is None), *([vars_file] if vars_file else []), Path.cwd()]
+    places = [*([vars_file] if vars_file else []), Path.cwd()]
     if reset is not None:
-        return resets.why_not_reset(paths, reset, needed)
+        return resets.why_not_reset(paths, reset, [*_files(values, begins=False), *places])
     if moves_aside:
-        return experience_folders.why_not_moved(paths, [*needed, *_reward_file(values, overrides)])
-    return experience_folders.fault_of(paths, needed)
+        return experience_folders.why_not_moved(paths, [*needed_files(values, overrides), *places])
+    return experience_folders.fault_of(paths, [*_files(values, begins=True), *places])
+
+
+def needed_files(values: Mapping[str, Any], overrides: Overrides) -> list[Path]:
+    """The user's files and folders that a new run needs where they are; of a run's checkpoint RUN@CHECKPOINT."""
+    return [*_files(values, begins=True), *_reward_file(values, overrides)]
 
 
 def _files(values: Mapping[str, Any], *, begins: bool) -> Iterator[Path]:
@@ -62,7 +68,8 @@ def _files(values: Mapping[str, Any], *, begins: bool) -> Iterator[Path]:
         if variable.name not in BEGINNINGS:
             yield value
         elif begins:  # Of the run directory itself others say that it is the run's own.
-            yield from (path for path in (value if isinstance(value, tuple) else [value]) if path != values["exp_dir"])
+            found = value if isinstance(value, tuple) else [value]
+            yield from (path for path in found if split(str(path))[0] != values["exp_dir"])
 
 
 def _reward_file(values: Mapping[str, Any], overrides: Overrides) -> list[Path]:

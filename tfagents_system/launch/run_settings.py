@@ -17,7 +17,7 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
-from tfagents_system.settings.variables import AGENT_FROM, BEGINNINGS, REPLAY_FROM, read_variables
+from tfagents_system.settings.variables import AGENT_FROM, BEGINNINGS, REPLAY_FROM, read_variables, task_of
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
@@ -208,7 +208,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
     values, findings = read_variables(environ, vars_file=vars_file, root=root)
     if "grid" not in values:
         raise UserError(*(finding for finding in findings if finding.startswith(_GRID)))
-    path, task = values["grid"], environ.get(_TASK, "").strip()
+    path, task = values["grid"], task_of(environ)
     if not task.isdecimal():
         raise UserError(
             f"{_GRID}={path} needs the task's number in {_TASK}, found {shown(task)}: submit an array "
@@ -223,7 +223,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
 
 def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
     """SAC_SEED + task: tasks of an array without a grid differ only in their seed."""
-    seed, task = environ.get(_SEED, "").strip() or "0", environ.get(_TASK, "").strip()
+    seed, task = environ.get(_SEED, "").strip() or "0", task_of(environ)
     if environ.get(_GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
         return None
     return str(int(seed) + int(task))

@@ -111,5 +111,9 @@ def existing_ancestor(path: Path) -> Path:
 
 def leads_into(path: Path, folder: Path) -> bool:
     """Whether a path is that of a folder, or of something in it: as it is written, or where its links lead."""
-    inside = folder.resolve()
-    return any(each.resolve() == inside for way in (path.absolute(), path.resolve()) for each in (way, *way.parents))
+    return folder.resolve() in folders_around(path)
+
+
+def folders_around(path: Path) -> set[Path]:
+    """A path and the folders that it is in, without links: as it is written, and where its links lead."""
+    return {each.resolve() for way in (path.absolute(), path.resolve()) for each in (way, *way.parents)}

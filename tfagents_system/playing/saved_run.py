@@ -5,14 +5,15 @@ This module imports neither TensorFlow nor Reverb.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
-from tfagents_system.run_files.best import read_best
+from tfagents_system.policies.checkpoint_names import train_step_of
+from tfagents_system.run_files.best import edits_taken, read_best
+from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
@@ -21,7 +22,6 @@ from tfagents_system.settings.params_check import check_env_config
 from tfagents_system.train_params_base import TrainParamsBase
 
 _ROOT = Path(__file__).resolve().parents[2]
-_CHECKPOINT_NAME = re.compile(r"policy_checkpoint_\d{10,}")
 
 
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
@@ -64,7 +64,7 @@ def output_folder(text: str, flag: str) -> Path:
 def checkpoint_names(paths: RunPaths) -> list[str]:
     """The policy checkpoints of a run, oldest first."""
     found = paths.policy_checkpoints.glob("policy_checkpoint_*")
-    return sorted(path.name for path in found if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(path.name for path in found if train_step_of(path.name) is not None and path.is_dir())
 
 
 def best_checkpoint(paths: RunPaths) -> str | None:
@@ -91,7 +91,7 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
     elif name == "best":
         best = best_checkpoint(paths)
         if best is None:
-            when = "since the run took edited files" if paths.best_json.exists() else "yet"
+            when = _since_when(paths)
             raise UserError(
                 f"{paths.exp_dir} has no best checkpoint, no policy was evaluated {when}: wait for an evaluation, or "
                 f"take latest ({there_are})"
@@ -102,6 +102,15 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
         meant = is_meant(name, ("best", "latest"))
         raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}{meant}: {there_are}, latest and best")
     return paths.policy_checkpoints / name
+
+
+def _since_when(paths: RunPaths) -> str:
+    """There is no best policy: since when no policy was evaluated."""
+    told = read_json(paths.best_json)
+    if told is None:
+        return "yet"
+    is_lost = told.get("edits", 0) == edits_taken(paths)
+    return "since the best one was deleted" if is_lost else "since the run took edited files"
 
 
 def milestones(paths: RunPaths) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 PREFIX = "policy_checkpoint_"
@@ -12,6 +13,12 @@ MOMENT = "moment.json"  # When it was.
 def checkpoint_name(train_step: int) -> str:
     """`policy_checkpoint_<10 digits>`."""
     return f"{PREFIX}{train_step:010d}"
+
+
+def train_step_of(name: str) -> int | None:
+    """Updates before a policy checkpoint; None if it is no checkpoint's name."""
+    match = re.fullmatch(rf"{PREFIX}(\d{{10,}})", name)
+    return int(match[1]) if match else None
 
 
 def iteration_of(policy: Path) -> int | None:

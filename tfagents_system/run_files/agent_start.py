@@ -92,12 +92,11 @@ def start_of_run(paths: RunPaths) -> AgentStart | None:
 
 
 def _kept_in(folder: Path) -> AgentStart | None:
-    """What `copy` has written there."""
-    told = read_json(folder / _START)
-    if told is None:
-        return None
-    files = folder / _NPZ if told["kind"] == "npz" else folder
-    return AgentStart(told["source"], told["kind"], files, tuple(told["parts"]))
+    """What `copy` has written there; None where it has not: a user's policy may have a start.json of its own."""
+    match read_json(folder / _START):
+        case {"source": str(source), "kind": "checkpoint" | "policy" | "npz" as kind, "parts": [*parts]}:
+            return AgentStart(source, kind, folder / _NPZ if kind == "npz" else folder, tuple(parts))
+    return None
 
 
 def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:

@@ -231,9 +231,10 @@ def keeps_experience(
     Args:
       inputs, overrides, seed, replay_from: Those of the start.
     """
-    before = read_run_json(paths)
-    began = before.get("seed"), before.get("agent_from"), before.get("replay_from", []), Overrides.read(paths.overrides)
-    wanted = seed, _agent_from(inputs), _names(replay_from), _kept(overrides, seed)
+    before, sources = read_run_json(paths), _names(replay_from)
+    had_sources = before.get("replay_from", sources)  # Earlier versions did not record them: taken to be the same.
+    began = before.get("seed"), before.get("agent_from"), had_sources, Overrides.read(paths.overrides)
+    wanted = seed, _agent_from(inputs), sources, _kept(overrides, seed)
     return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 
@@ -285,7 +286,7 @@ def _of_run(
     sources = before.get("replay_from") if replay_from is None else _names(replay_from)
     return {
         "seed": seed,
-        **_if_any(replay_from=sources),
+        **({} if sources is None else {"replay_from": sources}),
         **run_starts.jobs_after(before, jobs),
         "created": before.get("created", _now()),
     }

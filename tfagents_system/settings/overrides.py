@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
+from tfagents_system.envs import reward_places
 from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
 from tfagents_system.settings.merge import merge
@@ -287,7 +288,7 @@ def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | No
         if key in node:
             node = node[key]
             continue
-        if path[0] in CONFIG_KEYS:
+        if path[0] in CONFIG_KEYS or (depth and path[0] == reward_places.KEY):  # A section need not have all its keys.
             return None
         meant = [right for _, right in near_misses([key], node, _SIMILARITY)]
         there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"

@@ -28,6 +28,7 @@ JOINED_RUN = "TFAGENTS_JOINED_RUN"
 AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
 # From these a task of a job array has its run directory, its settings and its seed.
 _GRID, _TASK = "SAC_GRID", "SLURM_ARRAY_TASK_ID"
+_NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
 # Workers that the run itself starts beside the planned ones, and what is possible instead.
@@ -262,7 +263,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
     if "exp_dir" in values or "exp_name" in values:
         given = "exp_dir" if "exp_dir" in values else "exp_name"
         exp_dir = str(root / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
-        task = environ.get(_TASK, "")
+        task = task_of(environ)
         if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
             of_another = re.search(r"_task_([0-9]+)$", exp_dir)
             if of_another and not _has_tasks(Path(exp_dir)):
@@ -283,9 +284,17 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
     return findings
 
 
+def task_of(environ: Mapping[str, str]) -> str:
+    """The number of the job array's task that a run is; empty where it is none."""
+    return "" if environ.get(_NO_TASK) else environ.get(_TASK, "").strip()
+
+
 def without_task(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a run that was named itself, where the task of a job array would mean another one."""
-    return {name: value for name, value in environ.items() if name not in (_GRID, _TASK)}
+    """An environment for a run that was named itself, where the task of a job array would mean another one.
+
+    The task's number stays in it: the user's params may read it.
+    """
+    return {name: value for name, value in environ.items() if name != _GRID} | {_NO_TASK: "1"}
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

@@ -58,7 +58,7 @@ class BestPolicies:
         """
         state = self._state
         of_stage = [each for each in evaluations if not self._begins_stage(each[1])]
-        state.best_checkpoint = None
+        state.best_checkpoint = state.best_eval_return = state.best_eval_success = None
         for row, iteration, checkpoint in of_stage:
             if self.is_best(row, iteration):
                 self.take(row, iteration, checkpoint)
@@ -69,7 +69,7 @@ class BestPolicies:
         return checkpoint == self._state.best_checkpoint or checkpoint in earlier
 
     def to_json(self) -> dict[str, Any]:
-        """What best.json says; its first two keys are those of earlier versions."""
+        """What best.json says; its first two keys are those of earlier versions, None where the best one is lost."""
         return {**self._told(), "metric": self._metric, "earlier_stages": self._state.earlier_stages}
 
     def _begins_stage(self, iteration: int) -> bool:

@@ -21,8 +21,8 @@ class EvaluatedCheckpoints:
 
     After a kill the trainer's checkpoint, metrics.csv, best.json and the policies on disk are of different moments.
     `begin` brings them together: the trainer's state of the checkpoint counts, and then the evaluations that only
-    metrics.csv has. A best policy that was replaced stays on disk until a checkpoint knows its successor, so what such
-    a state names is there.
+    metrics.csv has; policies of later train steps are deleted, as their rows are. A best policy that was replaced stays
+    on disk until both checkpoints that are kept know its successor, so what the state of either names is there.
 
     Args:
       params: The user's TrainParams.
@@ -56,13 +56,15 @@ class EvaluatedCheckpoints:
         self._edits = edits
         self._has_warned = False
 
-    def begin(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, rows: Sequence[Mapping[str, Any]], train_step: int) -> None:
         """A start of the trainer, or going back.
 
         Args:
           rows: Those of metrics.csv that count, oldest first: of this agent, and up to the checkpoint's train step.
+          train_step: That one; -1 where there is no checkpoint.
         """
         state = self._state
+        self._saves.try_to_write(lambda: self._export.delete_later(train_step))
         evaluations = [row for row in rows if row.get("eval_return") is not None]
         known = len(evaluations) if state.evaluations is None else state.evaluations
         if state.best_checkpoint is not None and not self._export.has_checkpoint(state.best_checkpoint):
@@ -98,7 +100,8 @@ class EvaluatedCheckpoints:
         self._delete_unless_needed(iteration, checkpoint_name(train_step))
 
     def _delete_unless_needed(self, iteration: int, name: str) -> None:
-        if not self._is_needed(iteration, name):
+        """Random weights, and what could not be written, are not there."""
+        if self._export.has_checkpoint(name) and not self._is_needed(iteration, name):
             self._export.delete_checkpoint(name)
 
     def _sort_out(self, row: Mapping[str, Any]) -> bool:
@@ -127,7 +130,8 @@ class EvaluatedCheckpoints:
         return is_kept or self._is_last(iteration) or self._export.is_first(name)
 
     def _mark_best(self) -> None:
-        best = None if self._state.best_checkpoint is None else self._best.to_json()
+        is_told = self._state.best_checkpoint is not None or self._state.earlier_stages
+        best = self._best.to_json() if is_told else None
         self._saves.try_to_write(lambda: self._export.mark_best(best))
 
     def _is_periodic(self, iteration: int) -> bool:

@@ -17,10 +17,11 @@ from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.machine.files import held, write_atomically
-from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name
+from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name, train_step_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.saved_models import SavedModelWriter
 
@@ -102,6 +103,16 @@ class PolicyExport:
     def delete_checkpoint(self, name: str) -> None:
         """Removes a checkpoint that was only kept until its evaluation was known."""
         shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
+
+    def delete_later(self, train_step: int) -> None:
+        """Removes the checkpoints of later train steps: the run goes on from this one, and its rows of these are gone.
+
+        Where another start has taken the run directory over, they are of that one.
+        """
+        names = [path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*")]
+        later = [name for name in names if (step := train_step_of(name)) is not None and step > train_step]
+        for name in later if may_write(self._paths) else []:
+            self.delete_checkpoint(name)
 
     def _all_policies(self) -> dict[str, _Policy]:
         if not self._policies:

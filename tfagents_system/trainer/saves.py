@@ -63,6 +63,7 @@ class TrainerSaves:
         self._period = Period.of(params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
+        self._replaced = frozenset(state.replaced)  # As the newest complete checkpoint has them.
         self._saved_iteration = 0
         self._follows_experience = updates_per_iter(params) is None
         self._exported_step = -1  # Train step of the policies on disk.
@@ -152,11 +153,13 @@ class TrainerSaves:
         self._save_at = time.monotonic() + self._checkpoint_secs
         state, replay_secs = self._state, min(_REPLAY_SAVE_SECS, self._deadline_secs / 2)
         state.replaced = [name for name in state.replaced if self._export.has_checkpoint(name)]
-        replaced = tuple(state.replaced)
+        replaced = frozenset(state.replaced)
 
         def delete_replaced() -> None:
-            for name in replaced:
+            """Those that neither this checkpoint nor the one before it, which is kept, names as the best."""
+            for name in replaced & self._replaced:
                 self._export.delete_checkpoint(name)
+            self._replaced = replaced
 
         self._checkpoints.save(replay_secs, further, delete_replaced, wait=wait or self._waits)
         self.error = None

@@ -176,7 +176,7 @@ class Trainer:
 
     def _follow(self, train_step: int) -> None:
         """A start, or going back: what metrics have up to this train step counts, and decides what is best."""
-        self._evaluated_checkpoints.begin(self._log.begin(train_step))
+        self._evaluated_checkpoints.begin(self._log.begin(train_step), train_step)
         self._evaluations.begin()
 
     def _train_iteration(self) -> None:

@@ -45,8 +45,8 @@ class TrainerState:
       earlier_stages: What was best in those before, as best.json has it.
       evaluations: Rows of evaluations in metrics.csv that all of this follows from; None: an earlier version has not
         counted them.
-      replaced: Policy checkpoints that were the best and are not needed: deleted once a checkpoint without them as the
-        best is complete.
+      replaced: Policy checkpoints that were the best and are not needed: deleted once two checkpoints in a row, as many
+        as are kept, have them here.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
       ended_edits: How often the run had taken edited files then.

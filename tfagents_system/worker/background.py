@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
@@ -96,7 +97,7 @@ AnyConnection = Connection | BackgroundConnection
 
 
 class BackgroundHeartbeat:
-    """A heartbeat that is written in a thread; one that is due while another is being written is left out.
+    """A heartbeat that is written in a thread; of those that are due while another is being written only the last is.
 
     Last words wait for that, and are written at once.
     """
@@ -108,25 +109,35 @@ class BackgroundHeartbeat:
     def beat(self, state: str, **fields: Any) -> None:
         """See Heartbeat."""
         if state in _LAST_WORDS:
-            self._chore.wait(_LAST_SECS)
+            self._chore.finish(_LAST_SECS)
             self._heartbeat.beat(state, **fields)
         else:
             self._chore.begin(lambda: self._heartbeat.beat(state, **fields))
 
 
 class Chore:
-    """Something that is done now and then, in a thread."""
+    """Something that is done now and then, in a thread; what is asked for last is done in any case."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
+        self._asked = collections.deque[Callable[[], None]](maxlen=1)
         self._last: Future[None] | None = None
 
     def begin(self, function: Callable[[], None]) -> None:
-        """Does it, unless the last time is still under way."""
-        if self._last is None or self._last.done():
-            self._last = self._executor.submit(function)
+        """Does it, after what is under way, and instead of what waits for that."""
+        self._asked.append(function)  # Before the question whether the thread has yet to look there.
+        if self._last is None or self._last.running() or self._last.done():
+            self._last = self._executor.submit(self._do)
 
-    def wait(self, secs: float) -> None:
-        """Until the last time is done, at most so long."""
+    def _do(self) -> None:
+        try:
+            function = self._asked.pop()
+        except IndexError:  # `finish` has left it out.
+            return
+        function()
+
+    def finish(self, secs: float) -> None:
+        """Waits until what is under way is done, at most so long; what has not begun is left out."""
+        self._asked.clear()
         if self._last is not None:
             wait([self._last], secs)

@@ -75,7 +75,7 @@ class Collector:
         self._layout = layout
         self._activity = activity
         self._observers = list(self._params.train_observers_ctor())
-        self._best = BestOfWorker(self._params.keep_best_episodes)
+        self._best = BestOfWorker(self._params.keep_best_episodes, runner.unwatched)
         self._recorder = self._new_recorder(worker_id, policy)
         self._iteration = INIT_ITERATION
         self._seed: int | None = None  # Of the episode that has begun last.

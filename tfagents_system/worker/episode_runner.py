@@ -114,6 +114,13 @@ class EpisodeRunner:
         yield
         self._guard.stopped_stepping()
 
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Within `stepping` of the collect environments: nothing of the user's runs, however long it takes."""
+        self._guard.stopped_stepping()
+        yield
+        self._guard.stepping(self._envs(False))
+
     def env_id(self, env: int) -> int:
         """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
         environments = self._environments

@@ -33,7 +33,8 @@ class Links:
       progress: Of the trainer.
       heartbeat: Takes heartbeats.
       look: Calls a function that only looks at something, now or in a thread.
-      call: Calls a function that makes something and sends it, now or in the sender's thread.
+      call: Calls a function that makes something and sends it through the connection that it is called with, now or
+        in the sender's thread.
       is_real_time: The worker steps a device, which does not wait.
     """
 
@@ -42,7 +43,7 @@ class Links:
     progress: ProgressReader
     heartbeat: Beats
     look: Callable[[Callable[[], None]], None]
-    call: Callable[[Callable[[], None]], None]
+    call: Callable[[Callable[[Connection], None]], None]
     is_real_time: bool
 
 
@@ -63,13 +64,19 @@ def make_links(
     )
     if device is None or role.deterministic:
         progress = ProgressReader(connection, worker_id, straggler_secs)
-        return Links(connection, sender, progress, role.heartbeat, _at_once, _at_once, False)
+        return Links(
+            connection, sender, progress, role.heartbeat, _at_once, lambda function: function(connection), False
+        )
     params = role.params
     outgoing = BackgroundSender(sender, params.max_unsent_mb, is_lockstep=not params.asynchronous)
     unblocked = BackgroundConnection(connection, outgoing)
     progress = ProgressReader(unblocked, worker_id, straggler_secs)
     heartbeat = BackgroundHeartbeat(role.heartbeat)
-    return Links(unblocked, outgoing, progress, heartbeat, Chore("look").begin, outgoing.call, True)
+
+    def call(function: Callable[[Connection], None]) -> None:
+        outgoing.call(lambda: function(connection))  # `unblocked` would have it wait once more, behind what came since.
+
+    return Links(unblocked, outgoing, progress, heartbeat, Chore("look").begin, call, True)
 
 
 def _at_once(function: Callable[[], None]) -> None:

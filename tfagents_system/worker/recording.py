@@ -5,6 +5,7 @@ An observer asks by a method `take_episode(episode)`, which is called with a Rec
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 import math
@@ -23,6 +24,8 @@ from tfagents_system.run_files.recorded_episodes import Q_VALUES, REWARDS, WAS_G
 from tfagents_system.worker.actors import Actor
 
 TakeEpisode = Callable[[RecordedEpisode], None]
+
+_MOST_PASSED_OVER = 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,27 +190,37 @@ def takers_of(observers: Sequence[Any]) -> list[TakeEpisode]:
 class BestOfWorker:
     """Those of a worker's episodes that may be among the best of the run, whose trainer keeps these.
 
+    Of episodes at least as large as one whose file was too large, the next are tried all the same, as how far they can
+    be compressed may change: after 0, 1, 3, ... others, until one fits.
+
     Args:
       count: `keep_best_episodes`.
+      unwatched: A context in which a file may take as long as it likes.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self, count: int, unwatched: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    ) -> None:
         self._count = count
+        self._unwatched = unwatched
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
-        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
+        self._forget_too_large()
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
         size_bytes = sum(values.nbytes for values in episode.lists.values())
         is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
-        if not is_better or size_bytes >= self._too_large_bytes:
+        if not is_better or self._passes_over(size_bytes):
             return
-        kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, episode.to_bytes())
-        if len(kept.file) > MOST_KEPT_BYTES:
-            self._too_large_bytes = size_bytes
-            _tell_too_large(kept)
+        with self._unwatched():
+            file = episode.to_bytes()
+        kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, file)
+        if len(file) > MOST_KEPT_BYTES:
+            self._remember_too_large(size_bytes, kept)
             return
+        if size_bytes >= self._too_large_bytes:
+            self._forget_too_large()
         heapq.heappush(self._returns, kept.episode_return)
         if len(self._returns) > self._count:
             heapq.heappop(self._returns)
@@ -219,10 +232,29 @@ class BestOfWorker:
         self._new = []
         return best
 
+    def _passes_over(self, size_bytes: int) -> bool:
+        """Whether an episode is one of those that are not tried."""
+        if size_bytes < self._too_large_bytes or not self._to_pass_over:
+            return False
+        self._to_pass_over -= 1
+        return True
+
+    def _remember_too_large(self, size_bytes: int, kept: KeptEpisode) -> None:
+        if size_bytes < self._too_large_bytes:
+            self._too_large_bytes = size_bytes
+            _tell_too_large(kept)
+        self._to_pass_over = self._next_to_pass_over
+        self._next_to_pass_over = min(2 * self._next_to_pass_over + 1, _MOST_PASSED_OVER)
+
+    def _forget_too_large(self) -> None:
+        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
+        self._to_pass_over = self._next_to_pass_over = 0
+
 
 def _tell_too_large(episode: KeptEpisode) -> None:
     logging.warning(
-        "an episode of return %g is not kept, nor is any other one as large: its file has %d bytes, at most %d may be. "
+        "an episode of return %g is not kept, and of others as large not all are tried: its file has %d bytes, at most "
+        "%d may be. "
         "Record less (%s<name> in the environment's info), or shorter episodes",
         *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
     )

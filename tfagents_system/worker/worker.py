@@ -35,7 +35,6 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
 from tfagents_system.worker.back_pressure import BackPressure
-from tfagents_system.worker.background import AnyConnection
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -202,7 +201,7 @@ class Worker:
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
         for part in report.parts():
-            self._links.call(functools.partial(_put, self._connection, part))
+            self._links.call(functools.partial(_put, part))
 
     # What to do next.
 
@@ -313,7 +312,7 @@ def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> N
     environments.look_at_memory()
 
 
-def _put(connection: AnyConnection, report: Report) -> None:
+def _put(report: Report, connection: Connection) -> None:
     connection.put(tables.REPORTS, report.to_wire())
 
 

@@ -128,7 +128,7 @@ has_components() {
 submit_job() { # SBATCH JOB_SCRIPT -> tfagents_submitted: part of an array is in the queue
   local offset ids at_once=$TASKS_AT_ONCE
   # sbatch passes its environment on. If this is called in another job, that job's variables are not the new one's.
-  unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE
+  unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE TFAGENTS_NO_TASK
   if [[ -z $tfagents_array ]]; then
     "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} "$2"
     return
