@@ -270,8 +270,17 @@ def test_files_of_kept_episodes_are_made_while_the_watchdog_waits(
     did, guard, step = list[str](), work.runner._guard, Device.send_control
     monkeypatch.setattr(guard, "stepping", lambda envs: did.append("armed"))
     monkeypatch.setattr(guard, "stopped_stepping", lambda: did.append("disarmed"))
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", lambda episode: did.append("file") or b"")
-    monkeypatch.setattr(Device, "send_control", lambda *args: (did.append("step"), step(*args))[1])
+
+    def make_file(episode: RecordedEpisode) -> bytes:
+        did.append("file")
+        return b""
+
+    def send(*args: Any) -> None:
+        did.append("step")
+        step(*args)
+
+    monkeypatch.setattr(RecordedEpisode, "to_bytes", make_file)
+    monkeypatch.setattr(Device, "send_control", send)
     work.runner.set_due(0)
     work.collector.collect_episodes(0, 2, Actor(0.1))
     assert [each for each in did if each != "step"][-5:] == ["armed", "disarmed", "file", "armed", "disarmed"]

@@ -343,9 +343,13 @@ def test_the_watchdog_waits_while_a_file_is_made(monkeypatch: pytest.MonkeyPatch
         yield
         did.append("armed")
 
+    def make(episode: RecordedEpisode) -> bytes:
+        did.append("made")
+        return b""
+
     best = BestOfWorker(1, unwatched)
     (episode,) = collected(3, count=1)
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", lambda self: did.append("made") or b"")
+    monkeypatch.setattr(RecordedEpisode, "to_bytes", make)
     best.take(_with(episode, 2.0, 0))
     best.take(_with(episode, 1.0, 1))
     assert did == ["disarmed", "made", "armed"]

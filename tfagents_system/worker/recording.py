@@ -205,7 +205,8 @@ class BestOfWorker:
         self._unwatched = unwatched
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
-        self._forget_too_large()
+        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
+        self._to_pass_over = self._next_to_pass_over = 0
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
@@ -247,8 +248,7 @@ class BestOfWorker:
         self._next_to_pass_over = min(2 * self._next_to_pass_over + 1, _MOST_PASSED_OVER)
 
     def _forget_too_large(self) -> None:
-        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
-        self._to_pass_over = self._next_to_pass_over = 0
+        self._too_large_bytes, self._to_pass_over, self._next_to_pass_over = math.inf, 0, 0
 
 
 def _tell_too_large(episode: KeptEpisode) -> None:
