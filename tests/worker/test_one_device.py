@@ -405,7 +405,10 @@ def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> N
     worker = bare_worker(did)
     worker._connection = types.SimpleNamespace(address="server")
     worker._progress = types.SimpleNamespace(get=get)
-    worker._policy = types.SimpleNamespace(follow=lambda progress: None, may_collect=lambda *args, **kwargs: True)
+    worker._policy = types.SimpleNamespace(
+        follow=lambda progress: None,
+        may_collect=lambda oldest, progress, lock_step: progress.iteration >= oldest,
+    )
     worker._back_pressure = types.SimpleNamespace(holds=lambda progress, steps: False)
     worker._collector = types.SimpleNamespace(confirm=lambda: None)
     worker._evaluator = types.SimpleNamespace(tell_again=lambda: None)
