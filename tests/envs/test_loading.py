@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.devices_for_tests import OwnDevice
 from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
-from tfagents_system.envs import loading
+from tfagents_system.envs import hooks, loading
 from tfagents_system.errors import UserError
 
 CONFIG = {"horizon": 4}
@@ -229,4 +229,22 @@ def test_an_environment_that_waits_is_played_as_it_is_evaluated() -> None:
 
     params = Params(CONFIG)
     loading.make_play_env(params, 5, render=False)
-    assert params.calls[-1] == ((), 5, {})
+    assert params.calls == [((), 5, {})], "it is built once"
+
+
+def test_a_device_that_could_be_built_without_arguments_is_closed_and_built_where_it_collects() -> None:
+    class Default(Ports):
+        def env_ctor(self, port: str = "/dev/default", seed: int | None = None) -> Any:  # type: ignore[override]
+            return super().env_ctor(port, seed)
+
+    params = Default(CONFIG)
+    with loading.make_play_env(params, 1, render=False):
+        assert params.built == ["/dev/default", "/dev/ttyUSB0"] and params.open == 1
+
+
+def test_an_environment_that_waits_and_can_not_be_evaluated_is_not_played_as_it_collects() -> None:
+    params = Ports(CONFIG)
+    params.is_device = False
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'port'"):
+        hooks.build_env(params, {"kind": "play", "seed": 1, "render": False})
+    assert params.built == ["/dev/ttyUSB0"] and params.open == 0

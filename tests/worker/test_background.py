@@ -27,7 +27,7 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout, Segment
-from tfagents_system.worker import background_sender
+from tfagents_system.worker import background, background_sender
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import (
     BackgroundConnection,
@@ -279,7 +279,9 @@ def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server) -> Non
         until(lambda: progress.get() is told, 1.5, "the progress, before another look is due")
 
 
-def test_heartbeats_but_the_last_are_left_out_while_one_is_written_and_last_words_are_not() -> None:
+def test_heartbeats_but_the_last_are_left_out_while_one_is_written_and_last_words_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     began, may_write, written = threading.Event(), threading.Event(), []
 
     def beat(state: str, **fields: Any) -> None:
@@ -299,7 +301,13 @@ def test_heartbeats_but_the_last_are_left_out_while_one_is_written_and_last_word
     heartbeat.beat("collecting")
     assert began.wait(SECS)
     heartbeat.beat("waiting")
-    threading.Timer(0.1, may_write.set).start()
+    wait_for_what_is_under_way = background.wait
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        may_write.set()
+        return wait_for_what_is_under_way(*args, **kwargs)
+
+    monkeypatch.setattr(background, "wait", wait)
     heartbeat.beat("stopped")
     assert written[2:] == ["collecting", "stopped"], "what had not begun is left out"
 

@@ -46,11 +46,23 @@ def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
 
     A device is evaluated in the environment that collects: without arguments of its own for evaluation, this is that.
     """
-    if overrides_any(params, "collect_env_args_kwargs") and not overrides_any(params, "eval_env_args_kwargs"):
-        env = _build_drawn_env(params, _call_hook(params.collect_env_args_kwargs, id=0), seed, render)
-        if device_layer(gym_layers(env)) is not None:
+    if not overrides_any(params, "collect_env_args_kwargs") or overrides_any(params, "eval_env_args_kwargs"):
+        return _build_eval_env(params, seed, render)
+    try:
+        env, error = _build_eval_env(params, seed, render), None
+        if device_layer(gym_layers(env)) is None:
             return env
         getattr(env, "close", lambda: None)()
+    except Exception as raised:  # Such as for an argument that only the other hook gives.
+        env, error = None, raised
+    collecting = _build_drawn_env(params, _call_hook(params.collect_env_args_kwargs, id=0), seed, render)
+    if error is None or device_layer(gym_layers(collecting)) is not None:
+        return collecting
+    getattr(collecting, "close", lambda: None)()
+    raise error
+
+
+def _build_eval_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
     with contextlib.ExitStack() as stack:
         collect_env = None
         if eval_env_needs_collect_env(params):

@@ -65,12 +65,12 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
 
 
 def take_metrics_of(layer: Any) -> dict[str, float]:
-    """What `take_metrics` of a device tells: NaN for what is no number; empty where it has none.
+    """What `take_metrics` of a device tells: NaN for what is no number; empty where it has none, or nothing to tell.
 
     Of NumPy's types as well: the numbers travel as JSON.
     """
     take = getattr(layer, "take_metrics", None)
-    return {str(name): _as_float(value) for name, value in dict(take()).items()} if callable(take) else {}
+    return {str(name): _as_float(value) for name, value in dict(take() or {}).items()} if callable(take) else {}
 
 
 def _as_float(value: Any) -> float:

@@ -26,9 +26,6 @@ from tfagents_system.errors import UserError, shown
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
 _POINTS_PER_REWARD = 100.0
-_Path = Annotated[
-    str, Rule("the path of a reward.npz or reward.pkl", lambda value: value != "" and isinstance(value, str))
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,10 +259,11 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
     In real time (RealTimeEnvironment, or rtgym's) its device gets that reward: see TrajectoryRewardInterface. Another
     environment that acts in real time is wrapped as all others are.
 
+    A closed lap's search ahead goes over half of it at most: at the start it would find the finish, which is as near.
+
     Raises:
       UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
-        the only one in the `track_names` of the environment or device, or it is a closed lap that `check_forward` sees
-        from its start to its finish. A device is closed then.
+        the only one in the `track_names` of the environment or device. A device is closed then.
     """
     if KEY not in env_config:
         return env
@@ -277,11 +275,11 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
         settings = TrajectoryRewardSettings.of(env_config[KEY])
         path = find_reward_file(settings.file)
         points = _points_for(env if device is None else device, path)
-        _check_forward(points, settings.check_forward, path)
     except UserError:
         if device is not None:
             env.close()
         raise
+    settings = _ahead_of_the_finish(settings, points)
     if device is None:
         return TrajectoryRewardEnvironment(env, points, settings)
     in_real_time.interface = TrajectoryRewardInterface(device, points, settings)
@@ -301,12 +299,8 @@ def _points_for(raced: Any, path: Path) -> np.ndarray:
     return points
 
 
-def _check_forward(points: np.ndarray, check_forward: int, path: Path) -> None:
-    """An agent at the start is as near to the finish of a closed lap: the search ahead must not get there."""
+def _ahead_of_the_finish(settings: TrajectoryRewardSettings, points: np.ndarray) -> TrajectoryRewardSettings:
     back = point_of_return(points)
-    if back is not None and back <= check_forward:
-        raise UserError(
-            f"{path} comes back to its start after {back} points, and the search ahead goes on for check_forward="
-            f'{check_forward}: the first steps could be paid as the whole lap. Set "check_forward" of '
-            f'"{KEY}" in the JSON to at most {back // 2}'
-        )
+    if back is None or back > settings.check_forward:
+        return settings
+    return dataclasses.replace(settings, check_forward=back // 2)

@@ -382,6 +382,9 @@ def _check_group(
         os.environ.update(run_environ(environ))
         sys.path[:] = dict.fromkeys([*folders_of_python_path(os.environ), *sys.path])
         answer.send(check_inputs(environ, vars_file, searched))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # Threads of what was imported would be waited for.
 
 
 def _has_ended(paths: RunPaths, resolved: RunSettings, edits: str | None) -> bool:
