@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.devices_for_tests import DummyDevice, Forwarding
+from tests.support.trajectory_walks import follow
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.reward_files import write_points
@@ -44,19 +45,6 @@ def config(folder: Path, points: np.ndarray, **settings: Any) -> dict[str, Any]:
     path = folder / "reward.npz"
     write_points(path, points, {})
     return {"trajectory_reward": {"file": str(path), **settings}}
-
-
-def walk(points: np.ndarray, places: Any, **settings: Any) -> tuple[list[float], list[int], str]:
-    """Rewards, indices and the last step's end; it stops where the episode does."""
-    reward = TrajectoryReward(points, TrajectoryRewardSettings(**settings))
-    rewards, indices = [], []
-    for place in places:
-        paid, is_over = reward.step(place)
-        rewards.append(paid)
-        indices.append(reward.index)
-        if is_over:
-            break
-    return rewards, indices, reward.end
 
 
 @pytest.mark.parametrize(
@@ -105,13 +93,13 @@ def test_the_search_ahead_does_not_go_from_the_start_of_a_closed_lap_to_its_fini
 ) -> None:
     points = ring(40.0, beyond)
     places = [(-0.3, 0.0), *points[::5]]
-    rewards, _, end = walk(points, places)
+    rewards, _, end = follow(points, places)
     assert len(rewards) <= 8 and sum(rewards) > 100.0 and end == FINISHED, "that is why"
     env = with_trajectory_reward(Walker(), config(tmp_path, points))
     assert isinstance(env, TrajectoryRewardEnvironment)
     check_forward = env.trajectory._settings.check_forward
     assert 190 <= check_forward < 200
-    rewards, indices, end = walk(points, places, check_forward=check_forward)
+    rewards, indices, end = follow(points, places, check_forward=check_forward)
     assert indices[:3] == [0, 0, 5] and end == FINISHED and len(rewards) == len(places)
     assert sum(rewards) == pytest.approx(100.0 + (len(points) - 1) / 100)
 

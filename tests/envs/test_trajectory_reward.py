@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.devices_for_tests import DummyDevice
+from tests.support.trajectory_walks import follow
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.reward_files import write_points
@@ -22,20 +23,6 @@ from tfagents_system.envs.trajectory_reward import (
 from tfagents_system.errors import UserError
 
 STRAIGHT = np.stack([np.arange(101) * 0.1, np.zeros(101)], axis=1)  # 10 m along x
-
-
-def follow(points, places, **settings):
-    """Rewards, indices and the last step's end of a walk; it stops where the episode does."""
-    reward = TrajectoryReward(points, TrajectoryRewardSettings(**settings))
-    rewards, indices = [], []
-    for place in places:
-        paid, is_over = reward.step(place)
-        rewards.append(paid)
-        indices.append(reward.index)
-        assert is_over == (reward.end != "")
-        if is_over:
-            break
-    return rewards, indices, reward.end
 
 
 def test_progress_is_a_hundredth_for_each_point():
