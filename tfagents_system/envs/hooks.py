@@ -48,13 +48,14 @@ def _build_play_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
     """
     if not overrides_any(params, "collect_env_args_kwargs") or overrides_any(params, "eval_env_args_kwargs"):
         return _build_eval_env(params, seed, render)
+    error = None
     try:
-        env, error = _build_eval_env(params, seed, render), None
+        env = _build_eval_env(params, seed, render)
         if device_layer(gym_layers(env)) is None:
             return env
         getattr(env, "close", lambda: None)()
     except Exception as raised:  # Such as for an argument that only the other hook gives.
-        env, error = None, raised
+        error = raised
     collecting = _build_drawn_env(params, _call_hook(params.collect_env_args_kwargs, id=0), seed, render)
     if error is None or device_layer(gym_layers(collecting)) is not None:
         return collecting

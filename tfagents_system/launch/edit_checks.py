@@ -16,13 +16,13 @@ from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.run_files import edited_files, params_folder, run_directory
 from tfagents_system.run_files.edited_files import Edits
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import TASK, read_variables
 
 ARRAY = "TFAGENTS_ARRAY"  # `0-9:2,20%4`: the task ids of a job that is about to be submitted.
 NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
 _MOST_SHOWN = 8
 _MOST_TASKS = 200  # Of an array; each takes 10 ms.
-_JOB, _TASK = "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"
+_JOB = "SLURM_JOB_ID"
 
 
 class EditChecks:
@@ -103,7 +103,7 @@ def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignment
     looks = EditChecks()
     found = Check("")
     for number in _ids(environ[ARRAY])[:_MOST_TASKS]:
-        own = read_vars_file(vars_file, {**environ, _TASK: str(number)})
+        own = read_vars_file(vars_file, {**environ, TASK: str(number)})
         resolved = resolve(own, assignments, vars_file=vars_file, root=ROOT)
         values, _ = read_variables(resolved.environ, vars_file=vars_file, root=ROOT)
         run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None

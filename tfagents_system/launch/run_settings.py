@@ -17,7 +17,15 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
-from tfagents_system.settings.variables import AGENT_FROM, BEGINNINGS, REPLAY_FROM, read_variables, task_of
+from tfagents_system.settings.variables import (
+    AGENT_FROM,
+    BEGINNINGS,
+    GRID,
+    REPLAY_FROM,
+    TASK,
+    read_variables,
+    task_of,
+)
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
@@ -33,7 +41,7 @@ RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 ASKED = "TFAGENTS_ASKED"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
-_GRID, _TASK, _SEED = "SAC_GRID", "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+_SEED = "SAC_SEED"
 _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
 
@@ -60,11 +68,11 @@ def resolve(
     Args:
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
-      vars_file: Its folder is one of those in which a relative SAC_GRID is looked for.
+      vars_file: Its folder is one of those in which a relative SACGRID is looked for.
     """
     settings, findings = parse_assignments(assignments)
     # --set may name the grid, or remove it.
-    chosen = {setting.name: str(setting.value) for setting in settings if setting.name == _GRID}
+    chosen = {setting.name: str(setting.value) for setting in settings if setting.name == GRID}
     try:
         settings += _grid_settings({**environ, **chosen}, vars_file, root)
     except UserError as error:
@@ -198,32 +206,32 @@ def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> li
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:
-    """The settings of SLURM_ARRAY_TASK_ID in SAC_GRID; none without a grid.
+    """The settings of SLURM_ARRAY_TASK_ID in SACGRID; none without a grid.
 
     Raises:
       UserError: There is no such file or task.
     """
-    if not environ.get(_GRID, "").strip():
+    if not environ.get(GRID, "").strip():
         return []
     values, findings = read_variables(environ, vars_file=vars_file, root=root)
     if "grid" not in values:
-        raise UserError(*(finding for finding in findings if finding.startswith(_GRID)))
+        raise UserError(*(finding for finding in findings if finding.startswith(GRID)))
     path, task = values["grid"], task_of(environ)
     if not task.isdecimal():
         raise UserError(
-            f"{_GRID}={path} needs the task's number in {_TASK}, found {shown(task)}: submit an array "
+            f"{GRID}={path} needs the task's number in {TASK}, found {shown(task)}: submit an array "
             "(./submit.sh --array), or train the whole grid here (./sweep.sh)"
         )
     try:
         settings = read_grid(str(path)).settings(int(task))
     except GridError as error:
-        raise UserError(*(f"{_GRID}={path}, {_TASK}={task}: {finding}" for finding in error.findings)) from None
+        raise UserError(*(f"{GRID}={path}, {TASK}={task}: {finding}" for finding in error.findings)) from None
     return [Setting(name, value, f"task {task} of {path}") for name, value in settings.items()]
 
 
 def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
     """SAC_SEED + task: tasks of an array without a grid differ only in their seed."""
     seed, task = environ.get(_SEED, "").strip() or "0", task_of(environ)
-    if environ.get(_GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
+    if environ.get(GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
         return None
     return str(int(seed) + int(task))

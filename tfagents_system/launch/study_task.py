@@ -19,7 +19,6 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.study import open_study, read_plan
-from tfagents_system.launch.sweep_plan import TASK
 from tfagents_system.launch.sweep_tasks import FAILED, Place, Task, TaskRunner
 from tfagents_system.machine.file_locks import lock
 from tfagents_system.machine.signals import StopFlag
@@ -27,7 +26,7 @@ from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.search_spaces import read_space
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import GRID, TASK, read_variables
 
 _HELD_SECS = 150.0  # So long the lock of a trial may outlive the process that had it.
 
@@ -101,7 +100,7 @@ def _task(number: int, settings: Mapping[str, Any], command: Sequence[str]) -> T
     if (owner := owner_of_run(paths)) is not None:
         raise UserError(f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first")
     # As in a study on one machine, a trial's number adds nothing to its seed.
-    own = {"SAC_GRID": "", "SAC_SEED": os.environ.get("SAC_SEED") or "0"} | dict(settings)
+    own = {GRID: "", "SAC_SEED": os.environ.get("SAC_SEED") or "0"} | dict(settings)
     words = [word for name, value in own.items() for word in ("--set", assignment(name, value))]
     task = Task(number, settings, [*command, *words], dict(os.environ), paths, values.get("save_deadline_secs", 60.0))
     _say(f"{task}: log in {task.log}")

@@ -18,14 +18,14 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import FRESH, add_edit_options
-from tfagents_system.launch.sweep_plan import TASK, SweepPlan
+from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.settings.grid import Grid, GridError, read_grid
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import TASK, read_variables
 
 _SEED = "SAC_SEED"
 _MOST_SEEDS = 10_000

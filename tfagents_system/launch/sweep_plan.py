@@ -59,9 +59,9 @@ from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.variable_table import variable_name
-from tfagents_system.settings.variables import missing_beginnings, read_variables
+from tfagents_system.settings.variables import TASK, missing_beginnings, read_variables
 
-TASK, _SEED = "SLURM_ARRAY_TASK_ID", "SAC_SEED"
+_SEED = "SAC_SEED"
 _OF_TASK = (TASK, _SEED, CARRIER)
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.

@@ -27,7 +27,7 @@ JOINED_RUN = "TFAGENTS_JOINED_RUN"
 # With what a run begins: it has a copy then.
 AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
 # From these a task of a job array has its run directory, its settings and its seed.
-_GRID, _TASK = "SAC_GRID", "SLURM_ARRAY_TASK_ID"
+GRID, TASK = "SAC_GRID", "SLURM_ARRAY_TASK_ID"
 _NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
@@ -286,7 +286,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
 
 def task_of(environ: Mapping[str, str]) -> str:
     """The number of the job array's task that a run is; empty where it is none."""
-    return "" if environ.get(_NO_TASK) else environ.get(_TASK, "").strip()
+    return "" if environ.get(_NO_TASK) else environ.get(TASK, "").strip()
 
 
 def without_task(environ: Mapping[str, str]) -> dict[str, str]:
@@ -294,7 +294,7 @@ def without_task(environ: Mapping[str, str]) -> dict[str, str]:
 
     The task's number stays in it: the user's params may read it.
     """
-    return {name: value for name, value in environ.items() if name != _GRID} | {_NO_TASK: "1"}
+    return {name: value for name, value in environ.items() if name != GRID} | {_NO_TASK: "1"}
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

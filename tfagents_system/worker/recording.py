@@ -254,7 +254,6 @@ class BestOfWorker:
 def _tell_too_large(episode: KeptEpisode) -> None:
     logging.warning(
         "an episode of return %g is not kept, and of others as large not all are tried: its file has %d bytes, at most "
-        "%d may be. "
-        "Record less (%s<name> in the environment's info), or shorter episodes",
+        "%d may be. Record less (%s<name> in the environment's info), or shorter episodes",
         *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
     )
