@@ -140,9 +140,8 @@ class _Check:
         self._checks = checks
         self._enter = enter
         self._envs_per_worker = envs_per_worker
-        self._build_secs = 0.0
+        self._build_secs = self._step_secs = 0.0
         self.device: Device | None = None
-        self._step_secs = 0.0
         self._more_env_bytes = 0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
@@ -251,9 +250,8 @@ class _Check:
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
             else:
                 self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
-                if self._envs_per_worker > 1 and self.device is None:
-                    self._enter("building another collect environment")
-                    self._more_env_bytes = bytes_of_another(self._params, self._seed)
+                if self._envs_per_worker > 1:
+                    self._more_env_bytes = bytes_of_another(self._params, self._seed, self._enter)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)

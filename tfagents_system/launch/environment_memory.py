@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import psutil
 
@@ -23,12 +24,16 @@ def resident_bytes() -> int:
     return total
 
 
-def bytes_of_another(params: TrainParamsBase, seed: int) -> int:
+def bytes_of_another(params: TrainParamsBase, seed: int, enter: Callable[[str], None]) -> int:
     """What one more collect environment adds to a worker that has one.
+
+    Args:
+      enter: Called with a description of what may take long.
 
     Raises:
       UserError, EnvironmentFault: It can't be built, or fails.
     """
+    enter("building another collect environment")
     before = resident_bytes()
     with contextlib.closing(loading.make_collect_env(params, 0, seed, 1)) as env:
         take_steps(env, seed, _STEPS)

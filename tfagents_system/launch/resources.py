@@ -200,8 +200,7 @@ def check_memory(
       own_bytes: Memory of the user's own code in each of them, with one collect environment.
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       prior_bytes: Size of the ring of prior data, likewise.
-      envs_per_worker: SAC_ENVS_PER_WORKER.
-      more_env_bytes: Memory of each collect environment after the first.
+      envs_per_worker, more_env_bytes: SAC_ENVS_PER_WORKER, and the memory of each of them after the first.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
