@@ -42,6 +42,7 @@ class Faulty(gymnasium.Env):
 
     observation_space = spaces.Box(np.array([0.0, 0.0, 0.0]), np.array([9.0, 100.0, 5.0]), dtype=np.float64)
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    render_mode = "rgb_array"
 
     def __init__(self, worker, dies):
         self.worker, self.dies = worker, dies
@@ -49,6 +50,9 @@ class Faulty(gymnasium.Env):
 
     def set_state(self, state):
         self.mass = state["mass"]
+
+    def render(self):
+        return np.full((32, 48, 3), 10 * self.steps, np.uint8)
 
     def observe(self):
         return np.array([self.worker, self.steps, self.mass])
@@ -212,4 +216,4 @@ def test_a_run_survives_them_in_processes_of_another_python_without_a_restart(tm
     observed = check_ring(run)
     assert set(observed[:, 0]) == {0.0, 1.0, 2.0, 3.0}
     # Playing needs that interpreter, too: it is remembered.
-    assert list(Path(run.exp_dir, "videos").glob("*.mp4")) or "can't be drawn" in output
+    assert list(Path(run.exp_dir, "videos").glob("*.mp4")), output
