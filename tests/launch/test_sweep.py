@@ -532,6 +532,18 @@ def test_tasks_that_began_otherwise_are_refused(vars_file: Path, started: list[T
         sweep.main([str(vars_file), "--grid", grid_file(vars_file.parent, {"discount": [0.9, 0.99]})])
 
 
+def test_runs_of_earlier_seeds_are_not_those_of_the_new_ones(vars_file: Path, started: list[Task]) -> None:
+    for number in range(2):
+        run = begun(vars_file.parent, number, "done").run_json
+        run.write_text(json.dumps({**json.loads(run.read_text()), "seed": number}))
+    with pytest.raises(UserError) as refused:
+        sweep.main([str(vars_file), "--seeds", "5-6"])
+    assert len(refused.value.findings) == 2 and not started
+    assert re.match(r"task 0: SAC_SEED=5 is not what the run in \S*try_task_0 began with", refused.value.findings[0])
+    assert sweep.main([str(vars_file), "--seeds", "0-2"]) == 0
+    assert [task.state for task in started] == [DONE, DONE, WAITING]
+
+
 def begun(folder: Path, number: int, state: str = "running") -> RunPaths:
     """A task's run that has copies of p.py and of the JSON as they are."""
     paths = RunPaths(folder / f"logs/try_task_{number}")

@@ -228,7 +228,7 @@ class SweepPlan:
         run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
         if edits := edits_of_start(self._edits, run, environ, self._asked):
             environ[EDITS] = edits
-        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
+        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT, of_task=own)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
         run = RunPaths(values["exp_dir"]) if edits != FRESH and "exp_dir" in values else None
         needed = beginnings_of_start(resolved.environ, run)

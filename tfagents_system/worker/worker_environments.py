@@ -132,10 +132,11 @@ class WorkerEnvironments:
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
-        return bool(self._values.due(place))
+        return bool(self._values.due(place)) or (not place.is_eval and self._values.is_ahead(place))
 
     def begin_episode(self, place: Place) -> None:
-        """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large.
+        """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large or
+        has values of a later iteration.
 
         Raises:
           UserError: An environment has no such parameter.
@@ -158,6 +159,11 @@ class WorkerEnvironments:
             self._set_all(Place(True, index), values)
 
     def _set_all(self, place: Place, values: Sequence[Value]) -> None:
+        """Sets values, or builds an environment again that has values which no `set_state` takes back."""
+        if self._values.is_ahead(place):
+            logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
+            self._renew(place)
+            return
         try:
             self._set(place, values)
         except EnvironmentFault as fault:
@@ -271,6 +277,10 @@ class WorkerEnvironments:
             return
         self._in_a_row[own] = 0
         logging.warning("%s: it is built again", text)
+        self._renew(place)
+
+    def _renew(self, place: Place) -> None:
+        """Puts a new environment in the place of one that has not failed."""
         try:
             self._put_new(place)
         except Exception as another:
