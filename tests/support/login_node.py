@@ -17,6 +17,7 @@ SAC_REVERB_CPUS=2 SAC_TRAIN_CPUS=4 SAC_NUM_COLLECT_WORKERS=5 SAC_COLLECT_WORKER_
 
 FAKE_SBATCH = """#!/usr/bin/env bash
 printf '%s\\n' "$*" >>"$0.calls"
+env -0 >"$0.environ"
 echo "Submitted batch job 12"
 """
 

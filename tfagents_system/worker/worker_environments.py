@@ -162,7 +162,7 @@ class WorkerEnvironments:
         """Sets values, or builds an environment again that has values which no `set_state` takes back."""
         if self._values.is_ahead(place):
             logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
-            self._renew(place)
+            self._replace(place)
             return
         try:
             self._set(place, values)
@@ -181,9 +181,11 @@ class WorkerEnvironments:
             self._in_a_row[self._values.own(place)] = 0
         self._replace(place, fault)
 
-    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
+    def _replace(self, place: Place, fault: EnvironmentFault | None = None) -> None:
+        """Puts a new environment in a place, because of a fault or for another reason."""
         while True:
-            self._note(place, fault)
+            if fault is not None:
+                self._note(place, fault)
             try:
                 self._put_new(place)
                 return
@@ -277,17 +279,7 @@ class WorkerEnvironments:
             return
         self._in_a_row[own] = 0
         logging.warning("%s: it is built again", text)
-        self._renew(place)
-
-    def _renew(self, place: Place) -> None:
-        """Puts a new environment in the place of one that has not failed."""
-        try:
-            self._put_new(place)
-        except Exception as another:
-            self._replace(
-                place,
-                another if isinstance(another, EnvironmentFault) else self._fault(place, another, "its construction"),
-            )
+        self._replace(place)
 
 
 def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count: int, *, collects: bool) -> None:
