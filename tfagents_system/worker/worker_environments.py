@@ -135,8 +135,7 @@ class WorkerEnvironments:
         return bool(self._values.due(place)) or (not place.is_eval and self._values.is_ahead(place))
 
     def begin_episode(self, place: Place) -> None:
-        """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large or
-        has values of a later iteration.
+        """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
 
         Raises:
           UserError: An environment has no such parameter.
@@ -162,8 +161,7 @@ class WorkerEnvironments:
         """Sets values, or builds an environment again that has values which no `set_state` takes back."""
         if self._values.is_ahead(place):
             logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
-            self._replace(place)
-            return
+            return self._replace(place)
         try:
             self._set(place, values)
         except EnvironmentFault as fault:
