@@ -167,6 +167,42 @@ def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: C
     assert study("--trials", "2") == EXIT_DONE, "nothing is left to run"
 
 
+def test_trials_that_begin_with_other_weights_or_seeds_are_not_compared(
+    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user_folder / "expert.py").touch()
+    monkeypatch.setenv("SAC_ROBOT", "a")
+    begun = ("--set", f"SAC_EXPERT_POLICY={user_folder}/expert.py", "--set", "SAC_ROBOT=b")
+    assert study(*begun) == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    assert study(*begun) == EXIT_DONE and study(*begun, "--set", "SAC_TRAIN_CPUS=2") == EXIT_DONE
+    for words, told in (
+        (begun[2:], f"SAC_EXPERT_POLICY={user_folder}/expert.py, found none"),
+        (begun[:2], "SAC_ROBOT=b, found none"),
+        ((*begun, "--set", "SAC_SEED=4"), "SAC_SEED=0, found SAC_SEED=4"),
+    ):
+        with pytest.raises(UserError, match=f"has begun with {told}: its trials are compared, so undo that, or"):
+            study(*words)
+    beginning = user_folder / "a_study/began_with.json"
+    beginning.write_text(json.dumps({**json.loads(beginning.read_text()), "variables": None}))
+    assert study() == EXIT_DONE, "an earlier version has not recorded them"
+
+
+def test_all_files_of_a_space_are_those_of_its_trials(user_folder: Path, study: Callable[..., int]) -> None:
+    for name in "abc":
+        (user_folder / f"{name}.json").write_text('{"horizon": 50}')
+    (user_folder / "space.json").write_text('{"SAC_CONFIG": ["a.json", "b.json", "c.json"], "n_step": [1, 2]}')
+    assert study() == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    assert study() == EXIT_DONE
+    (user_folder / "b.json").write_text('{"horizon": 60}')
+    with pytest.raises(UserError, match=rf"edited since the study in \S+ began: {user_folder}/b.json\. Its"):
+        study()
+    (user_folder / "b.json").write_text("{}")
+    with pytest.raises(UserError, match="horizon"):
+        study("--take_edits")
+
+
 def test_trials_with_other_files_are_not_compared_unless_that_is_asked_for(
     user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

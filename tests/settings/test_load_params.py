@@ -243,7 +243,7 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
     given = {
         "flag": "FALSE", "number": "fast", "gains": [None], "counts": [0.5], "joints": [["hip"]], "folder": {"a": 1},
         "critic_optimizer": {}, "limits": {"hip": {"low": "-1"}}, "numbr": 1,
-        "rewards": {"foward": 2},
+        "rewards": {"forwart": 2},
     }  # fmt: skip
     with pytest.raises(UserError) as raised:
         load_params(kinds, {"horizon": 7}, attributes=given)
@@ -259,7 +259,7 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
         'null, "schedule": null}',
         "TrainParams.limits.hip.low must be a number",
         "has no attribute numbr: number is meant",
-        "TrainParams.rewards has no key foward: forward is meant; or add the key to the params file",
+        "TrainParams.rewards has no key forwart: forward is meant; or add the key to the params file",
     ):
         assert part in text
     assert len(raised.value.findings) == len(given)
