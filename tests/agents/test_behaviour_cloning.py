@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
+from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import (
     ACTION,
@@ -21,14 +28,18 @@ from tests.support.tiny_agents import (
     sgd_update,
 )
 from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.scheduled import ScheduledValues
+from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled
+from tfagents_system.agents.training_agent import check_agent
+from tfagents_system.errors import UserError
+from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 CLOSE: Any = {"rtol": 2e-5, "atol": 2e-5}
 WEIGHT = 0.4
+OFFLINE: Any = {"prior_data": ["demonstrations.npz"], "offline_updates": 5}
 
 
 def test_the_actor_s_loss_has_the_distance_to_the_data_in_units_of_q() -> None:
-    agent = build(algorithm="redq", num_critics=3, num_target_critics=3, behaviour_cloning_weight=WEIGHT)
+    agent = build(algorithm="redq", num_critics=3, num_target_critics=3, behaviour_cloning_weight=WEIGHT, **OFFLINE)
     batch, before = Minibatch(), NumpyAgent(agent)
     measured = sgd_update(agent).step(batch.transition(), batch.noise())
     critics = NumpyAgent(agent).critics  # The actor is judged by the critics after their step.
@@ -51,7 +62,7 @@ def test_the_actor_s_loss_has_the_distance_to_the_data_in_units_of_q() -> None:
 @pytest.mark.parametrize("algorithm", ["sac", "redq", "crossq"])
 def test_it_counts_in_offline_updates_alone(algorithm: str) -> None:
     def actor_loss(weight: float, iteration: int) -> float:
-        params = {"algorithm": algorithm, "behaviour_cloning_weight": weight, "actor_update_period": 1}
+        params = {"algorithm": algorithm, "behaviour_cloning_weight": weight, "actor_update_period": 1, **OFFLINE}
         params |= {"num_critics": 3} if algorithm == "redq" else {}
         tf.keras.utils.set_random_seed(4)
         agent = agent_of(TinyParams, OBSERVATION, ACTION, **params)
@@ -63,3 +74,83 @@ def test_it_counts_in_offline_updates_alone(algorithm: str) -> None:
 
     assert actor_loss(WEIGHT, 0) == actor_loss(0.0, 0) == actor_loss(0.0, -1)
     assert actor_loss(WEIGHT, -1) > actor_loss(0.0, -1) + 0.01
+
+
+class NormalActor(TinyParams):
+    """Its actor is no tanh-squashed Gaussian: TF-Agents' own `train` updates plain SAC then."""
+
+    train_batch_size = 5
+
+    def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
+        projection = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=False)
+        return ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=projection)
+
+
+def owner_of(kind: type[TinyParams], **attributes: Any) -> TinyParams:
+    params = kind({"horizon": 5})
+    vars(params).update(attributes)
+    return params
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        (
+            {"behaviour_cloning_weight": WEIGHT, **OFFLINE},
+            "behaviour_cloning_weight is not possible, .*: set it to 0, or",
+        ),
+        ({"priority_exponent": 0.6}, "priority_exponent is not possible, .*: set it to None, or"),
+        ({"behaviour_cloning_weight": WEIGHT}, ""),  # Nothing is offline.
+    ],
+)
+def test_what_an_agent_s_own_train_can_not_do_is_found_by_the_check(attributes: dict[str, Any], told: str) -> None:
+    params, agent = owner_of(NormalActor, **attributes), agent_of(NormalActor, OBSERVATION, ACTION, **attributes)
+    with pytest.raises(UserError, match=told) if told else contextlib.nullcontext():
+        check_agent(params, agent)
+
+
+def test_an_agent_of_one_s_own_must_follow_the_weight() -> None:
+    own = type("TrainParams", (TinyParams,), {"agent_ctor": lambda self, *args: None})
+    params = owner_of(own, behaviour_cloning_weight=WEIGHT, **OFFLINE)
+    with pytest.raises(UserError, match=r"=0.4 is for offline updates, but the agent of agent_ctor does not follow it"):
+        check_scheduled(params, types.SimpleNamespace())
+    weight = tf.Variable(0.0, trainable=False)
+    check_scheduled(params, types.SimpleNamespace(scheduled={"behaviour_cloning_weight": weight}))
+    check_scheduled(owner_of(own, behaviour_cloning_weight=WEIGHT), types.SimpleNamespace())
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "crossq"])
+def test_a_run_goes_on_with_another_weight_or_none(tmp_path: Any, algorithm: str) -> None:
+    weights = (0.0, WEIGHT, 0.0)
+    agents = [
+        agent_of(TinyParams, OBSERVATION, ACTION, algorithm=algorithm, behaviour_cloning_weight=w, **OFFLINE)
+        for w in weights
+    ]
+    assert signature_of(agents[0]) == signature_of(agents[1])
+    for before, after in itertools.pairwise(agents):
+        saved = train_and_save(tmp_path, before)
+        assert checkpoints_of(tmp_path, after)[0].restore() is not None
+        np.testing.assert_array_equal(after._actor_network.trainable_variables[0], saved)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "crossq"])
+def test_a_run_goes_on_where_its_agent_had_the_weight_as_a_variable(tmp_path: Any, algorithm: str) -> None:
+    """Of an earlier version."""
+    earlier, now = (agent_of(TinyParams, OBSERVATION, ACTION, algorithm=algorithm) for _ in range(2))
+    earlier._cloning_weight = tf.Variable(0.4, trainable=False)
+    earlier.scheduled = {"behaviour_cloning_weight": earlier._cloning_weight}
+    assert signature_of(earlier) != signature_of(now)
+    saved = train_and_save(tmp_path, earlier)
+    assert checkpoints_of(tmp_path, now)[0].restore() is not None
+    np.testing.assert_array_equal(now._actor_network.trainable_variables[0], saved)
+    earlier._log_alpha_2 = tf.Variable(0.4)  # Another scalar is another agent.
+    train_and_save(tmp_path, earlier)
+    with pytest.raises(UserError, match="different agents .variables of shape scalar: "):
+        checkpoints_of(tmp_path, now)[0].restore()
+
+
+def train_and_save(folder: Any, agent: Any) -> np.ndarray:
+    agent._actor_network.trainable_variables[0].assign_add([[0.5] * 4] * 3)
+    agent.train_step_counter.assign_add(1)
+    checkpoints_of(folder, agent)[0].save(5.0, {}, wait=True)
+    return agent._actor_network.trainable_variables[0].numpy()

@@ -1,8 +1,10 @@
 """How many updates the experience asks for."""
 
 import pytest
+import tensorflow as tf
 
 from tfagents_system.agents.iteration_counts import iteration_after, updates_due, updates_of_run, updates_per_iter
+from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -42,10 +44,33 @@ def test_an_asynchronous_iteration_has_the_updates_of_the_decimal_number():
         ({"asynchronous": True, "num_iter": 9000, "num_env_steps": 3000, "updates_per_env_step": 0.5}, 1000),
         ({"num_iter": 20, "num_steps_per_iter": 50}, 1000),
         ({"num_iter": 20, "updates_per_env_step": 1}, None),
+        ({"num_iter": 20, "num_steps_per_iter": 50, "prior_data": ["a"], "offline_updates": 300}, 1300),
+        ({"num_iter": 20, "num_steps_per_iter": 50, "offline_updates": 300}, 1000),  # Without data there are none.
+        ({"num_iter": 20, "updates_per_env_step": 1, "prior_data": ["a"], "offline_updates": 300}, None),
     ],
 )
 def test_updates_of_the_whole_run(attributes, updates):
     assert updates_of_run(made(**attributes)) == updates
+
+
+def test_a_default_schedule_ends_with_the_last_update_of_a_run_that_begins_offline():
+    """At the first update of the environment's own experience its rate is half of what it was, not 0."""
+    params = made(
+        env_steps_per_iter=200,
+        num_iter=100,
+        prior_data=["a"],
+        offline_updates=20_000,
+        actor_optimizer={"schedule": "cosine"},
+    )
+    step = tf.Variable(0, dtype=tf.int64)
+    optimizer = build_optimizer(params, "actor", step)
+    rates = [float(optimizer._decayed_lr(tf.float32)) for at in (0, 20_000, 40_000) if step.assign(at) is not None]
+    assert rates == pytest.approx([params.actor_learning_rate, params.actor_learning_rate / 2, 0.0], abs=1e-9)
+
+
+def test_kept_steps_that_earn_no_updates_are_not_among_those_of_the_run():
+    params = made(env_steps_per_iter=200, num_iter=10**6, num_env_steps=10_000)
+    assert [updates_of_run(params, kept) for kept in (0, 500, 4000, 20_000)] == [9000, 9000, 6000, 0]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ KINDS = {
     "start": (SPACES.Discrete(3, start=-7), [-7, -6, -5]),
     "product": (SPACES.MultiDiscrete([2, 3]), [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]),
     "product with start": (SPACES.MultiDiscrete([2, 1], start=[5, 9]), [[5, 9], [6, 9]]),
+    "square": (SPACES.MultiDiscrete(np.array([[1, 2], [1, 1]])), [[[0, 0], [0, 0]], [[0, 1], [0, 0]]]),
     "matrix": (SPACES.MultiDiscrete(np.array([[2], [2]])), [[[0], [0]], [[0], [1]], [[1], [0]], [[1], [1]]]),
     "binary": (SPACES.MultiBinary(2), [[0, 0], [0, 1], [1, 0], [1, 1]]),
     "box of integers": (SPACES.Box(-1, 1, (1,), np.int64), [[-1], [0], [1]]),
@@ -89,7 +90,8 @@ def test_each_number_plays_its_action_exactly(space: Any, rows: list[Any]) -> No
     for row in rows:  # As policies on disk return them.
         env.step_in_environment_units(np.ravel(row)[0] if space.shape == () else np.ravel(row))
     assert [np.asarray(action).tolist() for action in inner.got] == rows
-    assert [int(env.actions.to_agent(np.ravel(row))) for row in rows] == list(range(len(rows)))
+    for form in (np.ravel, np.asarray):
+        assert [int(env.actions.to_agent(form(row))) for row in rows] == list(range(len(rows)))
 
 
 @pytest.mark.parametrize(("space", "rows"), KINDS.values(), ids=KINDS)

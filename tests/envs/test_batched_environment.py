@@ -22,6 +22,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.worker.lane_logs import LaneLogs
 
 MODES = list(AutoresetMode)
 NEXT_STEP = AutoresetMode.NEXT_STEP
@@ -315,6 +316,24 @@ def test_batches_of_other_libraries_are_taken_as_they_come(kind: Any) -> None:
     assert step.is_last.all() and step.reward.tolist() == [1.0] * 3
     array = np.zeros(3, np.float32)
     assert np.shares_memory(as_numpy(kind(array)), array), "no copy before the only one"
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Tensor, JaxArray])
+def test_the_last_step_counts_without_final_info(kind: Any) -> None:
+    """`info` then has what it says of all lanes, ended ones too."""
+    told = {"log/height": kind(np.array([2.0, 4.0, 6.0])), "is_success": kind(np.array([True, False, True]))}
+    made = functools.partial(Bare, "SameStep", kind, {"final_obs": kind(np.zeros((3, 1), np.float32)), **told})
+    driven, logs = Driven(made()), LaneLogs(3)
+    driven.reset()
+    for _ in range(2):
+        logs.add(driven.step())
+    assert [logs.episode(lane).success for lane in range(3)] == [True, False, True]
+    assert [logs.episode(lane).logs["height"] for lane in range(3)] == [2.0, 4.0, 6.0]
+    env = TrainingEnvironment(made(), 12)
+    env.reset()
+    env.step(np.zeros(1, np.float32))
+    assert env.step(np.zeros(1, np.float32)).is_last()
+    assert env.info["is_success"] and env.info["log/height"] == 2.0
 
 
 def test_the_first_lane_plays_alone_draws_and_reports_its_own_infos() -> None:

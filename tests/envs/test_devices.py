@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tf_agents.specs import array_spec
 
 from tests.support.devices_for_tests import DummyDevice, Forwarding, OwnDevice
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.layers import device_layer, gym_layers
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
 from tfagents_system.report.episodes import TRAIN, Report
 
 
@@ -54,6 +57,19 @@ def test_what_forwards_to_something_that_is_no_layer_is_the_device() -> None:
 
     env = Remote()
     assert device_layer(gym_layers(env)) is env
+
+
+def test_without_a_default_action_it_is_tried_with_the_middle_of_its_bounds_where_there_is_one() -> None:
+    device = Device(OwnDevice())
+    box = array_spec.BoundedArraySpec((1,), np.float32, 2.0, 4.0, "action")
+    continuous = actions_of(box)
+    assert continuous.to_environment(device.trial_action(continuous)).tolist() == [3.0]
+    for one_of_n in (
+        actions_of(array_spec.BoundedArraySpec((), np.int64, 0, 2, "action")),
+        actions_of(box, [[2.0], [4.0]]),
+    ):
+        with pytest.raises(UserError, match="does not say which of them is harmless: give it a default_action or"):
+            device.trial_action({"gas": one_of_n, "steer": continuous})
 
 
 def test_its_numbers_are_those_that_a_report_can_have(caplog: pytest.LogCaptureFixture) -> None:

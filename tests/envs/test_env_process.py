@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.support.user_environments import Folder, pid_of, steps, zeros
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import loading, package_import
+from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.envs.faults import EnvironmentDiedError
 from tfagents_system.errors import UserError
 from tfagents_system.launch.environment_checks import check_environment
@@ -112,6 +114,22 @@ def test_the_seed_arrives_once(user: Folder) -> None:
         assert env.info["log/first"] != firsts[-1], "the second episode is another one"
         env.close()
     assert firsts[0] == firsts[1] != firsts[2]
+
+
+def test_generators_of_its_own_process_are_seeded_as_here(user: Folder) -> None:
+    """A user's environment may draw from Python's and NumPy's own, when it is built, too."""
+    of_seed = []
+    for seed in (2**31 + 5, 5, 6):
+        env = loading.make_collect_env(user.params("Drawing"), 3, seed, process=user.settings)
+        env.reset()
+        env.step(zeros(env))
+        built = env.info["log/built"]
+        seed_episode(env, seed)
+        env.reset()
+        assert env.step(zeros(env)).reward == np.float32(random.random() + np.random.uniform()), "the same as here"
+        of_seed.append((built, float(env.step(zeros(env)).reward)))
+        env.close()
+    assert of_seed[0] == of_seed[1] and all(a != b for a, b in zip(of_seed[1], of_seed[2], strict=True))
 
 
 def test_an_episode_of_an_evaluation_is_told_once(each_user: Folder) -> None:

@@ -11,7 +11,10 @@ import pytest
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.contract import check_contract
+from tfagents_system.envs.observations import Bounds, observation_converter
+from tfagents_system.envs.specs import observation_spec_of_space
 
 # Bounds of observations.
 
@@ -36,6 +39,27 @@ def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_ou
     assert bool(found.errors) == is_outside
     if is_outside:
         assert f"is {value:.6g} at [0] where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
+
+
+@pytest.mark.parametrize(("dtype", "high"), [(np.int64, np.inf), (np.int64, 10), (np.int32, np.inf)])
+def test_integers_may_be_bounded_on_one_side(dtype: Any, high: float) -> None:
+    """The largest of 64 bits is no float64: as one it became the smallest, and nothing was within the bounds."""
+    space = gymnasium.spaces.Box(0, high, (2,), dtype)
+    spec = observation_spec_of_space(space)
+    bounds = Bounds.of(spec, space.low, space.high)
+    assert bounds is not None
+    low, top = bounds.in_dtype(np.dtype(dtype))
+    assert low.tolist() == [0, 0] and top.tolist() == [min(high, np.iinfo(dtype).max)] * 2
+    convert, writer, out = observation_converter(spec, space), ObservationWriter(spec, space), np.zeros((1, 2), dtype)
+    for value in (0, 7):
+        assert convert(np.full(2, value, dtype)).tolist() == [value, value]
+        writer.write(np.full((1, 2), value, dtype), [out])
+        assert out.tolist() == [[value, value]]
+    for wrong in (-1, 11) if high == 10 else (-1,):
+        with pytest.raises(ValueError, match=f"is {wrong}, (below its low of 0|above its high of 10)"):
+            convert(np.full(2, wrong, dtype))
+        with pytest.raises(ValueError, match=f"lane 0: .* is {wrong}, "):
+            writer.write(np.full((1, 2), wrong, dtype), [out])
 
 
 def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:

@@ -37,6 +37,8 @@ def params(**attributes: Any) -> Any:
         "eval_period_env_steps": None,
         "n_eval_episodes": 2,
         "eval_period_itrs": 10,
+        "prior_data": None,
+        "offline_updates": 0,
     }
     return types.SimpleNamespace(**(values | attributes))
 
@@ -86,6 +88,20 @@ def test_ratios_say_how_many_updates_or_steps_an_iteration_has() -> None:
     assert more.train_secs == pytest.approx(600 * 0.01)
     freely = foretell(params(asynchronous=True), SLOW_STEPS, workers=4, cpus=None)
     assert freely.train_secs == pytest.approx(200 * 0.001) and freely.collect_secs == pytest.approx(400 * 0.02 / 4)
+
+
+def test_offline_updates_come_first_beside_the_random_experience() -> None:
+    secs = foretell(params(), SLOW_UPDATES, 2, None).secs
+    offline = {"prior_data": ["demonstrations"], "offline_updates": 20_000}
+    assert foretell(params(**offline), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 20_000 * 0.01)
+    assert foretell(params(offline_updates=20_000), SLOW_UPDATES, 2, None).secs == secs, "there are no data"
+    # 1000 random steps of two workers take 0.5 s, hidden behind the updates unless roles take turns or share a CPU.
+    first = {**offline, "n_buffer_init_episodes": 10}
+    assert foretell(params(**first), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 200.0)
+    turns = [foretell(params(**each), SLOW_UPDATES, 2, None, takes_turns=True).secs for each in ({}, first)]
+    assert turns[1] - turns[0] == pytest.approx(200.5)
+    shared = [foretell(params(**each), SLOW_UPDATES, 2, 1).secs for each in ({}, first)]
+    assert shared[1] - shared[0] == pytest.approx(20_000 * 0.02 + 1000 * 0.001)
 
 
 def test_words_say_how_long_and_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:

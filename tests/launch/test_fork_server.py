@@ -391,15 +391,18 @@ def test_what_a_forked_role_forks_has_its_mark(server: ForkServer, tmp_path: Pat
     assert roles[1].wait() == -signal.SIGKILL
 
 
-def test_a_child_of_the_start_that_has_ended_hides_no_orphans() -> None:
+def test_a_child_of_the_start_that_has_ended_hides_no_orphans(tmp_path: Path) -> None:
     """A vars file with `something &` leaves the supervisor such a child."""
     child = subprocess.Popen(["sleep", "300"])
     starter = RoleStarter()
     starter.adopt()
-    orphan = int(subprocess.check_output(["sh", "-c", "sleep 0.1 > /dev/null & echo $!"]))
+    may_end = tmp_path / "may_end"
+    os.mkfifo(may_end)
+    orphan = int(subprocess.check_output(["sh", "-c", f"cat {may_end} > /dev/null & echo $!"]))
     starter.reap_orphans([])
-    assert processes.is_alive(child.pid)
+    assert processes.is_alive(child.pid) and processes.is_alive(orphan)
     child.kill()
+    may_end.write_text("")
     assert processes.wait_until(lambda: is_zombie(child.pid) and is_zombie(orphan), 10.0)
     starter.reap_orphans([])
     assert not psutil.pid_exists(orphan) and not psutil.pid_exists(child.pid)

@@ -21,6 +21,7 @@ from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
 from tests.support.machines import flat
 from tests.support.shell import ROOT, run
+from tests.support.supervised import once_up
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import directory_guard, join, join_checks, preparation, role_process
@@ -42,6 +43,7 @@ from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.remote.messages import identity_of
 
 HERE = "this_machine"
+WORKERS = ("worker_0", "worker_1")
 
 
 @pytest.fixture
@@ -405,10 +407,6 @@ def workers_in(
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
 
-def after(secs: float, action: object, *args: object) -> None:
-    threading.Timer(secs, action, args).start()  # type: ignore[arg-type]
-
-
 def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAC_TRAIN_CPUS", "7")
     assert workers_in(folder, stop, "env | grep SAC_ | sort; exit 0").run() == 0
@@ -452,7 +450,7 @@ def test_the_closing_line_says_who_has_stopped_them(
 
 
 def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
-    after(0.5, stop.set)
+    once_up(folder, stop.set, WORKERS)
     assert workers_in(folder, stop, SAVES).run() == 75
     assert "joined: this command was stopped by SIGTERM; the workers here have left the run" in capfd.readouterr().out
     assert "saved" in (folder / "logs/worker_0.log").read_text()
@@ -462,7 +460,7 @@ def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.Ca
 def test_what_the_run_directory_says_ends_them(
     folder: Path, running: RunPaths, stop: StopFlag, state: str, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    threading.Timer(0.5, tell, (running, state), {"message": f"{state} by SIGINT"}).start()
+    once_up(folder, lambda: tell(running, state, message=f"{state} by SIGINT"), WORKERS)
     assert workers_in(folder, stop, SAVES, running).run() == code
     closings = {"done": "is done", "stopped": "was stopped by SIGINT on", "failed": "has failed: failed by SIGINT"}
     assert f"joined: the run {closings[state]}" in capfd.readouterr().out
@@ -533,7 +531,7 @@ def test_workers_whose_folder_another_start_takes_leave_at_once(
     monkeypatch.setattr(directory_guard, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(folder))
     workers = workers_in(folder, stop, SAVES, lock=lock)
-    after(0.5, (folder / "run.lock").write_text, '{"token": "other"}')
+    once_up(folder, lambda: (folder / "run.lock").write_text('{"token": "other"}'), WORKERS)
     with lock:
         assert workers.run() == 1
     assert "saved" not in (folder / "logs/worker_0.log").read_text()

@@ -22,6 +22,7 @@ from tests.support.supervised import (
     stop_when_given_up,
     touch_once,
     waits_for_lines,
+    waits_for_up,
 )
 from tfagents_system.errors import UserError
 from tfagents_system.launch import run_rules, supervise
@@ -36,9 +37,8 @@ from tfagents_system.run_files.heartbeat import write_json
 
 def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
     program = f"echo $SLURM_PROCID is ${{SAC_WORKER_ROLE}}, server ${{SAC_SERVER:-none}}; {SAVES}"
-    supervisor = make_supervisor(
-        run_dir, stop, {"worker": program, "trainer": "sleep 0.5; exit 0"}, experts=1, evaluators=1
-    )
+    trainer = waits_for_up("worker_0", "worker_1", "worker_2") + "exit 0"
+    supervisor = make_supervisor(run_dir, stop, {"worker": program, "trainer": trainer}, experts=1, evaluators=1)
     assert supervisor.run() == 0
     lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
     assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is eval, server none"]
@@ -56,7 +56,7 @@ def test_an_expert_that_fails_alike_does_not_end_the_run_and_one_that_works_does
     told = capfd.readouterr().out
     assert "in the same way" not in told
     assert re.search(r"worker_1 \(expert\): collected nothing in \d+ starts, last failure: .* 1 \(no licence\)", told)
-    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES), "trainer": "sleep 10; exit 0"}
+    roles = {"worker_0": fails, "worker_1": at_work("worker_1", SAVES)}
     assert make_supervisor(run_dir, stop, roles, experts=1).run() == 1
     assert "error: worker_0 has ended 3 times in the same way" in capfd.readouterr().out
 
@@ -71,8 +71,7 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     watcher.join()
     assert "worker_1 (expert): given up after 1 restarts" in capfd.readouterr().out
     again = StopFlag(signals=())
-    roles = {"worker_0": CRASHES, "trainer": "sleep 10; exit 0"}
-    assert make_supervisor(run_dir, again, roles, experts=1, max_restarts=1).run() == 1
+    assert make_supervisor(run_dir, again, {"worker_0": CRASHES}, experts=1, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
 
 
@@ -188,7 +187,9 @@ def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_
 def test_a_tracker_that_refuses_its_input_at_the_start_does_not_end_the_run(
     run_dir: Path, stop: StopFlag, fast: None
 ) -> None:
-    roles = {"tracker": "echo 'error: sac track is at work'; exit 2", "trainer": "sleep 1; exit 0"}
+    lives = run_dir / "lives"
+    tracker = f"echo life >> {lives}; echo 'error: sac track is at work'; exit 2"
+    roles = {"tracker": tracker, "trainer": waits_for_lines(lives, 3) + "exit 0"}
     assert make_supervisor(run_dir, stop, roles, wandb="offline", max_restarts=2).run() == 0
 
 
@@ -196,8 +197,8 @@ def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
     run_dir: Path, stop: StopFlag, fast: None
 ) -> None:
     order = run_dir / "order"
-    program = f"trap 'echo tracker >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
-    roles = {"tracker": program, "trainer": f"sleep 0.5; echo trainer >> {order}; exit 0"}
+    program = f"trap 'echo tracker >> {order}; exit 75' TERM; echo up; while :; do sleep 0.05; done"
+    roles = {"tracker": program, "trainer": f"{waits_for_up('tracker')} echo trainer >> {order}; exit 0"}
     assert make_supervisor(run_dir, stop, roles, mlflow_uri="http://localhost:5000").run() == 0
     assert order.read_text().split() == ["trainer", "tracker"]
 
@@ -229,10 +230,11 @@ def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_wor
 def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:
     order = run_dir / "order"
     roles = {
-        role: f"trap 'sleep 0.2; echo {role} >> {order}; exit 75' TERM; while :; do sleep 0.05; done"
+        role: f"trap 'sleep 0.2; echo {role} >> {order}; exit 75' TERM; echo up; while :; do sleep 0.05; done"
         for role in ("gateway", "replay", "worker")
     }
-    assert make_supervisor(run_dir, stop, {**roles, "trainer": DONE}, gateway_port=0).run() == 0
+    roles["trainer"] = waits_for_up("gateway", "replay", "worker_0") + "exit 0"
+    assert make_supervisor(run_dir, stop, roles, gateway_port=0).run() == 0
     assert sorted(order.read_text().split()[:2]) == ["gateway", "worker"] and order.read_text().split()[2] == "replay"
 
 
@@ -259,7 +261,7 @@ def test_a_run_whose_trainer_is_elsewhere_ends_with_it(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     beat = '{"state": "done", "remote": true, "num_iter": 3, "time": \'$(date +%s)\'}'
-    gateway = f"sleep 0.3; echo '{beat}' > {run_dir}/heartbeats/trainer.json; {SAVES}"
+    gateway = f"{waits_for_up('replay')} echo '{beat}' > {run_dir}/heartbeats/trainer.json; {SAVES}"
     roles = {"gateway": gateway}
     assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 0
     status = read_status(run_dir / "status.json")

@@ -7,13 +7,24 @@ import functools
 import os
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.fake_run import CRASHES, SAVES
-from tests.support.supervised import at_work, beating, log, make_supervisor, touch_once, waits_for_lines, works
+from tests.support.supervised import (
+    at_work,
+    beating,
+    log,
+    make_supervisor,
+    touch_once,
+    waits_for,
+    waits_for_lines,
+    waits_for_up,
+    works,
+)
 from tests.support.waiting import until
 from tfagents_system.launch import role_process
 from tfagents_system.launch.role_process import RoleProcess, start_program
@@ -28,7 +39,8 @@ def test_a_crashed_role_is_restarted_and_the_restart_logged(
 ) -> None:
     crashes = CRASHES.replace("; exit", "; echo a package says goodbye; exit")
     worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {crashes}; }}; {SAVES}"
-    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    roles = {"trainer": waits_for_up("worker_0") + "exit 0", "worker": worker}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
     line = "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 10 in a row, in 0.01 s"
     assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")
     status = read_status(run_dir / "status.json")
@@ -55,17 +67,19 @@ def test_three_failures_alike_without_anything_new_end_the_run_with_their_words(
 def test_workers_that_all_fail_alike_end_the_run_and_one_that_works_keeps_it(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fails = "echo life; echo no licence; sleep 0.1; exit 1"
+    lives = run_dir / "lives"
+    own_life = f"$(grep -c life {run_dir}/logs/worker_$SLURM_PROCID.log)"
+    fails = f"echo life; echo life >> {lives}; {waits_for_lines(lives, f'$((3 * {own_life}))')}echo no licence; exit 1"
     assert make_supervisor(run_dir, stop, {"worker": fails}, workers=3).run() == 1
     assert "has ended 3 times in the same way" in capfd.readouterr().out
-    assert all(3 <= log(run_dir, f"worker_{k}").count("life") <= 5 for k in range(3))
+    assert all(3 <= log(run_dir, f"worker_{k}").count("life") <= 4 for k in range(3))
     # One that has come through after three failures.
-    lives = run_dir / "lives"
-    late = f"echo life >> {lives}; [ $(wc -l < {lives}) -le 3 ] && exit 1; {at_work('worker_1', SAVES)}"
-    roles = {"worker_0": fails, "worker_1": late, "trainer": f"{waits_for_lines(lives, 4)} sleep 1; exit 0"}
-    (run_dir / "logs" / "worker_0.log").unlink()
+    late_lives, other_lives = run_dir / "late", run_dir / "other"
+    late = f"echo life >> {late_lives}; [ $(wc -l < {late_lives}) -le 3 ] && exit 1; {at_work('worker_1', SAVES)}"
+    fails = waits_for(run_dir / "heartbeats" / "worker_1.json") + f"echo life >> {other_lives}; echo no licence; exit 1"
+    roles = {"worker_0": fails, "worker_1": late, "trainer": waits_for_lines(other_lives, 5) + "exit 0"}
     assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
-    assert log(run_dir, "worker_0").count("life") > 4
+    assert len(late_lives.read_text().split()) == 4 and len(other_lives.read_text().split()) >= 5
 
 
 @pytest.mark.parametrize(
@@ -111,11 +125,18 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role.kill()
 
 
+def _run_until_worker_0_is_given_up(run_dir: Path, stop: StopFlag) -> None:
+    """After two restarts; the trainer is done then, and worker 1 goes on."""
+    trainer = waits_for_up("worker_1") + waits_for(run_dir / "given_up") + "exit 0"
+    supervisor = make_supervisor(run_dir, stop, {"worker_0": CRASHES, "trainer": trainer}, workers=2, max_restarts=2)
+    touch_once(run_dir / "given_up", lambda: supervisor.roles["worker_0"].given_up)
+    assert supervisor.run() == 0
+
+
 def test_a_worker_that_is_given_up_leaves_the_others_going(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
-    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    _run_until_worker_0_is_given_up(run_dir, stop)
     out = capfd.readouterr().out
     assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
     assert log(run_dir, "worker_0").count("about to crash") == 3
@@ -125,8 +146,7 @@ def test_a_worker_that_is_given_up_leaves_the_others_going(
 def test_a_given_up_worker_stays_in_the_status_and_in_the_summary(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    roles = {"worker_0": CRASHES, "trainer": "sleep 1; exit 0"}
-    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=2).run() == 0
+    _run_until_worker_0_is_given_up(run_dir, stop)
     status = read_status(run_dir / "status.json")
     assert status is not None
     assert [status["roles"][role]["given_up"] for role in ("worker_0", "worker_1", "trainer")] == [True, False, False]
@@ -141,7 +161,8 @@ def test_a_worker_that_hung_is_told_with_its_line_and_its_traces_are_in_its_log(
     line = "worker 0: environment 0 (about step 12 of episode 3) has not returned for 300 s"
     hang = f"printf '%-399s\\nTimeout!\\n  File \"my_env.py\", line 12 in step\\n' '{line}'"
     worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {hang} > {run_dir}/heartbeats/worker_0.hang; exit 1; }}; {SAVES}"
-    assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.6; exit 0", "worker": worker}).run() == 0
+    roles = {"trainer": waits_for_up("worker_0") + "exit 0", "worker": worker}
+    assert make_supervisor(run_dir, stop, roles).run() == 0
     assert f"worker_0 ended with exit code 1 ({line}): restart 1 of at most 10" in capfd.readouterr().out
     text = log(run_dir, "worker_0")
     assert f'{line}\nTimeout!\n  File "my_env.py", line 12 in step\n' in text
@@ -172,7 +193,8 @@ def test_a_worker_that_starts_anew_has_not_failed_unless_it_does_so_at_once(
 def test_no_worker_left_fails_the_run(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert make_supervisor(run_dir, stop, {"worker": CRASHES}, workers=2, max_restarts=1).run() == 1
+    roles = {"worker": waits_for_up("trainer", "replay") + CRASHES}
+    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
     assert "saved" in log(run_dir, "trainer") and "saved" in log(run_dir, "replay")
 
@@ -227,10 +249,15 @@ def test_a_role_that_others_kill_at_its_work_is_never_given_up(
 def test_a_kill_for_lack_of_memory_is_blamed_for_what_dies_with_it_alone(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills, kill = [0], run_dir / "kill"
-    monkeypatch.setattr(memory, "oom_kills", lambda: kills[0])
+    kills, looks, now, kill = [0], [0], [100.0], run_dir / "kill"
+
+    def oom_kills() -> int:
+        looks[0] += 1
+        return kills[0]
+
+    monkeypatch.setattr(memory, "oom_kills", oom_kills)
+    monkeypatch.setattr(memory, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(memory, "_LOOK_SECS", 0.0)
-    monkeypatch.setattr(memory, "_RECENT_SECS", 0.5)
     dies = f"until [ -e {kill} ]; do sleep 0.02; done; rm {kill}; kill -9 $$"
     ends = f"until [ -e {run_dir}/enough ]; do sleep 0.02; done; exit 0"
     supervisor = make_supervisor(run_dir, stop, {"worker_0": at_work("worker_0", dies), "trainer": ends})
@@ -239,7 +266,9 @@ def test_a_kill_for_lack_of_memory_is_blamed_for_what_dies_with_it_alone(
         worker = supervisor.roles["worker_0"]
         until(lambda: supervisor.is_at_work("worker_0"), 30.0, "at work")
         kills[0] += 1  # Of something else in the job.
-        time.sleep(1.0)
+        before = looks[0]
+        until(lambda: looks[0] >= before + 2, 30.0, "it is seen")
+        now[0] += 1.01 * memory._RECENT_SECS
         kill.touch()
         until(lambda: worker.restarts == 1, 30.0, "restarted")
         kills[0] += 1
@@ -263,10 +292,11 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
     roles = {
         "replay": at_work("replay", "sleep 0.2; kill -9 $$"),
         "worker": at_work("worker_0", "sleep 0.1; kill -ABRT $$"),
-        "trainer": "sleep 2; exit 0",
+        "trainer": waits_for(run_dir / "enough") + "exit 0",
     }
     supervisor: Any = make_supervisor(run_dir, stop, roles, max_restarts=2)
     supervisor._rules._failures._replay_died_at = time.monotonic()
+    touch_once(run_dir / "enough", lambda: supervisor.roles["worker_0"].restarts > 3)
     assert supervisor.run() == 0
     out = capfd.readouterr().out
     assert out.count("worker_0 ended with SIGABRT: restart in") > 3
@@ -314,9 +344,11 @@ def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
 def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     run_dir: Path, stop: StopFlag, fast: None, deterministic: bool, starts: int
 ) -> None:
-    # The trainer fails once and is then done.
-    trainer = f"sleep 0.5; test -e {run_dir}/failed && exit 0; touch {run_dir}/failed; exit 1"
-    waits = "echo begins; trap 'exit 75' TERM; while :; do sleep 0.02; done"
+    # The trainer fails once and is then done, each time when the others have begun.
+    lives = run_dir / "lives"
+    trainer = f"{waits_for_lines(lives, 2)} if mkdir {run_dir}/failed; then exit 1; fi; "
+    trainer += f"{waits_for_lines(lives, 2 * starts)} exit 0"
+    waits = f"trap 'exit 75' TERM; echo begins; echo life >> {lives}; while :; do sleep 0.02; done"
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]

@@ -14,9 +14,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.support.fake_run import DONE, SAVES, STUBBORN
+from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.shell import ROOT
-from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
+from tests.support.supervised import (
+    beating,
+    log,
+    make_supervisor,
+    once_stopping,
+    once_up,
+    touch_once,
+    waits_for,
+    waits_for_up,
+)
 from tfagents_system.launch import directory_guard, run_status, wrap_up
 from tfagents_system.launch.early_answers import tell_finished
 from tfagents_system.launch.run_status import RunStatus
@@ -32,7 +41,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 def test_the_trainers_end_is_the_runs_end(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert make_supervisor(run_dir, stop, {"trainer": DONE}, workers=2).run() == 0
+    trainer = waits_for_up("replay", "worker_0", "worker_1") + "exit 0"
+    assert make_supervisor(run_dir, stop, {"trainer": trainer}, workers=2).run() == 0
     assert "saved" in log(run_dir, "replay") and "saved" in log(run_dir, "worker_1")
     status = read_status(run_dir / "status.json")
     assert status is not None
@@ -86,7 +96,8 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
         "grep Cpus_allowed_list /proc/self/status; env | sort; ps -o sid= -p $$ | tr -d ' ' | sed s/^/sid=/; "
         "echo pid=$$; readlink /proc/self/fd/0; "
     )
-    supervisor = make_supervisor(run_dir, stop, {"trainer": tells + DONE, "worker": tells + SAVES}, workers=2)
+    roles = {"trainer": tells + waits_for_up("worker_1") + "exit 0", "worker": tells + SAVES}
+    supervisor = make_supervisor(run_dir, stop, roles, workers=2)
     plan = supervisor.status.to_json()["plan"]
     assert supervisor.run() == 0
     for role in ("trainer", "worker_1"):
@@ -105,7 +116,8 @@ def test_the_trainer_alone_gets_the_gpu(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFAGENTS_CUDA_VISIBLE_DEVICES", "5,6")
-    tells = {"trainer": f"env; {DONE}", "replay": f"env; {SAVES}", "worker": f"env; {SAVES}"}
+    trainer = f"env; {waits_for_up('replay', 'worker_0')} exit 0"
+    tells = {"trainer": trainer, "replay": f"env; {SAVES}", "worker": f"env; {SAVES}"}
     assert make_supervisor(run_dir, stop, tells, train_gpus=True).run() == 0
     seen = {
         role: re.findall(r"^CUDA_VISIBLE_DEVICES=(.*)$", log(run_dir, role), re.M)
@@ -183,14 +195,16 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
     says = "; ".join(
         f"echo '{hostile}' > {run_dir}/heartbeats/{role}.json" for role in ("trainer", "worker_0", "worker_9")
     )
-    supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; sleep 1.2; exit 0"})
-    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
+    supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; {waits_for(run_dir / 'shown')} exit 0"})
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=is_terminal, width=100)
     supervisor.status._view = ProgressView(console, line_secs=0.01)
+    touch_once(run_dir / "shown", lambda: "[/x]" in output.getvalue())
     assert supervisor.run() == 0
     status = read_status(run_dir / "status.json")
     assert status is not None and (status["run"]["state"], status["run"]["exit_code"]) == ("done", 0)
     assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_9"}
-    told = console.file.getvalue()  # type: ignore[attr-defined]
+    told = output.getvalue()
     assert "[/x]" in told and "note: RuntimeError: no such thing" in told and "run is finished" in told
     assert "the view fails" not in told
 
@@ -266,8 +280,9 @@ def test_simulator_faults_are_counted_over_restarts_and_starts(
     supervisor.status._beat_secs = 0.02
     assert supervisor.run() == 0
     assert "16 environment faults (they have cut 20% of its episodes), last: boom of" in capfd.readouterr().out
-    again = make_supervisor(run_dir, stop, {"trainer": "sleep 1; exit 0", "worker": beat + SAVES}, workers=2)
-    assert again.run() == 0
+    roles = {"worker": f"{beat} echo again; {SAVES}"}
+    roles["trainer"] = waits_for_up("worker_0", "worker_1", said="again") + "exit 0"
+    assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
     status = read_status(run_dir / "status.json")
     assert status is not None and (status["run"]["env_faults"], status["run"]["episodes"]) == (24, 96)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_run import SAVES
-from tests.support.supervised import make_supervisor
+from tests.support.supervised import make_supervisor, waits_for_lines
 from tests.support.waiting import gone
 from tfagents_system.launch import role_process
 from tfagents_system.launch.role_process import RoleProcess
@@ -26,7 +26,7 @@ from tfagents_system.machine.signals import StopFlag
 
 def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Path, stop: StopFlag, fast: None) -> None:
     worker = f"sleep 600 & echo $! >> {run_dir}/children; exit 1"
-    roles = {"worker_0": worker, "trainer": "sleep 0.5; exit 0"}
+    roles = {"worker_0": worker, "trainer": waits_for_lines(run_dir / "children", 2) + "exit 0"}
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     children = (run_dir / "children").read_text().split()
     assert len(children) >= 2 and all(gone(int(child), 10.0) for child in children)

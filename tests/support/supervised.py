@@ -95,7 +95,16 @@ def touch_once(path: Path, condition: Callable[[], bool]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def waits_for_lines(path: Path, count: int) -> str:
+def waits_for(path: Path) -> str:
+    return f"until [ -e {path} ]; do sleep 0.02; done; "
+
+
+def waits_for_up(*roles: str, said: str = "up") -> str:
+    """A role that goes on once each of these has said "up": it then saves when it is told to stop."""
+    return "".join(f"until grep -qsx {said} $SAC_EXP_DIR/logs/{role}.log; do sleep 0.02; done; " for role in roles)
+
+
+def waits_for_lines(path: Path, count: int | str) -> str:
     return f"until [ $(cat {path} 2>/dev/null | wc -l) -ge {count} ]; do sleep 0.02; done; "
 
 

@@ -19,6 +19,7 @@ from tfagents_system.settings.load_params import load_params
 MY_ENVS = '''
 import ctypes
 import os
+import random
 import subprocess
 import sys
 import time
@@ -186,6 +187,18 @@ class Discrete(Counter):
         assert self.action_space.contains(action), action
         told = {"log/gear": int(action["gear"]), "log/key": int(action["keys"][1, 0])}
         return (*super().step(np.zeros(2))[:4], told)
+
+
+class Drawing(Counter):
+    """Takes its random numbers from the generators of Python and NumPy themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.built = random.random()
+
+    def step(self, action):
+        reward = random.random() + np.random.uniform()
+        return self._observe(), reward, False, False, {"log/built": self.built}
 
 
 class Goals(Counter):

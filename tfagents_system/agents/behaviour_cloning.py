@@ -9,17 +9,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.update_parts import Parts
+from tfagents_system.agents.iteration_counts import offline_updates
+from tfagents_system.agents.update_parts import CloningWeight, Parts
 from tfagents_system.train_params_base import TrainParamsBase
 
 WEIGHT = "behaviour_cloning_weight"
 
 
-def cloning_weight(params: TrainParamsBase) -> tf.Variable | None:
+def is_wanted(params: TrainParamsBase) -> bool:
+    """Whether some update of a run has the term."""
+    return params.behaviour_cloning_weight > 0 and offline_updates(params) > 0
+
+
+def cloning_weight(params: TrainParamsBase) -> CloningWeight | None:
     """Weight of the term, which schedules change (agents/scheduled.py); None: there is no such term."""
-    if not params.behaviour_cloning_weight:
+    if not is_wanted(params):
         return None
-    return tf.Variable(params.behaviour_cloning_weight, dtype=tf.float32, trainable=False, name=WEIGHT)
+    return CloningWeight(tf.Variable(params.behaviour_cloning_weight, dtype=tf.float32, trainable=False, name=WEIGHT))
 
 
 def with_cloning(loss: tf.Tensor, parts: Parts, value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
@@ -43,4 +49,4 @@ def with_cloning(loss: tf.Tensor, parts: Parts, value: tf.Tensor, actions: Any, 
     outer = value.shape.rank
     flat = [tf.reshape(each, tf.concat([tf.shape(each)[:outer], [-1]], 0)) for each in squares]
     size = tf.stop_gradient(tf.reduce_mean(tf.abs(value)))
-    return loss + parts.cloning_weight * size * tf.reduce_mean(tf.concat(flat, -1), -1)
+    return loss + parts.cloning_weight.variable * size * tf.reduce_mean(tf.concat(flat, -1), -1)

@@ -16,6 +16,7 @@ from tf_agents.trajectories import policy_step, time_step, trajectory
 from tfagents_system.agents import xla
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
+from tfagents_system.agents.behaviour_cloning import WEIGHT
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.matmul_precision import bfloat16_matmuls
@@ -52,8 +53,8 @@ class BlockUpdate:
       prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
-      UserError: Burn-in or priorities are wanted for an agent that is trained by its own `train`, or measuring for one
-        that has no losses apart from that.
+      UserError: Burn-in, priorities or behaviour cloning are wanted for an agent that is trained by its own `train`, or
+        measuring for one that has no losses apart from that.
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
@@ -177,16 +178,8 @@ class BlockUpdate:
             _make_slots(self._update)
             return self._compiled(self._step, minibatch)
         except UnsupportedAgentError as error:
-            if burn_in_steps:
-                raise UserError(
-                    f"recurrent_burn_in={burn_in_steps} is not possible, {error}: set it to 0, or choose an algorithm "
-                    "of the toolkit's own"
-                ) from None
-            if self._form.is_prioritized:
-                raise UserError(
-                    f"priority_exponent is not possible, {error}: set it to None, or choose an algorithm of the "
-                    "toolkit's own"
-                ) from None
+            if findings := _impossible_by_train(self._agent, self._form, error):
+                raise UserError(*findings) from None
             logging.info("generic update, not the fused one of SAC: %s", error)
         self._update = OwnTrain(self._agent)
         return self._compiled(self._step, minibatch)
@@ -283,6 +276,20 @@ class BlockUpdate:
 
     def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
         return reward if self._reward_scale is None else self._reward_scale(reward)
+
+
+def _impossible_by_train(agent: tf_agent.TFAgent, form: SampleForm, reason: Exception) -> list[str]:
+    """What is wanted of an agent, and its own `train` does not do."""
+    needs = {
+        f"recurrent_burn_in={form.burn_in}": (form.burn_in > 0, 0),
+        "priority_exponent": (form.is_prioritized, None),
+        WEIGHT: (getattr(agent, "_cloning_weight", None) is not None, 0),
+    }
+    return [
+        f"{name} is not possible, {reason}: set it to {without}, or choose an algorithm of the toolkit's own"
+        for name, (is_needed, without) in needs.items()
+        if is_needed
+    ]
 
 
 def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:

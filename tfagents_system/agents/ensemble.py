@@ -15,7 +15,7 @@ from tf_agents.utils import common
 from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.acting import Acting, build_acting
 from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
-from tfagents_system.agents.behaviour_cloning import WEIGHT, cloning_weight
+from tfagents_system.agents.behaviour_cloning import cloning_weight
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import Parts
@@ -65,8 +65,6 @@ class EnsembleAgent(tf_agent.TFAgent):
         self._critic_optimizer = build_optimizer(params, "critic", train_step)
         self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
         self._cloning_weight = cloning_weight(params)
-        if self._cloning_weight is not None:
-            self.scheduled = {WEIGHT: self._cloning_weight}
         super().__init__(
             time_step_spec,
             action_spec,

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_agents.agents.sac.sac_agent import SacAgent
 
 from tfagents_system.agents import encoder, entropy
-from tfagents_system.agents.behaviour_cloning import WEIGHT, cloning_weight
+from tfagents_system.agents.behaviour_cloning import cloning_weight
 from tfagents_system.agents.ensemble import EnsembleAgent, build_critics
 from tfagents_system.agents.fused_update import FusedUpdate
 from tfagents_system.agents.optimizers import build_optimizer
@@ -47,6 +47,5 @@ def build_agent(
         train_step_counter=train_step,
     )
     agent.initialize()
-    if (weight := cloning_weight(params)) is not None:
-        agent._cloning_weight, agent.scheduled = weight, {WEIGHT: weight}  # See _parts_of_sac_agent.
+    agent._cloning_weight = cloning_weight(params)  # See _parts_of_sac_agent.
     return agent

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.behaviour_cloning import WEIGHT
+from tfagents_system.agents.behaviour_cloning import WEIGHT, is_wanted
 from tfagents_system.agents.optimizer_settings import PARTS
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import Rule, broken, is_number
@@ -31,7 +31,9 @@ def scheduled_variables(agent: Any) -> dict[str, tf.Variable]:
         for part, optimizer in optimizers.items()
         if (rate := getattr(optimizer, "scheduled_rate", None)) is not None
     }
-    return {**rates, **(getattr(agent, "scheduled", None) or {})}
+    cloning = getattr(agent, "_cloning_weight", None)
+    own = {} if cloning is None else {WEIGHT: cloning.variable}
+    return {**rates, **own, **(getattr(agent, "scheduled", None) or {})}
 
 
 def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
@@ -55,6 +57,11 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
             if name not in variables and name not in OF_REPLAY and is_schedule(getattr(params, name))
             if described_by(TrainParamsBase)[name].takes_schedule
         ]
+        if is_wanted(params) and WEIGHT not in variables:
+            findings.append(
+                f"TrainParams.{WEIGHT}={params.behaviour_cloning_weight:g} is for offline updates, but the agent of "
+                f"agent_ctor does not follow it: give it a variable in agent.scheduled[{WEIGHT!r}], or set 0"
+            )
     if findings:
         raise UserError(*findings)
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_agents.agents import tf_agent
 
 from tfagents_system.agents.agent_interface import has_fused_update
+from tfagents_system.agents.behaviour_cloning import is_wanted
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.agents.normalization import attach_reward_scale
@@ -52,8 +53,9 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
             f"TrainParams.priority_exponent={params.priority_exponent:g}, and the form of sample_form_ctor does not "
             "draw by priorities: set priority_exponent to None, or let the form be one with is_prioritized"
         )
-    is_own = overrides_any(params, "agent_ctor")
-    if not has_fused_update(agent) or _is_longer_than_episodes(params) or (is_prioritized and is_own):
+    is_own = overrides_any(params, "agent_ctor", "actor_ctor")  # The actor may turn out not to fit a fused update.
+    needs_fused = is_prioritized or params.sample_form_ctor().burn_in > 0 or is_wanted(params)
+    if not has_fused_update(agent) or _is_longer_than_episodes(params) or (needs_fused and is_own):
         update = make_block_update(params, agent)
         check_sequences(params, update)
 

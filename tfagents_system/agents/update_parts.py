@@ -46,6 +46,19 @@ class Views(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class CloningWeight:
+    """A weight that agents hold and TensorFlow does not find: it follows from the position in the run alone.
+
+    Checkpoints therefore lack it, and a run goes on from those of another weight, or of none.
+
+    Attributes:
+      variable: float32 scalar.
+    """
+
+    variable: tf.Variable
+
+
+@dataclasses.dataclass(frozen=True)
 class Parts:
     """The parts that an update changes in place, so that checkpoints of the agent are complete.
 
@@ -68,7 +81,7 @@ class Parts:
       critic_loss_weight, actor_loss_weight, alpha_loss_weight, reward_scale_factor: Factors.
       td_errors_loss_fn: Loss of targets and predictions, elementwise.
       has_log_alpha_loss: Alpha's loss has log(alpha) as its factor, not alpha.
-      cloning_weight: Scalar variable, of the term that keeps the actor near the actions of the data; None: no term.
+      cloning_weight: Of the term that keeps the actor near the actions of the data; None: no term.
       pipeline: Processes images before all networks above; None: nothing does.
       actor_observations: The hyperparameter: what the actor sees; None: what the critics see.
     """
@@ -97,7 +110,7 @@ class Parts:
     reward_scale_factor: float = 1.0
     td_errors_loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.math.squared_difference
     has_log_alpha_loss: bool = True
-    cloning_weight: tf.Variable | None = None
+    cloning_weight: CloningWeight | None = None
     pipeline: ObservationPipeline | None = None
     actor_observations: Sequence[str] | None = None
 

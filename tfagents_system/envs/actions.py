@@ -164,7 +164,7 @@ class IndexedActions(LeafActions):
         if not (is_one and np.isfinite(own).all()):
             raise ValueError(f"{self.spec.name}: expected an action such as {self.rows[0]} but found {action!r}")
         own = own.astype(self.rows.dtype) if self._takes_others else own
-        distances = np.square(self._scaled_rows - np.ravel(own * self._scale)).sum(axis=1)
+        distances = np.square(self._scaled_rows - np.ravel(own) * np.ravel(self._scale)).sum(axis=1)
         index = int(np.argmin(distances))
         return index, float(distances[index])
 

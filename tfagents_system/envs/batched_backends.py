@@ -192,7 +192,7 @@ class VectorBackend(BatchedBackend):
         if self._mode == SAME_STEP and step.is_last.any():
             step.began = step.is_last
             step.final = next((info[key] for key in _FINAL_OBSERVATIONS if key in info), None)
-            step.final_info = info.get(_FINAL_INFO, {})
+            step.final_info = info.get(_FINAL_INFO)
             if step.final is None:
                 raise KeyError(
                     "a lane has ended, and info has no final_obs: its last observation is lost. Return it there, or "

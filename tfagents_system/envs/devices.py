@@ -94,10 +94,19 @@ class Device:
             ) from None
 
     def trial_action(self, actions: Any) -> Any:
-        """What a device may be tried with, as an agent's action: the default one, or the middle of the bounds."""
+        """What a device may be tried with, as an agent's action: the default one, or the middle of the bounds.
+
+        Raises:
+          UserError: It has no default action, and chooses one of n: these have no middle.
+        """
         default = self.default_action(actions)
         if default is not None:
             return default
+        if any(leaf.rows is not None for leaf in tree.flatten(actions)):
+            raise UserError(
+                "the environment acts in real time, its actions are one of n, and it does not say which of them is "
+                "harmless: give it a default_action or get_default_action() (the interface, if it has one)"
+            )
         return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
 
     def watched(self) -> tuple[Any, float] | None:

@@ -12,6 +12,7 @@ import json
 import math
 import numbers
 import os
+import random
 import signal
 import socket
 import sys
@@ -118,6 +119,7 @@ class _Server:
             attributes=request["attributes"],
             finds_reward=False,  # The other side has found it.
         )
+        _seed_generators(request["seed"])
         self._records = request["kind"] in ("play", "replay") or hooks.records_episodes(params)
         if request["kind"] == "eval" and hooks.eval_env_needs_collect_env(params, request["env_id"]):
             self._other = hooks.build_env(params, {**request, "kind": "collect"})
@@ -167,6 +169,7 @@ class _Server:
             gc.collect()  # No step waits for it now.
         if request["seed"] is not None:
             self._driver = gym_driver.GymDriver(self._env, request["seed"])
+            _seed_generators(request["seed"])
         if request["evaluation_episode"] is not None:
             layers.set_evaluation_episode(layers.gym_layers(self._env), request["evaluation_episode"])
         self._put_observation(self._driver.reset())
@@ -262,6 +265,12 @@ class _Server:
         function = goals.function_of(layers.gym_layers(self._env), request["call"])
         assert function is not None
         return np.asarray(function(achieved, desired, {}), np.float64)
+
+
+def _seed_generators(seed: int) -> None:
+    """Python's and NumPy's own: a user's environment may take numbers from these two."""
+    random.seed(seed % hooks.SEED_LIMIT)
+    np.random.seed(seed % hooks.SEED_LIMIT)
 
 
 def _is_finite_number(value: Any) -> bool:

@@ -20,8 +20,10 @@ class Seeded(Protocol):
 def seed_episode(env: Seeded, seed: int) -> None:
     """What is random in the next episode follows from the seed, of 32 bits.
 
-    So do Python's and NumPy's own generators, from which a user's environment may take numbers.
+    So do Python's and NumPy's own generators, from which a user's environment may take numbers: here, and alike in the
+    process of an environment that has one of its own.
     """
-    env.reseed(seed % SEED_LIMIT)
+    seed %= SEED_LIMIT
+    env.reseed(seed)
     random.seed(seed)
     np.random.seed(seed)

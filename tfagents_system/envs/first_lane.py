@@ -42,7 +42,8 @@ class FirstLaneBackend(Backend):
         is_over = bool(step.is_last[0])
         observation, info = step.observation, step.info
         if is_over and step.final is not None:
-            observation, info = step.final, step.final_info or {}
+            observation = step.final
+            info = step.info if step.final_info is None else step.final_info
         elif not is_over and not self._lanes.begins_episodes and step.is_last.any():
             self._lanes.reset_lanes(step.is_last)
         return _of_lane_0(observation), step.reward[0], float(step.discount[0]), is_over, _info_of_lane_0(info)
@@ -68,6 +69,8 @@ def _info_of_lane_0(info: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for key, values in info.items():
         mask = info.get(f"_{key}")
-        if isinstance(values, np.ndarray) and values.ndim and (mask is None or mask[0]):
+        if not (isinstance(values, np.ndarray) or hasattr(values, "__array__")):
+            continue  # Words, dictionaries.
+        if (values := as_numpy(values)).ndim and (mask is None or as_numpy(mask)[0]):
             found[key] = values[0]
     return found

@@ -62,8 +62,8 @@ class Bounds:
         """Low and high with the tolerance added, to compare arrays of a dtype with."""
         low, high = self.tolerated()
         if np.issubdtype(dtype, np.integer):  # Round the bounds to the nearest integers inside them.
-            low = np.where(np.isfinite(low), np.ceil(low), np.iinfo(dtype).min)
-            high = np.where(np.isfinite(high), np.floor(high), np.iinfo(dtype).max)
+            limits = np.iinfo(dtype)
+            return _as_integers(np.ceil(low), dtype, limits.min), _as_integers(np.floor(high), dtype, limits.max)
         return low.astype(dtype), high.astype(dtype)
 
     def explain(self, name: str, array: np.ndarray) -> str:
@@ -78,6 +78,14 @@ class Bounds:
             f"{element} is {value:.6g}, {'below its low' if is_low else 'above its high'} of {bound:.6g}: "
             f"correct the observation, or widen the bound of the space"
         )
+
+
+def _as_integers(bound: np.ndarray, dtype: np.dtype, where_infinite: int) -> np.ndarray:
+    """The limits of 64 bits go in as integers: the nearest float64 to the highest is beyond it."""
+    is_finite = np.isfinite(bound)
+    integers = np.where(is_finite, bound, 0.0).astype(dtype)
+    integers[~is_finite] = where_infinite
+    return integers
 
 
 def observation_converter(spec: Any, own: Any) -> Convert:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tfagents_system.agents.iteration_counts import (
     most_updates_per_env_step,
+    offline_updates,
     random_count,
     updates_per_iter,
     updates_ratio,
@@ -131,9 +132,18 @@ def foretell(
         evaluations = share_secs + later * max(0.0, share_secs - hidden)
         if cpus is not None:
             evaluations += later * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
-    first = first_steps / workers * costs.step.secs
-    secs = START_SECS + first + iterations * iteration + evaluations
-    return Duration(secs, iterations, iteration, train, collect, evaluations)
+    secs = START_SECS + _first_secs(params, costs, first_steps, workers, cpus, takes_turns)
+    return Duration(secs + iterations * iteration + evaluations, iterations, iteration, train, collect, evaluations)
+
+
+def _first_secs(params: Any, costs: Costs, steps: float, workers: int, cpus: int | None, takes_turns: bool) -> float:
+    """Before the first iteration: `steps` of random actions are collected beside the offline updates."""
+    updates = offline_updates(params)
+    train, collect = updates * costs.update.secs, steps / workers * costs.step.secs
+    if takes_turns:
+        return train + collect
+    work = 0.0 if cpus is None else (updates * costs.update.cpu_secs + steps * costs.step.cpu_secs) / cpus
+    return max(train, collect, work if updates else 0.0)
 
 
 def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) -> tuple[float, float]:

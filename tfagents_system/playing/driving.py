@@ -192,6 +192,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     from tfagents_system.envs.actions import random_actions
     from tfagents_system.envs.step_times import mean_and_deviation
 
+    _check_process()
     process = psutil.Process()
     gc.collect()
     before = process.memory_info().rss

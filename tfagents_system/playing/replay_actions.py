@@ -12,6 +12,7 @@ import numpy as np
 
 from tfagents_system.envs.curriculum import values_in_words
 from tfagents_system.envs.info_keys import RECORD_PREFIX
+from tfagents_system.envs.info_keys import recorded as recorded_value
 from tfagents_system.errors import UserError
 from tfagents_system.playing import video
 from tfagents_system.playing.played_environment import make_replay_env, stopping_between_steps
@@ -157,7 +158,8 @@ def _departure(
     if reward != was:
         return f"the reward is {reward:.6g}, it was {was:.6g}"
     for name, values in lists.items():
-        if name in info and not _is_same(np.asarray(info[name]), values[step]):
+        found = recorded_value(info.get(name))
+        if found is not None and not _is_same(found, values[step]):
             return f"{name} is {info[name]}, it was {values[step]}"
     is_last = step + 1 == len(recorded)
     if is_over != is_last:

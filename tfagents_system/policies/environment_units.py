@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 from tf_agents.policies import actor_policy, tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
@@ -55,11 +57,30 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
         return self._act(time_step, policy_state)
 
     def _action_in_units(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
-        step = _act(self._policy, time_step, policy_state)
+        with _drawing_anew():
+            step = _act(self._policy, time_step, policy_state)
         return step._replace(action=tf.nest.map_structure(in_environment_units, step.action, self._actions))
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
+
+
+@contextlib.contextmanager
+def _drawing_anew() -> Iterator[None]:
+    """Lets random operations of the graph that is traced draw other numbers in each process that loads it.
+
+    They would contain the trainer's global seed, and each load of a SavedModel would repeat one sequence.
+    """
+    graph, is_deterministic = tf.compat.v1.get_default_graph(), tf_config.is_op_determinism_enabled()
+    seed, graph.seed = graph.seed, None
+    if is_deterministic:  # Where the graph would be run, operations without a seed are refused.
+        tf_config.disable_op_determinism()
+    try:
+        yield
+    finally:
+        graph.seed = seed
+        if is_deterministic:
+            tf_config.enable_op_determinism()
 
 
 def _act(policy: tf_policy.TFPolicy, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:

@@ -283,7 +283,7 @@ def oldest_iteration(checkpoints: Path) -> int | None:
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     """Why an agent can't continue from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.signature
-    if saved is None or saved == signature:
+    if saved is None or saved == signature or saved == _with_cloning_weight(checkpoint, signature):
         return ""
     if REWARD_SCALE in signature and REWARD_SCALE not in saved:
         return (
@@ -293,6 +293,14 @@ def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     names = sorted(name for name in {*saved, *signature} if saved.get(name) != signature.get(name))
     pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {signature.get(name, 0)}" for name in names[:_SHOWN]]
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
+
+
+def _with_cloning_weight(checkpoint: Checkpoint, signature: AgentSignature) -> AgentSignature:
+    """As an earlier version wrote it, if it did: the weight of behaviour cloning was a variable of the agent."""
+    index = Path(f"{checkpoint.agent}.index")
+    if not checkpoint.has_agent or b"cloning_weight" not in index.read_bytes():
+        return signature
+    return {**signature, "scalar": int(signature.get("scalar", 0)) + 1}
 
 
 def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:
