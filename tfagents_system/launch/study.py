@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.clean import queued_jobs
+from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
@@ -62,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_installed("optuna"):
         raise UserError("the package optuna is not installed: install the extra (pip install '.[tuning]')")
     vars_file = args.vars_file.absolute()
+    if not args.slurm:
+        refuse_login_node(
+            vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
+        )
     space = _space(args.space)
     ends, choices = list(corners(space)), choices_of_files(space)
     more = [{**ends[0], **choice} for choice in choices if choice]

@@ -47,7 +47,7 @@ is_late() { # TEXT
 late_names() {
   local name
   for name in $(compgen -e); do
-    if is_late "${!name}"; then echo "$name"; fi
+    if is_late "${!name-}"; then echo "$name"; fi
   done
 }
 
