@@ -151,7 +151,7 @@ class Hyperparameters:
     preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
     """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
     others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
-    (`image_encoder_filters`), other integers of 8 bits divided by 255."""
+    (`image_encoder_filters`), other uint8 divided by 255."""
     network: Literal["mlp", "simba"] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has

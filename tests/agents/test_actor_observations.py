@@ -44,7 +44,7 @@ CAMERAS = {
 }
 NAMES = ("touch", "body/joints")
 KINDS: dict[str, dict[str, Any]] = {
-    "sac": {"behaviour_cloning_weight": 0.4, "offline_updates": 1},
+    "sac": {"behaviour_cloning_weight": 0.4, "offline_updates": 1, "prior_data": ["demonstrations"]},
     "normalised": {"normalize_observations": True},
     "crossq": {"algorithm": "crossq"},
     "recurrent": {"recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 1},

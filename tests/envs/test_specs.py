@@ -9,12 +9,16 @@ import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import array_spec
+from tf_agents.specs import array_spec, tensor_spec
 
-from tests.support.fakes import CounterEnv, DictEnv
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams
+from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.envs import specs
+from tfagents_system.envs.observations import observation_converter
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+
+BOX = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 
 
 def round_trip(env: Any, folder: Path) -> tuple[Any, Any, Any]:
@@ -70,6 +74,42 @@ def test_nests_of_py_environments() -> None:
     assert type(converted["hands"]) is Pair
     assert converted["hands"].left.dtype == np.float32 and converted["hands"].right.dtype == np.int32
     assert converted["hands"].left.name == "observation/hands/left"
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "least", "most"),
+    [
+        ("uint8", "uint8", 0, 255),
+        ("int8", "int32", -128, 127),
+        ("int16", "int32", -(2**15), 2**15 - 1),
+        ("uint16", "int32", 0, 2**16 - 1),
+        ("int32", "int32", -(2**31), 2**31 - 1),
+        ("uint32", "int64", 0, 2**32 - 1),
+        ("int64", "int64", -(2**63), 2**63 - 1),
+        ("uint64", "int64", 0, 2**63 - 1),
+    ],
+)
+def test_all_integers_become_some_that_networks_take(declared: str, stored: str, least: int, most: int) -> None:
+    space = gymnasium.spaces.Box(np.iinfo(declared).min, np.iinfo(declared).max, (2,), np.dtype(declared))
+    spec = specs.observation_spec_of_space(space)
+    assert spec.dtype == np.dtype(stored)
+    convert = observation_converter(spec, space)
+    found = convert(np.array([least, most], declared))
+    assert found.dtype == np.dtype(stored) and found.tolist() == [least, most]
+    if stored == "int32" and declared != "int32":  # The bounds are the declared ones still.
+        with pytest.raises(ValueError, match="above its high"):
+            convert(np.array([least, most + 1]))
+    if declared == "uint64":
+        with pytest.raises(ValueError, match="has 9223372036854775808, which int64 can't hold: correct it"):
+            convert(np.array([0, 2**63], np.uint64))
+
+
+def test_an_agent_is_built_for_integers_of_all_kinds() -> None:
+    kinds = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind)) for kind in kinds})
+    spec = tf.nest.map_structure(tensor_spec.from_spec, specs.observation_spec_of_space(space))
+    agent = make_agent(FakeParams({"horizon": 10}), spec, BOX, tf.Variable(0, dtype=tf.int64))
+    assert agent.trainable_variables
 
 
 def test_observations_that_are_no_numbers() -> None:

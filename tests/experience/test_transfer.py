@@ -21,6 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.playing import saved_run
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
@@ -289,6 +290,20 @@ def changed(**arrays: Any) -> Any:
             changed(observations=np.full((13, 3), np.inf)),
             "observation of episode 0 have 15 numbers that are not finite",
         ),
+        (
+            changed(rewards=np.full(13, -1e39)),
+            r"the rewards of episode 0 have 5 numbers that float32 can't hold, such as -1e\+39: scale them, or remove",
+        ),
+        (
+            changed(observations=np.full((13, 3), 1e200), next_observations=np.full((13, 3), 1e200)),
+            r"observation of episode 0 have 18 numbers that float32 can't hold, such as 1e\+200",
+        ),
+        (changed(terminals=np.zeros(13)), "has terminations and terminals, which mean the same: remove one of them"),
+        (changed(action=np.zeros((13, 1))), "has actions and action, which mean the same"),
+        (
+            changed(truncations=None, dones=np.zeros(12)),
+            r"different numbers of rows, 12 \(dones\) and 13 \(terminations\): give each one row a step",
+        ),
         (changed(actions=np.zeros((13, 2))), r"episode 0: action has the shape \[5, 2\], this needs \[5, 1\]"),
         (changed(rewards=None), "has no rewards: it has"),
         (changed(actions=None), "has no actions: it has"),
@@ -362,6 +377,128 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str])
         "episode 0: action has the shape [5, 3], this needs [5, 2]",
         "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
     ]
+
+
+def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
+    """256 would become 0 without a word."""
+    (tmp_path / "my_params.py").write_text(TWO_PARTS)
+    pixels = np.full((5, 4, 4, 1), 255, np.uint16)
+    arm, place, ends = np.zeros((5, 3)), np.zeros((5, 2)), {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
+    observations = {"observations/arm": arm, "observations/camera": pixels, "observations/place": place}
+    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
+    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    camera = next(episodes_of(stored)).observation[1]
+    assert camera.dtype == np.uint8 and (camera == 255).all()
+    pixels[1, 2, 3] = 256
+    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
+    told = "camera of episode 0 have 1 numbers that uint8 can't hold, such as 256: scale them"
+    with pytest.raises(UserError, match=told):
+        imported(str(tmp_path / "data.npz"), tmp_path / "again", files)
+
+
+@pytest.mark.parametrize("cut", [None, "truncations", "timeouts"])
+@pytest.mark.parametrize("terminated", ["terminations", "terminated"])
+def test_dones_beside_what_terminates_say_where_episodes_end(
+    tmp_path: Path, files: dict[str, str], terminated: str, cut: str | None
+) -> None:
+    """In whatever order they are."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    with np.load(tmp_path / "data.npz") as file:
+        data = dict(file)
+    ended, were_cut = data.pop("terminations"), data.pop("truncations")
+    flags = {terminated: ended, "dones": (ended | were_cut)[:, None], **({cut: were_cut} if cut else {})}
+    for number, names in enumerate((list(flags), list(flags)[::-1])):
+        np.savez(tmp_path / "theirs.npz", **data, **{name: flags[name] for name in names})
+        assert_are_the_episodes(imported(str(tmp_path / "theirs.npz"), tmp_path / f"imported_{number}", files)[0])
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_columns_that_nobody_asks_for_may_be_of_any_kind(tmp_path: Path, suffix: str) -> None:
+    columns.write(tmp_path / f"data{suffix}", EPISODES)
+    if suffix == ".npz":
+        with np.load(tmp_path / "data.npz") as file:
+            np.savez(tmp_path / "data.npz", **file, infos=np.array([{}] * 13, object))
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = parquet.read_table(tmp_path / "data.parquet")
+        parquet.write_table(table.append_column("infos", [["words"] * 13]), tmp_path / "data.parquet")
+    read = columns.read(tmp_path / f"data{suffix}", lambda text: None)
+    np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
+
+
+@pytest.mark.parametrize("suffix", columns.SUFFIXES)
+def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data{suffix}"
+    columns.write(path, EPISODES)
+    whole, refused = path.read_bytes(), 0
+    for content in [
+        whole[:-1],
+        whole[: len(whole) // 2],
+        *(damaged(whole, place) for place in range(0, len(whole), 9)),
+    ]:
+        path.write_bytes(content)
+        try:
+            list(columns.read(path, lambda text: None))
+        except UserError:
+            refused += 1
+    assert refused > len(whole) // 90
+
+
+def damaged(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+
+
+def test_a_damaged_minari_set_is_refused_by_its_own_name(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    transfer.export(str(tmp_path / "imported"), "minari:us/pendulum-v0", lambda text: None)
+    with pytest.raises(UserError, match="minari:us/pendulum-v0 exists: give another name, or remove it"):
+        transfer.export(str(tmp_path / "nowhere"), "minari:us/pendulum-v0", lambda text: None)
+    (data,) = (tmp_path / "sets").rglob("main_data.hdf5")
+    os.truncate(data, data.stat().st_size // 2)
+    with pytest.raises(UserError, match="^minari:us/pendulum-v0 can't be read by Minari: "):
+        imported("minari:us/pendulum-v0", tmp_path / "again", files)
+
+
+def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    for out, told in (
+        ("data.npz", "exists: give another name"),
+        ("out.csv", "must end with .npz or .parquet"),
+        ("no/out.npz", "no is no folder that can be written to: make it"),
+    ):
+        with pytest.raises(UserError, match=f"--out={tmp_path}/{out}.*{told}"):
+            transfer.export(str(tmp_path / "nowhere"), str(tmp_path / out), lambda text: None)
+    imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    before = sorted(tmp_path.iterdir())
+
+    def fill(file: Any, **_: Any) -> None:
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fill)
+    with pytest.raises(UserError, match=r"out.npz can't be written \(No space left on device\)"):
+        transfer.export(str(tmp_path / "imported"), str(tmp_path / "out.npz"), lambda text: None)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_is_imported_from_where_it_is_shown(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative to the repository, wherever the command is called."""
+    columns.write(tmp_path / "data.npz", EPISODES)
+    imported(str(tmp_path / "data.npz"), tmp_path / "logs" / "first", files)
+    monkeypatch.setattr(saved_run, "_ROOT", tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "13 steps" in transfer.show("logs/first")[0]
+    assert_are_the_episodes(imported("logs/first", tmp_path / "second", files)[0])
 
 
 def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_disk_of_a_run() -> None:
     assert resources.disk_of_run(0, 1000, 10) - base == (3 + 12) * 1000
 
 
-def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, **options: bool) -> Check:
+def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, **options: Any) -> Check:
     check = Check("memory")
     resources.check_memory(check, workers, own, ring, available=(free, "of this machine's memory"), **options)
     return check
@@ -66,6 +67,19 @@ def test_memory() -> None:
     assert (len(tight.errors), len(tight.notes)) == (0, 1) and "memory is tight" in tight.notes[0]
     assert (enough.errors, enough.notes) == ([], [])
     assert memory(2113 * MIB, are_forked=False).errors  # 200 MiB more for each.
+
+
+def test_each_environment_of_a_worker_takes_memory() -> None:
+    # 2 workers of 90 + 10 + 3 * 250, and 600 + 90 for the others: 2390 MiB.
+    several = {"workers": 2, "envs_per_worker": 4, "more_env_bytes": 250 * MIB}
+    assert memory(2390 * MIB, **several).errors == []
+    (error,) = memory(2389 * MIB, **several).errors
+    assert "for 2 workers of 850 MiB with 4 environments and" in error
+    assert "lower SAC_ENVS_PER_WORKER or SAC_NUM_COLLECT_WORKERS, or give it more memory" in error
+    (alone,) = memory(600 * MIB, **{**several, "workers": 1}).errors
+    assert "lower SAC_ENVS_PER_WORKER, or give" in alone and "SAC_NUM_COLLECT_WORKERS" not in alone
+    (nothing_to_lower,) = memory(600 * MIB, workers=1).errors
+    assert "are available: give it more memory" in nothing_to_lower
 
 
 def test_prior_data_beyond_the_memory_is_a_note() -> None:
@@ -83,8 +97,8 @@ def test_a_replay_buffer_beyond_the_memory_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("line", "folder", "names"),
     [
-        ("0::/job", "job", ("memory.max", "memory.current", "inactive_file")),
-        ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        ("0::/job", "job", ("memory.max", "memory.current", "")),
+        ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")),
     ],
 )
 def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, names: tuple[str, str, str]) -> None:
@@ -93,7 +107,9 @@ def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, na
     group.mkdir(parents=True)
     (group / names[0]).write_text("3000000\n")
     (group / names[1]).write_text("2500000\n")
-    (group / "memory.stat").write_text(f"anon 1\n{names[2]} 400000\n")
+    others = "inactive_anon 7\nactive_anon 7\nworkingset_activate_file 7\nhierarchical_inactive_file 7\n"
+    files = "".join(f"{names[2]}{kind}_file {size}\n" for kind, size in (("inactive", 300000), ("active", 100000)))
+    (group / "memory.stat").write_text(others + files)
     free, limit = resources.available_memory(tmp_path / "membership", tmp_path / "mounts")
     assert (free, limit) == (900_000, "under the cgroup's limit")
     (group / names[0]).write_text("max\n")

@@ -34,6 +34,13 @@ def test_all_that_may_be_used(tmp_path: Path) -> None:
     assert usable_gpus({gpus.FOUND: ""}, tmp_path) == []
 
 
+def test_wsl_has_one_device_file_whatever_gpus_there_are(tmp_path: Path) -> None:
+    (tmp_path / "dxg").touch()
+    assert usable_gpus({}, tmp_path) == ["0"] and gpu_of_trainer({gpus.FOUND: ""}, tmp_path) is None
+    (tmp_path / "nvidia0").touch()
+    assert usable_gpus({}, tmp_path) == ["0"]
+
+
 @pytest.mark.parametrize("environ", [{}, {gpus.FOUND: "all"}])
 def test_where_nothing_is_said_it_is_the_machines(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "nvidiactl").touch()

@@ -344,10 +344,23 @@ def test_the_policies_of_an_agent_that_was_replaced_are_not_the_best_ones(tmp_pa
 
 def test_what_the_best_policy_is_like_is_no_largest_value_of_a_column(tmp_path: Path) -> None:
     run = our_run(tmp_path / "run", [0.0, 5.0, 1.0])
-    (run / "metrics.csv").write_text("train_step,env_steps,iteration,eval_return\n0,0,1,0\n100,100,2,5\n200,200,3,1\n")
+    rows = ["0,0,1,0,3,", "100,100,2,5,1,", "150,150,2,,,0.5", "200,200,3,1,2,0.7"]
+    names = "train_step,env_steps,iteration,eval_return,eval/falls,critic_loss"
+    (run / "metrics.csv").write_text("\n".join([names, *rows, ""]))
     (run / "policies").mkdir()
     (run / "policies" / "best.json").write_text('{"checkpoint": "c", "eval_return": 5.0, "iteration": 2}')
-    assert [read_runs([run], metric)[0].best for metric in ("eval_return", "iteration")] == [5.0, 3.0]
+
+    def best_and_in_table(metric: str) -> tuple[Any, Any]:
+        runs = read_runs([run], metric)
+        return runs[0].best, table_of([Group("run", tuple(runs))], metric)[0]["best"]
+
+    assert best_and_in_table("eval_return") == (5.0, 5.0)
+    assert best_and_in_table("eval/falls") == (1.0, 1.0), "of the best policy's evaluation, not the most"
+    assert best_and_in_table("critic_loss") == best_and_in_table("iteration") == (None, None), "of no one policy"
+    (run / "policies" / "best.json").unlink()
+    assert best_and_in_table("eval/falls") == (1.0, 1.0), "of the highest return"
+    both = read_runs([run, run], "eval/falls")
+    assert table_of([Group("run", tuple(both))], "eval/falls")[0]["best"] is None, "of several runs"
 
 
 # The command.

@@ -33,15 +33,23 @@ def test_success_and_log_values_are_averaged_over_the_episodes_that_have_them():
     episodes = [
         Episode(0.0, 5, True, {"force": 2.0}),
         Episode(0.0, 5, False, {"force": 4.0, "slip": 1.0}),
-        Episode(0.0, 5, None),
+        Episode(0.0, 5, False),
     ]
     row = summarize("train", [Report("train", 0, 0, 5, 400, 4, episodes, {"MaxReturn": 7.0})])
-    assert row["train_success"] == 0.5
+    assert row["train_success"] == pytest.approx(1 / 3)
     assert row["train/force"] == 3.0
     assert row["train/slip"] == 1.0
     assert row["train/MaxReturn"] == 7.0
     assert row["train/policy_lag"] == 1
     assert not {"train_return_std", "train_episodes"} & set(row)
+
+
+def test_episodes_that_tell_nothing_are_no_successes_where_another_one_is():
+    """Else one lucky episode of ten would be a success rate of 100 %, which stop_when and best_metric look at."""
+    silent, lucky = [Episode(0.0, 5) for _ in range(9)], Episode(1.0, 5, True)
+    both = [Report("eval", 1, worker, 3, 300, 3, told) for worker, told in enumerate((silent, [lucky]))]
+    assert summarize("eval", both)["eval_success"] == pytest.approx(0.1)
+    assert "eval_success" not in summarize("eval", both[:1])
 
 
 def test_reports_survive_the_wire():

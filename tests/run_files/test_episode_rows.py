@@ -38,8 +38,11 @@ def test_what_comes_again_is_dropped_and_infinite_returns_are_left_out(paths):
     for step in (100, 200, 300):
         rows.write(row(step), [EpisodeOfWorker(0, float(step), 10, None), EpisodeOfWorker(0, float("inf"), 10, None)])
     resumed = EpisodeRows(paths)
-    resumed.rewind(200)
+    resumed.rewind(200, 1)
     resumed.write(row(300), [EpisodeOfWorker(0, 7.0, 10, None)])
+    assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [100.0, 200.0, 7.0]
+    resumed.write({**row(300), "iteration": 2}, [EpisodeOfWorker(0, 8.0, 10, None)])
+    resumed.rewind(300, 1)  # The second iteration had no update.
     assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [100.0, 200.0, 7.0]
 
 

@@ -97,12 +97,24 @@ def test_rewind_drops_what_comes_again_and_nothing_else(paths, no_summaries):
     for train_step in (0, 100, 300, 200, 200):  # An evaluation arrives after the row of a later period.
         log.write(row(train_step))
     resumed = MetricsLog(paths, [])
-    resumed.rewind(200)
+    resumed.rewind(200, 2)
     assert steps(paths) == [0, 100, 200, 200]
-    resumed.rewind(10_000)
+    resumed.rewind(10_000, 100)
     assert steps(paths) == [0, 100, 200, 200]
     resumed.write(row(300))
     assert steps(paths) == [0, 100, 200, 200, 300]
+
+
+def test_iterations_without_an_update_come_again_once(paths, no_summaries):
+    log = MetricsLog(paths, [])
+    for iteration in (1, 2, 3, 3, 4):
+        log.write({**row(100), "iteration": iteration})
+    resumed = MetricsLog(paths, [])
+    resumed.rewind(100, 3)
+    resumed.write({**row(100), "iteration": 4})
+    assert [line["iteration"] for line in read_metrics(paths.metrics_csv)] == [1, 2, 3, 3, 4]
+    resumed.rewind(100, 2)
+    assert [line["iteration"] for line in read_metrics(paths.metrics_csv)] == [1, 2]
 
 
 def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, clock):
@@ -113,7 +125,7 @@ def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(p
     log.write(row(200))
     clock.now = 5000.0
     resumed = MetricsLog(paths, [])
-    resumed.rewind(100)
+    resumed.rewind(100, 1)
     clock.now = 5007.0
     resumed.write(row(200))
     assert [r["wall_time_s"] for r in read_metrics(paths.metrics_csv)] == [10.0, 17.0]

@@ -120,7 +120,7 @@ def test_rows_of_the_agent_before_stay_when_the_new_one_goes_back(paths):
     log = MetricsLog(paths, ())
     for train_step in (10, 20):
         log.write({"train_step": train_step})
-    log.rewind(10)
+    log.rewind(10, 0)
     log.close()
     rows = read_metrics(paths.metrics_csv)
     assert [(row["train_step"], row["reset"]) for row in rows] == [(30, None), (10, 1)]

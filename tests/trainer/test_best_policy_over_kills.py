@@ -122,7 +122,7 @@ class Life:
             PARAMS, self.state, self._export, self._saves, lambda iteration: iteration >= PARAMS.num_iter
         )
         self._metrics = MetricsLog(paths, [])
-        self._metrics.rewind(self.train_step if saved else -1)
+        self._metrics.rewind(self.train_step if saved else -1, self.state.iteration)
         self._evaluated.begin(self._metrics.rows_of_agent(), self.train_step if saved else -1)
 
     @property

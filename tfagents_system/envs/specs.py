@@ -27,6 +27,7 @@ from tfagents_system.envs.spaces import (
 from tfagents_system.errors import UserError
 
 _TABLE = "action_table"
+_INTEGERS = tuple(map(np.dtype, (np.uint8, np.int32, np.int64)))
 UNBOUNDED = 1e30  # Some libraries use larger bounds to mean "none": scaling to them would lose all precision.
 
 
@@ -83,7 +84,9 @@ def plain_nest(nest: Any) -> Any:
 
 
 def observation_dtype(dtype: Any) -> np.dtype:
-    """float32 for floats and booleans; integers, such as pixels, keep their dtype.
+    """float32 for floats and booleans; uint8, int32 and int64 stay, others become the first that holds them.
+
+    TF-Agents can't build networks for the others. Numbers of uint64 that int64 can't hold are refused where they come.
 
     Raises:
       UserError: It is not numeric.
@@ -92,7 +95,7 @@ def observation_dtype(dtype: Any) -> np.dtype:
     if np.issubdtype(dtype, np.floating) or dtype == np.bool_:
         return np.dtype(np.float32)
     if np.issubdtype(dtype, np.integer):
-        return dtype
+        return next((kept for kept in _INTEGERS if np.can_cast(dtype, kept)), _INTEGERS[-1])
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 

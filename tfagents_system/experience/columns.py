@@ -11,14 +11,16 @@ explored               [N], whether the action was another one than the greedy o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.recorded_episodes import WAS_GREEDY
 
 SUFFIXES = (".npz", ".parquet")
@@ -185,8 +187,30 @@ def _episodes(
         tell(f"no next_observations: the last step of {dropped:,} truncated episodes is left out")
 
 
+def check_writable(path: Path) -> None:
+    """Whether `write` can make the file.
+
+    Raises:
+      UserError: Its name does not say a known format, it exists, its folder does not, or a package is missing.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--out={path} must end with {' or '.join(SUFFIXES)}, or be minari:NAME")
+    if path.exists():
+        raise UserError(f"--out={path} exists: give another name, or remove it")
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK)):
+        raise UserError(
+            f"--out={path}: {path.parent} is no folder that can be written to: make it, or give another one"
+        )
+    if path.suffix == ".parquet":
+        _parquet()
+
+
 def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
-    """Writes episodes, with next_observations; those that were cut off are truncated."""
+    """Writes episodes, with next_observations; those that were cut off are truncated.
+
+    Raises:
+      OSError: It can't be written; there is no half of it.
+    """
 
     def all_of(leaves: Callable[[NamedEpisode], Mapping[str, np.ndarray]], root: str, part: slice) -> dict:
         names = leaves(episodes[0])
@@ -211,15 +235,25 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
     }
     if parts := [each.explored for each in episodes if each.explored is not None]:
         columns["explored"] = np.concatenate(parts).astype(bool)
-    if path.suffix == ".npz":
-        np.savez_compressed(path, **columns)
-    else:
-        _write_parquet(path, columns)
+    with replacing(path) as file:
+        if path.suffix == ".npz":
+            np.savez_compressed(file, **columns)
+        else:
+            _write_parquet(file, columns)
 
 
 def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], None]) -> dict[str, np.ndarray]:
-    """The columns by our names."""
-    columns = {_known(name): array for name, array in loaded.items()}
+    """The columns by our names.
+
+    Raises:
+      UserError: Two mean the same.
+    """
+    loaded = _without_second_ends(loaded, path)
+    columns, theirs = dict[str, np.ndarray](), dict[str, str]()
+    for name, array in loaded.items():
+        if (before := theirs.setdefault(_known(name), name)) != name:
+            raise UserError(f"{path} has {before} and {name}, which mean the same: remove one of them")
+        columns[_known(name)] = array
     ended, cut = columns.get("terminations"), columns.get("truncations")
     if ended is None or cut is None or ended is not loaded.get("dones") or ended.size != cut.size:
         return columns
@@ -228,6 +262,26 @@ def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], N
     if count := np.count_nonzero(ended & cut):
         tell(f"{path}: {count:,} rows of dones are truncations as well: these episodes count as truncated")
     return columns | {"terminations": ended & ~cut}
+
+
+def _without_second_ends(loaded: Mapping[str, np.ndarray], path: Path) -> Mapping[str, np.ndarray]:
+    """Where `dones` are beside what terminates, they are all ends: without truncations the others are those.
+
+    Raises:
+      UserError: They have another number of rows.
+    """
+    both = [name for name in loaded if _known(name) == "terminations"]
+    if len(both) != 2 or "dones" not in both:
+        return loaded
+    others = {name: array for name, array in loaded.items() if name != "dones"}
+    if any(_known(name) == "truncations" for name in others):
+        return others
+    ends = {name: loaded[name] for name in both}
+    if len({each.size for each in ends.values()}) > 1:
+        raise UserError(f"{path}: columns have different numbers of rows, {_sizes(ends)}: give each one row a step")
+    (terminated,) = (each for name, each in ends.items() if name != "dones")
+    cut = loaded["dones"].reshape(-1).astype(bool) & ~terminated.reshape(-1).astype(bool)
+    return others | {"truncations": cut}
 
 
 def _known(name: str) -> str:
@@ -249,13 +303,20 @@ def _leaves(columns: Mapping[str, np.ndarray], root: str) -> dict[str, np.ndarra
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
+    """Its columns; those that nobody asks for may be of any kind, and are empty."""
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
-                return dict(file)
+                return {name: file[name] if _is_read(name) else np.empty(0) for name in file.files}
         return _read_parquet(path)
-    except (OSError, ValueError, EOFError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Of zipfile, zlib or tokenize: NumPy reads a header before the zip's checksum is seen.
         raise UserError(f"{path} can't be read: {error}") from None
+
+
+def _is_read(name: str) -> bool:
+    return _known(name).partition("/")[0] in _ROOTS
 
 
 def _parquet() -> Any:
@@ -268,8 +329,9 @@ def _parquet() -> Any:
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     arrow = _parquet()
-    table = arrow.parquet.read_table(path)
-    columns = {}
+    names = arrow.parquet.read_schema(path).names
+    table = arrow.parquet.read_table(path, columns=list(filter(_is_read, names)))
+    columns = {name: np.empty(0) for name in names}
     for name in table.column_names:
         shape = (table.schema.field(name).metadata or {}).get(b"shape", b"")
         array = _from_arrow(arrow, table.column(name), name)
@@ -300,7 +362,7 @@ def _from_arrow(arrow: Any, column: Any, name: str) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+def _write_parquet(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
     arrow = _parquet()
     fields, arrays = [], []
     for name, array in columns.items():
@@ -313,4 +375,4 @@ def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
         fields.append(arrow.field(name, values.type, metadata=metadata))
         arrays.append(values)
     table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
-    arrow.parquet.write_table(table, path)
+    arrow.parquet.write_table(table, file)

@@ -88,10 +88,11 @@ class Conversion:
             found.read(_action, episode.actions, column, leaf, steps, what)
             for column, leaf in zip(self.layout.action, self.actions, strict=True)
         ]
-        rewards = found.read(_finite, np.asarray(episode.rewards, np.float64), f"the rewards of {what}")
+        told = np.asarray(episode.rewards, np.float64)
+        reward = found.read(_converted, told, np.dtype(np.float32), f"the rewards of {what}")
         if found.findings:
             raise UserError(*found.findings)
-        reward, discount = rewards.astype(np.float32), np.ones(steps, np.float32)
+        discount = np.ones(steps, np.float32)
         if episode.is_terminated:
             discount[-1] = 0.0
         explored = np.zeros(steps) if episode.explored is None else np.asarray(episode.explored).reshape(-1)
@@ -132,7 +133,7 @@ class Conversion:
             found = [self._potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
         except Exception as error:
             raise UserError(f"{what}: TrainParams.potential raises {describe_error(error)}: correct it") from error
-        return _finite(np.asarray(found, np.float64), f"the potentials of {what}").astype(np.float32)
+        return _converted(np.asarray(found, np.float64), np.dtype(np.float32), f"the potentials of {what}")
 
     def _returns(self, reward: np.ndarray) -> np.ndarray:
         """R_t = gamma R_(t-1) + r_t."""
@@ -210,7 +211,7 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
         raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}")
     if dtype.kind != "f" and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise UserError(f"{what}: {column.name} is {array.dtype}, this needs {dtype}")
-    return _finite(array, f"{column.name} of {what}").reshape(wanted).astype(dtype)
+    return _converted(array, dtype, f"{column.name} of {what}").reshape(wanted)
 
 
 def _action(
@@ -233,8 +234,21 @@ def _to_environment_units(action: np.ndarray, actions: LeafActions) -> np.ndarra
     return np.clip(scaled, low, high).astype(np.float32)
 
 
-def _finite(array: np.ndarray, what: str) -> np.ndarray:
+def _converted(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    """The numbers as those of another type.
+
+    Raises:
+      UserError: Some are not finite, or it can't hold them: it would make infinite ones or quite other ones of them.
+    """
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = int((~np.isfinite(array)).sum())
         raise UserError(f"{what} have {count} numbers that are not finite (NaN or infinite): remove those episodes")
-    return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    is_lost = ~np.isfinite(converted) if dtype.kind == "f" else converted != array
+    if is_lost.any():
+        raise UserError(
+            f"{what} have {int(is_lost.sum())} numbers that {dtype} can't hold, such as {array[is_lost][0]}: scale "
+            "them, or remove those episodes"
+        )
+    return converted

@@ -46,11 +46,24 @@ def check_is_here(source: str) -> None:
         )
 
 
+def check_is_new(source: str) -> None:
+    """Whether `minari:NAME` is not on this machine.
+
+    Raises:
+      UserError: It is, or Minari is not installed.
+    """
+    _minari()
+    from minari.storage import get_dataset_path
+
+    if get_dataset_path(source.removeprefix(PREFIX)).exists():
+        raise UserError(f"{source} exists: give another name, or remove it with `minari delete`")
+
+
 def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
     """The episodes of a data set, one after another.
 
     Raises:
-      UserError: It is not there, or Minari is not installed.
+      UserError: It is not there or damaged, or Minari is not installed.
     """
     minari = _minari()
     if source.startswith(PREFIX):
@@ -60,15 +73,15 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
             data_set = minari.load_dataset(source.removeprefix(PREFIX))
         else:
             data_set = minari.MinariDataset(Path(source) / "data")
+        cut = 0
+        for episode in data_set.iterate_episodes():
+            is_terminated = bool(episode.terminations[-1])
+            cut += not (is_terminated or episode.truncations[-1])
+            yield NamedEpisode(
+                flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
+            )
     except Exception as error:  # Whatever its storage raises.
         raise UserError(f"{source} can't be read by Minari: {error}") from None
-    cut = 0
-    for episode in data_set.iterate_episodes():
-        is_terminated = bool(episode.terminations[-1])
-        cut += not (is_terminated or episode.truncations[-1])
-        yield NamedEpisode(
-            flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
-        )
     if cut:
         tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 

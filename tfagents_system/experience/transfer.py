@@ -70,8 +70,9 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
       What was written, in lines.
 
     Raises:
-      UserError: There are none, or the data set is there already.
+      UserError: There are none, or the data set is there already or can't be written.
     """
+    _check_out(out)
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
     actions = _actions(stored)
     episodes = _whole_episodes(stored, source, tell)
@@ -110,13 +111,22 @@ def _holds_ring(source: str) -> bool:
     Raises:
       UserError: It is a folder without either.
     """
-    folder = Path(source).expanduser()
-    return folder.is_dir() and not minari_sets.is_one(str(folder)) and bool(ring_folder(folder))
+    folder = _folder(source)
+    return folder is not None and not minari_sets.is_one(str(folder)) and bool(ring_folder(folder))
+
+
+def _folder(source: str) -> Path | None:
+    """Where `export` and `show` find it; None if it is none."""
+    with contextlib.suppress(UserError):
+        return find_path(source, "SOURCE", Path.is_dir)
+    return None
 
 
 def _episodes_of_ring(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     """Whole episodes of a run or of an imported folder, in the environment's units."""
-    stored = StoredRing(Path(source).expanduser())
+    folder = _folder(source)
+    assert folder is not None
+    stored = StoredRing(folder)
     conversion = Conversion(stored.layout, _actions(stored), 1.0)
     return (conversion.to_named(each) for each in _whole_episodes(stored, source, tell))
 
@@ -161,15 +171,22 @@ def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None =
     return columns.read(path, tell, rewards)
 
 
+def _check_out(out: str) -> None:
+    """Before anything is read: whether a data set can be written there."""
+    if out.startswith(minari_sets.PREFIX):
+        minari_sets.check_is_new(out)
+    else:
+        columns.check_writable(Path(out).expanduser().absolute())
+
+
 def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
     if out.startswith(minari_sets.PREFIX):
         return minari_sets.write(out.removeprefix(minari_sets.PREFIX), episodes, layout, actions)
     path = Path(out).expanduser().absolute()
-    if path.suffix not in columns.SUFFIXES:
-        raise UserError(f"--out={out} must end with {' or '.join(columns.SUFFIXES)}, or be minari:NAME")
-    if path.exists():
-        raise UserError(f"--out={out} exists: give another name, or remove it")
-    columns.write(path, episodes)
+    try:
+        columns.write(path, episodes)
+    except OSError as error:
+        raise UserError(f"--out={path} can't be written ({error.strerror}): give another one") from None
     return path
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.algorithms import ALGORITHMS
@@ -29,6 +28,7 @@ from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_savin
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.curriculum_checks import check_values, told
 from tfagents_system.launch.device_checks import check_device, check_evaluating_devices, check_metrics
+from tfagents_system.launch.environment_memory import bytes_of_another, resident_bytes
 from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
@@ -72,6 +72,7 @@ class Trial:
       specs: The observation spec, the environment's own action spec and the action table, as `save_specs` takes them.
       layout: Of the experience.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
+      more_env_bytes: What each collect environment of a worker after its first adds; 0 where it has one.
       agent_bytes: Size of the agent's variables, with what its optimizers will add.
       policy_bytes: Size of the policy's variables.
       agent, signature: The agent, and what to compare with a checkpoint's; None if it could not be built.
@@ -80,6 +81,7 @@ class Trial:
     specs: tuple[Any, Any, Any]
     layout: Layout
     resident_bytes: int
+    more_env_bytes: int
     agent_bytes: int
     policy_bytes: int
     signature: AgentSignature | None
@@ -138,9 +140,9 @@ class _Check:
         self._checks = checks
         self._enter = enter
         self._envs_per_worker = envs_per_worker
-        self._build_secs = 0.0
+        self._build_secs = self._step_secs = 0.0
         self.device: Device | None = None
-        self._step_secs = 0.0
+        self._more_env_bytes = 0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
         self._return = 0.0  # and its return.
@@ -177,7 +179,7 @@ class _Check:
             if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
                 agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
-            resident_bytes = _resident_bytes()
+            resident = resident_bytes()
             if agent is not None:
                 signature = signature_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
@@ -195,7 +197,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, layout, resident_bytes, *sizes, signature, agent)
+        return Trial(specs, layout, resident, self._more_env_bytes, *sizes, signature, agent)
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -248,6 +250,8 @@ class _Check:
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
             else:
                 self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
+                if self._envs_per_worker > 1:
+                    self._more_env_bytes = bytes_of_another(self._params, self._seed, self._enter)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)
@@ -380,15 +384,6 @@ class _Check:
 def _name_of(env: Any) -> str:
     """The name of the innermost environment's class, or of the process in which it runs."""
     return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
-
-
-def _resident_bytes() -> int:
-    own = psutil.Process()
-    total = 0
-    for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # It has just ended.
-            total += process.memory_info().rss
-    return total
 
 
 def _are_alike(params: TrainParamsBase) -> bool:

@@ -307,13 +307,14 @@ class Inspector:
         checks, values = self.found.checks, self._values
         workers = values.get("local_workers", values.get("num_collect_workers", 1))
         workers += values.get("expert_workers", 0) + values.get("eval_workers", 0)
-        are_forked = values.get("fork_roles", True)
+        each = {"envs_per_worker": values.get("envs_per_worker", 1), "more_env_bytes": trial.more_env_bytes}
+        each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
-            resources.check_memory(checks["memory"], workers, own_bytes, 0, are_forked=are_forked)
+            resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)
             return
         has_ring = "trainer_server" not in values  # Else it is where the replay server is.
         ring_bytes = _ring_bytes(params, trial.layout) if has_ring else 0
-        available = resources.memory_of_job(self._environ)
+        each["available"] = available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
             replay_dir = values.get("replay_dir", replay_dir)
@@ -334,9 +335,7 @@ class Inspector:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(
-            checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, are_forked=are_forked, available=available
-        )
+        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, **each)
 
 
 def _with_possible(

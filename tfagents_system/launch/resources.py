@@ -29,9 +29,9 @@ JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unk
 _FILES = 64
 _FILES_A_WORKER = 4
 
-# Of a cgroup: its limit, its usage, and the part of that which can be reclaimed (in memory.stat).
-_FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_FILES_V2 = ("memory.max", "memory.current", "inactive_file")
+# Of a cgroup: its limit, its usage, and how the parts of that which can be reclaimed begin (in memory.stat).
+_FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_FILES_V2 = ("memory.max", "memory.current", "")
 
 _CHECKPOINTS = 3  # The last two, and one being written.
 _MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
@@ -169,15 +169,15 @@ def available_memory(
     return min(limits)
 
 
-def _left_in_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+def _left_in_cgroup(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
     try:
         most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
         stat = (folder / "memory.stat").read_text()
     except (OSError, ValueError):  # No such group, or `max`.
         return None
-    # Cached files count as used, but can be reclaimed.
-    cached = re.search(rf"^{cache} (\d+)$", stat, re.MULTILINE)
-    return max(0, most - used + (int(cached[1]) if cached else 0))
+    # Cached files count as used, but can be reclaimed: those that were read again, too.
+    cached = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+    return max(0, most - used + sum(map(int, cached)))
 
 
 def check_memory(
@@ -187,6 +187,8 @@ def check_memory(
     ring_bytes: int,
     prior_bytes: int = 0,
     *,
+    envs_per_worker: int = 1,
+    more_env_bytes: int = 0,
     are_forked: bool = True,
     available: tuple[int, str] | None = None,
 ) -> None:
@@ -195,24 +197,26 @@ def check_memory(
     Args:
       check: Gets facts, notes and errors.
       num_workers: Workers of the run.
-      own_bytes: Memory of the user's own code in each of them.
+      own_bytes: Memory of the user's own code in each of them, with one collect environment.
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       prior_bytes: Size of the ring of prior data, likewise.
+      envs_per_worker, more_env_bytes: SAC_ENVS_PER_WORKER, and the memory of each of them after the first.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
+    more_bytes = (envs_per_worker - 1) * more_env_bytes
+    worker_bytes = _WORKER_BYTES + own_bytes + more_bytes + (0 if are_forked else _IMPORTS_BYTES)
     needed = _OTHERS_BYTES + own_bytes + num_workers * worker_bytes  # The trainer builds the user's networks, too.
     what = (
         f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)} and the other programs"
+        f"{in_words(worker_bytes)}{f' with {envs_per_worker} environments' if envs_per_worker > 1 else ''} and the "
+        "other programs"
     )
     if needed > free:
         check.errors.append(
-            f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS "
-            "(SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or give it more memory "
-            "(a job: SAC_MEM_GB)"
+            f"a run needs {what}, {in_words(free)} {limit} are available: {_fewer(num_workers, envs_per_worker)}"
+            "give it more memory (a job: SAC_MEM_GB)"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} {limit} available")
@@ -226,6 +230,15 @@ def check_memory(
             f"the {rings} {'do' if prior_bytes else 'does'} not fit into the {in_words(free - needed)} of memory "
             "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
         )
+
+
+def _fewer(num_workers: int, envs_per_worker: int) -> str:
+    """What of a run can be lowered, for a message."""
+    if envs_per_worker > 1:
+        return f"lower SAC_ENVS_PER_WORKER{' or SAC_NUM_COLLECT_WORKERS' if num_workers > 1 else ''}, or "
+    if num_workers > 1:
+        return "lower SAC_NUM_COLLECT_WORKERS (SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or "
+    return ""
 
 
 # Open files.

@@ -25,7 +25,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
-from tfagents_system.report.curves import RETURN, SUCCESS, Run, read_runs
+from tfagents_system.report.curves import HIGHEST, RETURN, SUCCESS, Run, read_runs
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
@@ -206,8 +206,9 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
         row["unfinished"] = sum(run.is_unfinished for run in group.runs)
         if begun:
             iqm, low, high = with_interval(np.array([[run.values[-1]] for run in begun]))
-            best = max((run.best for run in begun if run.best is not None), default=None)
-            row |= {"final_iqm": float(iqm[0]), "best": best}
+            row["final_iqm"] = float(iqm[0])
+            if metric in HIGHEST or len(begun) == 1:
+                row["best"] = max((run.best for run in begun if run.best is not None), default=None)
             if len(begun) > 1:
                 row |= {"final_low": float(low[0]), "final_high": float(high[0])}
             row["env_steps"] = int(max(run.steps[-1] for run in begun))

@@ -29,6 +29,8 @@ DONE, UNKNOWN = "done", "-"
 RETURN, SUCCESS = "eval_return", "eval_success"
 METRICS, TRAINING, MONITOR = "metrics.csv", "metrics.csv (training)", "monitor.csv"
 _TRAIN_RETURN = "train_return"
+HIGHEST = (RETURN, SUCCESS, _TRAIN_RETURN)  # Columns whose best value is the highest.
+_OF_EVALUATION = ("eval_", "eval/")
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
 _ALIKE = ("SAC_SEED", "SAC_PLOT", "SAC_VIDEO", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
@@ -148,16 +150,25 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
 
     Args:
       rows: Of metrics.csv.
-      metric: A column.
+      metric: A column. Of those that need not be better where they are higher: another one of evaluations has the
+        value of the best policy's; of training none is of one policy.
     """
-    is_of_evaluation = metric in (RETURN, SUCCESS)
-    kept: float | None = (read_best(paths) or {}).get(metric) if is_of_evaluation else None
+    kept = read_best(paths) or {}
+    if metric in (RETURN, SUCCESS) and kept.get(metric) is not None:
+        return float(kept[metric])
     present = of_agent(rows, agents_before(paths))
-    if is_of_evaluation:
+    if metric.startswith(_OF_EVALUATION):
         edits = edits_taken(paths)
         present = [row for row in present if (row.get("edits") or 0) == edits]
-    trained = [row[metric] for row in present if row.get("train_step") and row.get(metric) is not None]
-    return max(trained, default=None) if kept is None else kept
+    trained = [row for row in present if row.get("train_step") and row.get(metric) is not None]
+    if metric in HIGHEST:
+        return max((row[metric] for row in trained), default=None)
+    if not metric.startswith(_OF_EVALUATION):
+        return None
+    evaluated = [row for row in trained if row.get(RETURN) is not None]
+    of_kept = [row for row in evaluated if row.get("iteration") == kept.get("iteration", -1)]
+    chosen = of_kept or sorted(evaluated, key=lambda row: row[RETURN])
+    return chosen[-1][metric] if chosen else None
 
 
 def _evaluates_nothing(paths: RunPaths) -> bool:

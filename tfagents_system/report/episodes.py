@@ -109,6 +109,8 @@ def _in_parts(episodes: list[Episode]) -> list[list[Episode]]:
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
+    An environment may tell of a success only where there is one: where any episode does, the others are none.
+
     For evaluations also `eval_episodes`, their number. Without episodes only what devices say: the largest of the
     durations, and the sums of counts.
     """
@@ -123,9 +125,8 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     if kind == "eval":
         columns["eval_return_std"] = statistics.pstdev(returns)
         columns["eval_episodes"] = len(episodes)
-    successes = [episode.success for episode in episodes if episode.success is not None]
-    if successes:
-        columns[f"{kind}_success"] = statistics.fmean(successes)
+    if any(episode.success is not None for episode in episodes):
+        columns[f"{kind}_success"] = statistics.fmean(bool(episode.success) for episode in episodes)
     if kind == "train":
         columns["train/policy_lag"] = max(0, *(report.iteration - report.policy_iteration for report in reports))
     columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))

@@ -44,9 +44,9 @@ class EpisodeRows:
         every = -(-len(known) // MOST_OF_A_ROW) or 1
         self._file.add([numbers_of({**where, **_columns(each)}) for each in known[::every]])
 
-    def rewind(self, train_step: int) -> None:
-        """Drops episodes of this agent beyond `train_step`."""
-        self._file.keep(lambda row: is_before(row, train_step, self._agents_before))
+    def rewind(self, train_step: int, iteration: int) -> None:
+        """Drops episodes of this agent beyond a checkpoint's train step and iteration."""
+        self._file.keep(lambda row: is_before(row, train_step, iteration, self._agents_before))
 
 
 def _columns(episode: EpisodeOfWorker) -> dict[str, float | None]:

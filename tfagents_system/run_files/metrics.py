@@ -70,12 +70,12 @@ class MetricsLog:
         """Those of the agent that is trained now."""
         return of_agent(self.rows(), self._agents_before)
 
-    def rewind(self, train_step: int) -> None:
-        """Drops rows of this agent beyond `train_step`: the run was resumed there, and they come again.
+    def rewind(self, train_step: int, iteration: int) -> None:
+        """Drops rows of this agent beyond a checkpoint's train step and iteration: they come again.
 
         TensorBoard does the same by itself when a tag's step goes back.
         """
-        kept = self._file.keep(lambda row: is_before(row, train_step, self._agents_before))
+        kept = self._file.keep(lambda row: is_before(row, train_step, iteration, self._agents_before))
         if kept is not None:
             self._continue_clock(kept)
 
@@ -129,6 +129,13 @@ def of_agent(rows: Sequence[Mapping[str, Any]], agents_before: int) -> list[Mapp
     return [row for row in rows if (row.get("reset") or 0) == agents_before]
 
 
-def is_before(row: Mapping[str, Any], train_step: int, agents_before: int) -> bool:
-    """Whether a row does not come again where the agent that has so many before it goes back to `train_step`."""
-    return (row.get("train_step") or 0) <= train_step or (row.get("reset") or 0) < agents_before
+def is_before(row: Mapping[str, Any], train_step: int, iteration: int, agents_before: int) -> bool:
+    """Whether a row does not come again where the agent that has so many before it goes back to a checkpoint.
+
+    Iterations may have no update: then its train step is also that of later ones.
+
+    Args:
+      train_step, iteration: Of the checkpoint.
+    """
+    where = row.get("train_step") or 0, row.get("iteration") or 0
+    return where <= (train_step, iteration) or (row.get("reset") or 0) < agents_before

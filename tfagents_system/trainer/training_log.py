@@ -51,13 +51,15 @@ class TrainingLog:
     def begin(self, train_step: int) -> Sequence[Mapping[str, Any]]:
         """A start of the trainer, or going back: rows of later train steps than this one do not count.
 
+        Nor do those of later iterations than the state's, where these had no updates.
+
         Returns:
           The rows that do, of this agent.
         """
         self.training_row.clear()
         self._episodes.clear()
-        self._metrics.rewind(train_step)
-        self._episode_rows.rewind(train_step)
+        self._metrics.rewind(train_step, self._state.iteration)
+        self._episode_rows.rewind(train_step, self._state.iteration)
         rows = self._metrics.rows_of_agent()
         self._early_end.begin(rows)
         self._callbacks.why = None

@@ -117,6 +117,13 @@ def test_one_channel_is_the_luminance_of_three(corridor):
     assert np.abs(grey[..., 0] - colour @ np.array((0.299, 0.587, 0.114))).max() <= 1.0
 
 
+def test_one_channel_tells_the_road_from_grass(corridor):
+    grey = sensors.Camera(1).observe(corridor, CarState(100.0, 0.0, 0.0))[:50, :, 0].astype(int)
+    beside = np.abs((31.5 - np.arange(64)) * 0.75)
+    road, grass = grey[:, beside < 3.0], grey[:, beside > 5.5]
+    assert grass.min() - road.max() > 2 * max(np.ptp(road), np.ptp(grass))
+
+
 def test_the_finish_is_ahead_in_the_picture():
     track = straight()
     picture = sensors.Camera(3).observe(TrackMap(track), CarState(track.centres[-1, 0] - 20.0, 0.0, 0.0))
