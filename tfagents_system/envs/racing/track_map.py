@@ -21,9 +21,7 @@ _STRIPE_METRES, _CHECKER_METRES = 4.0, 8.0
 # What a place looks like, as rows of PALETTE. Stripes and checkers let a picture tell how fast the car is. The road is
 # darker than all grass, in luminance, too.
 GRASS, DARK_GRASS, ROAD, DARK_ROAD, LINE, FINISH = range(6)
-PALETTE = np.array(
-    [(88, 156, 76), (76, 140, 66), (56, 56, 60), (40, 40, 44), (244, 244, 244), (230, 60, 50)], np.uint8
-)
+PALETTE = np.array([(88, 156, 76), (76, 140, 66), (56, 56, 60), (40, 40, 44), (244, 244, 244), (230, 60, 50)], np.uint8)
 
 
 class TrackMap:
