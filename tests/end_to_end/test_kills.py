@@ -23,7 +23,7 @@ def test_whatever_is_killed_nothing_that_was_promised_is_lost(tmp_path):
     kinds = (*ALONE, *PAIRS, *WHOLE_RUN)
     try:
         run.set_pace(ITERATION_SECS)
-        start_secs = campaign.start()
+        campaign.start()
         campaign.cause_each(kinds)
         assert campaign.finish() == 0, run.output.read_text()
         balance = run.balance()
@@ -32,7 +32,6 @@ def test_whatever_is_killed_nothing_that_was_promised_is_lost(tmp_path):
     assert campaign.violations + balance.violations == []
     assert tuple(fault.kind for fault in campaign.faults) == kinds
     assert [fault.roles for fault in campaign.faults if "+" in fault.kind] == [tuple(pair.split("+")) for pair in PAIRS]
-    assert max(fault.recovery_secs for fault in campaign.faults if fault.kind not in WHOLE_RUN) < 3 * start_secs
     assert balance.duplicated == 0
     assert balance.stored == balance.collected - sum(balance.lost.values())
     assert balance.stored > run.iterations * 3 * (HORIZON - 4) * 0.9

@@ -83,7 +83,7 @@ def test_a_sweep_is_stopped_resumed_and_compared(tmp_path: Path) -> None:
     logs = [paths.log("sweep") for paths in tasks]
 
     process = start(run)
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 400.0
     while not all(train_step(paths) for paths in tasks):
         if process.poll() is not None or time.monotonic() > deadline:
             process.send_signal(signal.SIGTERM)

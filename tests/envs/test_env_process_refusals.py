@@ -90,6 +90,15 @@ def test_without_memfd_as_on_macos_the_remedy_is_told(tmp_path: Path, monkeypatc
         loading.make_play_env(params, 1, render=False)
 
 
+def test_environments_are_tried_with_other_versions_of_python() -> None:
+    """Which `--require` insists on: without any, the tests with each Python are of this one alone."""
+    found = second_python.interpreters()
+    if found == [Path(sys.executable)]:
+        pytest.skip("no other Python from 3.9 to 3.13 with venv and ensurepip is here")
+    versions = [second_python.versions(second_python.make_environment(python))[0] for python in found]
+    assert list(sys.version_info[:2]) not in versions and all([3, 9] <= version <= [3, 13] for version in versions)
+
+
 def test_the_modules_of_the_other_side_are_python_3_9_and_need_numpy_only(each_python: Path) -> None:
     program = (
         "import sys; import tfagents_system.envs.env_server; "

@@ -12,6 +12,7 @@ import pytest
 from pytest import approx
 
 from tests.support.devices_for_tests import DummyDevice
+from tests.support.waiting import until
 from tfagents_system.envs import rtgym_steps, step_times
 from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
 from tfagents_system.envs.devices import device_of
@@ -327,7 +328,7 @@ def test_percentiles() -> None:
 # The machine's clock.
 
 
-def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
+def test_a_call_is_made_at_its_time_though_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = MonotonicClock()
     made: list[tuple[float, str]] = []
 
@@ -337,15 +338,18 @@ def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
 
     start = clock.now()
     call = clock.call_at(start + 0.05, note)
-    time.sleep(1.0)
-    assert made and made[0][0] - start >= 0.05 and made[0][0] - start < 1.0 and made[0][1] == "alarm"
+    until(lambda: made, 30.0, "the call")
+    assert made[0][0] - start >= 0.05 and made[0][1] == "alarm"
     assert call.result() == 7 and len(made) == 1
-    assert clock.call_at(clock.now() + 0.05, note).result() == 7
-    assert [name for _, name in made] == ["alarm", threading.current_thread().name], "who waits makes it himself"
     failing = clock.call_at(clock.now() + 0.01, lambda: 1 / 0)
-    time.sleep(0.5)
+    until(failing._is_done.is_set, 30.0, "the failing call")
     with pytest.raises(ZeroDivisionError):
         failing.result()
+    slept_until: list[float] = []
+    monkeypatch.setattr(clock, "sleep_until", slept_until.append)
+    later = clock.now() + 60.0
+    assert clock.call_at(later, note).result() == 7 and slept_until == [later]
+    assert [name for _, name in made] == ["alarm", threading.current_thread().name], "who waits makes it himself"
     clock.close()
 
 

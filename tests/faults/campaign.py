@@ -28,7 +28,7 @@ from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worke
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4
 ITERATION_SECS = 0.4  # of an iteration while faults are caused
-RECOVERY_SECS = 120.0  # after which a run that does not go on is given up
+RECOVERY_SECS = 400.0  # after which a run that does not go on is given up
 STRAGGLER_SECS = 5.0
 _END_SECS = 600.0
 _POLL_SECS = 0.05

@@ -2,14 +2,16 @@
 
 import gzip
 import http.client
+import io
 import socket
 import struct
+import sys
 import threading
-import time
 
 import pytest
 
 from tests.support.run_to_report import make_run
+from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.report import long_work
 from tfagents_system.report.page import serve as serve_module
@@ -52,14 +54,21 @@ def test_nobody_else_is_told_anything(server):
     assert get(server, f"/{server.token}/", "POST")[0] == 501
 
 
-def test_a_browser_that_is_closed_before_its_answer_is_no_error(server, capsys):
+def test_a_browser_that_is_closed_before_its_answer_is_no_error(server, monkeypatch, capsys):
+    is_closed, has_failed, read, handle_error = threading.Event(), threading.Event(), server._read, server.handle_error
+
+    def note(*arguments):
+        handle_error(*arguments)
+        has_failed.set()
+
+    monkeypatch.setattr(server, "_read", lambda: is_closed.wait(30) and read())
+    monkeypatch.setattr(server, "handle_error", note)
     with socket.create_connection(server.server_address) as closed:
         closed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Its end is a reset.
         host = f"127.0.0.1:{server.server_address[1]}"
         closed.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    time.sleep(0.2)
-    for thread in [each for each in threading.enumerate() if "process_request" in each.name]:
-        thread.join(10)
+    is_closed.set()
+    assert has_failed.wait(30)
     assert capsys.readouterr().err == "" and get(server, f"/{server.token}/data.json")[0] == 200
 
 
@@ -79,14 +88,15 @@ def test_a_run_that_was_removed_is_told_and_the_server_goes_on(server, monkeypat
     assert get(server, "/")[0] == 404
 
 
-def test_only_the_first_reading_is_told(tmp_path, monkeypatch, capsys):
+def test_only_the_first_reading_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
-    read = []
+    told, tells = io.StringIO(), []
+    monkeypatch.setattr(sys, "stderr", told)
 
     def slow(*args, **more):
         with long_work.LongWork("reading runs") as work:
-            read.append(work)
-            time.sleep(0.05)
+            tells.append(work._thread is not None)
+            until(lambda: "reading runs" in told.getvalue(), 30.0, "the first reading is told")
 
     def refresh(server, poll_interval):
         for _ in range(2):
@@ -95,11 +105,10 @@ def test_only_the_first_reading_is_told(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(serve_module, "page_data", slow)
     monkeypatch.setattr(ReportServer, "serve_forever", refresh)
-    assert serve([tmp_path], [], 0) == 0 and len(read) == 3
-    assert capsys.readouterr().err.count("reading runs") == 1
+    assert serve([tmp_path], [], 0) == 0 and tells == [True, False, False]
+    assert told.getvalue().count("reading runs") == 1
     with long_work.LongWork("something else"):
-        time.sleep(0.05)
-    assert "something else" in capsys.readouterr().err
+        until(lambda: "something else" in told.getvalue(), 30.0, "other work is told again")
 
 
 def test_a_port_in_use_is_refused(server, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,26 +124,31 @@ def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monke
     assert threading.current_thread() not in threads and len(threads) <= 2 * rounds
     count = len(threads)
     write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
-    time.sleep(0.6)
+    _wait_until(lambda: not reader._beats)
     assert len(threads) <= count + 1, "nobody asks"
     assert reader.last("worker_1") is None, "an old answer is none"
 
 
 def test_who_asks_rarely_waits_for_the_answer_but_not_for_long(tmp_path, monkeypatch):
-    paths, may_read = RunPaths(tmp_path), threading.Event()
+    paths, may_read, may_go_on = RunPaths(tmp_path), threading.Event(), threading.Event()
     paths.heartbeats.mkdir()
-    monkeypatch.setattr(heartbeat_module, "read_heartbeat", lambda path: may_read.wait(10) and read_heartbeat(path))
+    monkeypatch.setattr(heartbeat_module, "read_heartbeat", lambda path: may_read.wait(60) and read_heartbeat(path))
+    monkeypatch.setattr(
+        heartbeat_module, "time", SimpleNamespace(**vars(time) | {"sleep": lambda secs: may_go_on.wait(60)})
+    )
     write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
-    reader = BeatReader(paths, every_secs=0.01)
+    reader = BeatReader(paths)
     began = time.monotonic()
     reader.wait(["worker_1", "worker_2"], secs=0.05)
-    assert 0.05 <= time.monotonic() - began < 5 and reader.last("worker_1") is None, "the file system hangs"
+    assert time.monotonic() - began >= 0.05 and reader.last("worker_1") is None, "the file system hangs"
     may_read.set()
     for _ in range(3):
-        reader.wait(["worker_1", "worker_2"], secs=10.0)
+        reader.wait(["worker_1", "worker_2"], secs=60.0)
         assert reader.last("worker_1") == {"state": "stopped"} and reader.last("worker_2") == {}
+        may_go_on.set()
         _wait_until(lambda: not reader._beats)
-    assert time.monotonic() - began < 5
+        may_go_on.clear()
+    assert time.monotonic() - began < 60
 
 
 def _wait_until(condition, secs=10.0):

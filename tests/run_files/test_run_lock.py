@@ -119,7 +119,7 @@ def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_wait
     ("age_secs", "host", "is_refused"), [(0.0, "node1", True), (3600.0, "node1", False), (0.0, "node2", False)]
 )
 def test_a_run_of_another_host_is_at_work_while_it_is_heard_of_and_one_of_this_host_while_its_process_lives(
-    paths: RunPaths, age_secs: float, host: str, is_refused: bool
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, age_secs: float, host: str, is_refused: bool
 ) -> None:
     """A node that died, or a supervisor that was killed, wrote that it is running; another start holds the file."""
     with subprocess.Popen(["true"]) as ended:
@@ -135,6 +135,7 @@ def test_a_run_of_another_host_is_at_work_while_it_is_heard_of_and_one_of_this_h
                 lock.refuse_at_work()
         else:
             lock.refuse_at_work()
+            monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 30.0)
             threading.Timer(0.1, fcntl.flock, (held, fcntl.LOCK_UN)).start()
             with lock:
                 assert lock.is_own()
@@ -170,15 +171,17 @@ def test_a_lock_stays_with_its_process_when_another_program_replaces_it(paths: R
         f"os.execv(sys.executable, [sys.executable, '-c', {then!r}])\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ) as process:
+    command = [sys.executable, "-c", program]
+    # Without a buffer: `select` sees no line that was read ahead.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environ) as process:
         assert process.stdout is not None
-        token = process.stdout.readline().strip()
+        token = process.stdout.readline().decode().strip()
         with open(paths.lock, "rb") as file:
             refused = 0
             while not select.select([process.stdout], [], [], 0.01)[0]:
                 refused += RunLock(paths).is_held(file.fileno(), fcntl.LOCK_SH)
                 assert process.poll() is None and (RunLock(paths).is_held(file.fileno(), fcntl.LOCK_SH))
-        assert process.stdout.readline() == f"{token} True None\n" and refused > 0
+        assert process.stdout.readline().decode() == f"{token} True None\n" and refused > 0
         with pytest.raises(UserError, match=f"in use by the run with pid {process.pid} on"):
             RunLock(paths).acquire()
         process.kill()

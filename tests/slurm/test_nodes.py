@@ -34,14 +34,14 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
     is_lost = False
     try:
         cluster.wait_until(
-            lambda: steps_of("worker_0") > 100 and steps_of("worker_1") > 100, 150.0, "two nodes collect"
+            lambda: steps_of("worker_0") > 100 and steps_of("worker_1") > 100, 400.0, "two nodes collect"
         )
         # Both nodes are this machine, where workers join without the gateway unless they are told to.
         gateway = read_json(RunPaths(run.exp_dir).gateway_json) or {}
         with run.vars_file.open("a") as file:
             file.write(f"SAC_SERVER=localhost:{gateway['port']}\n")
         added = submit(cluster, run, "--add_workers", "1", "--to", str(run.exp_dir), "--nodelist=n1")
-        cluster.wait_until(lambda: steps_of("worker_2") > 100, 120.0, "the added worker collects")
+        cluster.wait_until(lambda: steps_of("worker_2") > 100, 400.0, "the added worker collects")
         assert "worker_2 of" in run.log("gateway")
 
         is_lost = True

@@ -14,6 +14,7 @@ from pathlib import Path
 PACKAGES = ("numpy>=2,<3", "gymnasium>=1,<2")
 _OLDEST, _NEWEST = (3, 9), (3, 13)
 _DEADLINE_SECS = 240.0
+_TRIES = 3  # Of an installation: an index may be out of reach for a moment.
 _TELL = (
     "import sys, json, numpy, gymnasium; "
     "print(json.dumps([sys.version_info[:2], numpy.__version__, gymnasium.__version__]))"
@@ -21,7 +22,7 @@ _TELL = (
 
 
 def interpreters() -> list[Path]:
-    """The oldest and the newest other Python here that environments can run in; this one if there is none."""
+    """The oldest and the newest other Python here that environments can run in; this one alone if there is none."""
     found: dict[tuple[int, int], Path] = {}
     candidates = [shutil.which(f"python3.{minor}") for minor in range(_OLDEST[1], _NEWEST[1] + 1)]
     candidates += map(str, sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")))
@@ -54,15 +55,24 @@ def make_environment(python: Path) -> Path:
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _run([str(python), "-m", "venv", str(folder)])
-            _run([str(made), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES])
+            _run([str(made), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], _TRIES)
             (folder / "complete").touch()
     return made
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], tries: int = 1) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECS, env=environ, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}{done.stderr}"
+    told = ""
+    for _ in range(tries):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECS, env=environ)
+        except subprocess.TimeoutExpired as error:
+            told = str(error)
+            continue
+        if done.returncode == 0:
+            return
+        told = done.stdout + done.stderr
+    raise AssertionError(f"{' '.join(command)}:\n{told}")
 
 
 def versions(python: Path) -> tuple[list[int], str, str]:

@@ -191,13 +191,14 @@ def test_a_wrong_password_is_refused_in_words(tmp_path, given):
 
 
 def test_the_right_password_is_let_in_and_told_nowhere(tmp_path, caplog):
-    caplog.set_level(python_logging.DEBUG)
+    caplog.set_level(python_logging.DEBUG, logger="absl")
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
     file.chmod(0o600)
     with running_gateway(tmp_path, password=PASSWORD) as running:
         good = running.client(password_file=file)
         good.wait_until_up(10)
+        wait_until(lambda: "worker_1 of" in caplog.text and " is in" in caplog.text)
         good.close()
     assert PASSWORD not in caplog.text
     assert PASSWORD not in repr(messages.Hello("collect", password=PASSWORD, token="secret"))

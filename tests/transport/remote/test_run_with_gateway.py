@@ -22,8 +22,11 @@ from tfagents_system.transport.remote.client import Hello, RemoteConnection, ide
 
 pytestmark = pytest.mark.slow
 
+ITERATIONS = 100
+
 PARAMS = """
 import time
+from pathlib import Path
 import gymnasium, numpy as np
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -34,18 +37,19 @@ class Slow(gymnasium.Env):
         super().reset(seed=seed)
         return np.zeros(2, np.float32), {}
     def step(self, action):
-        time.sleep(0.01)
+        if not (Path(__file__).parent / "fast").exists():
+            time.sleep(0.01)
         return np.ones(2, np.float32), 1.0, False, False, {}
 
 class TrainParams(TrainParamsBase):
     actor_fc_layer_params = critic_joint_fc_layer_params = (8,)
-    num_iter, num_steps_per_iter, train_batch_size = 25, 5, 8
+    num_iter, num_steps_per_iter, train_batch_size = ITERATIONS, 5, 8
     n_eval_episodes = n_buffer_init_episodes = n_train_episodes_per_iter = 1
-    eval_period_itrs = checkpoint_period_itrs = 100
+    eval_period_itrs = checkpoint_period_itrs = 1000
     n_episodes_in_buffer = 50
     def env_ctor(self, *args, seed=None, **kwargs):
         return Slow()
-"""
+""".replace("ITERATIONS", str(ITERATIONS))
 
 
 def test_a_run_with_a_gateway(tmp_path):
@@ -90,13 +94,14 @@ def test_a_run_with_a_gateway(tmp_path):
         name = f"worker_{player.slot}"
         run.wait_until(process, lambda: run.status()["roles"].get(name, {}).get("steps") == 4)
         assert run.status()["roles"][name]["remote"] is True
+        (tmp_path / "fast").touch()
         code, output = finish(process)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             finish(process)
     assert code == 0, output + run.logs()
-    assert run.trainer()["train_step"] == 125
+    assert run.trainer()["train_step"] == 5 * ITERATIONS
     deadline = time.monotonic() + 10
     while player.end_of_run is None and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.slow, needs_namespaces]
 ROOT = Path(__file__).resolve().parents[3]
 SEGMENTS = 200
 _PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-_CAN_REACH = "import socket, sys; sys.exit(socket.socket().connect_ex((sys.argv[1], int(sys.argv[2]))))"
+_CAN_REACH = (
+    "import socket, sys; probe = socket.socket(); probe.settimeout(20); "
+    "sys.exit(probe.connect_ex((sys.argv[1], int(sys.argv[2]))))"
+)
 
 
 def start(host, tmp_path, name, *arguments):
@@ -28,20 +31,20 @@ def start(host, tmp_path, name, *arguments):
         return subprocess.Popen(command, stderr=log, **_PIPES)
 
 
+def can_reach(host, address, port):
+    return subprocess.run(host.command([sys.executable, "-c", _CAN_REACH, address, str(port)])).returncode == 0
+
+
 def test_a_worker_on_another_host_and_a_partition(tmp_path):
     exp_dir = tmp_path / "run"
     with two_hosts() as (here, elsewhere):
         run = start(here, tmp_path, "host_for_tests", exp_dir)
-        watch = threading.Timer(100.0, run.kill)
+        watch = threading.Timer(400.0, run.kill)
         watch.start()
         try:
             port = json.loads(run.stdout.readline())["port"]
-            reached = [
-                subprocess.run(elsewhere.command([sys.executable, "-c", _CAN_REACH, host, str(number)])).returncode == 0
-                for host in (here.ipv4,)
-                for number in (port, PORT)
-            ]
-            assert reached == [True, False]  # The gateway, and not Reverb.
+            # The gateway, and not Reverb.
+            assert [can_reach(elsewhere, here.ipv4, number) for number in (port, PORT)] == [True, False]
             worker = start(
                 elsewhere, tmp_path, "worker_for_tests", f"{here.ipv4}:{port}", exp_dir / "credentials", SEGMENTS, 8
             )
@@ -58,10 +61,11 @@ def test_a_worker_on_another_host_and_a_partition(tmp_path):
                     assert fact in joined["report"]
                 time.sleep(2)
                 elsewhere.pull_the_cable()
+                assert not can_reach(elsewhere, here.ipv4, port)
                 time.sleep(4)
                 elsewhere.plug_in_the_cable()
                 done = json.loads(worker.stdout.readline())
-                assert worker.wait(20) == 0
+                assert worker.wait(60) == 0
             finally:
                 worker.kill()
             run.stdin.close()
