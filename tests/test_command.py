@@ -146,6 +146,11 @@ def test_a_params_file_stands_for_a_vars_file(
     run("train", "my_params.py")
     assert os.environ["SAC_LOGS_DIR"] == str(tmp_path / "runs"), "not beside the default vars file"
     assert os.environ["SAC_CONFIG"] == str(tmp_path / "my.json"), "beside it"
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, wanted in (("~/runs", "/home/me/runs"), ("~no-such-user/runs", "~no-such-user/runs")):
+        monkeypatch.setenv("SAC_LOGS_DIR", given)
+        run("train", "my_params.py")
+        assert os.environ["SAC_LOGS_DIR"] == wanted
 
 
 def test_what_is_missing_of_them_is_told_at_once(

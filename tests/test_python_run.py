@@ -159,6 +159,49 @@ def test_a_run_without_a_name_is_called_as_by_sac(
     assert started == [tmp_path / "logs" / (name or tmp_path.name)]
 
 
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({"SAC_LOGS_DIR": "~/runs"}, "home/runs/one"),
+        ({"SAC_EXP_DIR": "~/x"}, "home/x"),
+        ({"SAC_LOGS_DIR": "runs"}, "runs/one"),
+    ],
+)
+def test_a_run_is_where_its_variables_say_and_goes_on_there_without_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "params.py").touch()
+    started: list[Path] = []
+    monkeypatch.setattr("tfagents_system.python_run._started", lambda *given: started.append(given[2]))
+
+    def start() -> None:
+        more = {**variables, "SAC_AGENT_FROM": "gone"}
+        tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path, variables=more)
+
+    with pytest.raises(UserError, match="gone"):
+        start()
+    (tmp_path / place).mkdir(parents=True)
+    start()
+    assert started == [tmp_path / place]
+
+
+@pytest.mark.parametrize(
+    ("resolved", "secs"),
+    [(None, 120.0), ({"variables": {"SAC_SAVE_DEADLINE_SECS": "600"}}, 660.0), ({"variables": {}}, 120.0)],
+)
+def test_a_run_has_its_own_time_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolved: Any, secs: float
+) -> None:
+    if resolved is not None:
+        (tmp_path / "resolved.json").write_text(json.dumps(resolved))
+    process = MagicMock(pid=-5, poll=lambda: None)
+    monkeypatch.setattr("tfagents_system.python_run.os.killpg", MagicMock())
+    Run(tmp_path, process).stop()
+    Run(tmp_path, process).stop(3.0)
+    assert [call.args[0] for call in process.wait.call_args_list] == [secs, 3.0]
+
+
 def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
     status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
     (tmp_path / "logs/one").mkdir(parents=True)

@@ -258,7 +258,8 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     if missing:
         raise UserError(*missing)
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
-    if logs_dir := os.environ.get("SAC_LOGS_DIR"):  # Relative to the folder of a vars file, of which there is none.
+    logs_dir = os.path.expanduser(os.environ.get("SAC_LOGS_DIR", ""))
+    if logs_dir and not logs_dir.startswith("~"):  # Relative to the folder of a vars file, of which there is none.
         os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words

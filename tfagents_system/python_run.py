@@ -31,6 +31,7 @@ from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
 from tfagents_system.run_files.beats import is_offline, read_status
+from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
 from tfagents_system.settings.given_attributes import argument_findings
@@ -87,12 +88,12 @@ def train(
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else run_name_of(file))
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    findings = value_findings(given, folder, goes_on=(folder / "logs" / name).is_dir())
+    environ = _environ_of(folder, given)
+    exp_dir = folder / _exp_dir(environ)
+    findings = value_findings(given, folder, goes_on=exp_dir.is_dir())
     findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}{INPUTS}"
-    environ = _environ_of(folder, given)
-    exp_dir = folder / _exp_dir(environ)
     with _claimed(exp_dir, inputs / OUTPUT) as output:
         if file is None:
             assert isinstance(params, type)
@@ -124,7 +125,8 @@ def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _exp_dir(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"]))
+    given = environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
+    return Path(os.path.expanduser(given))
 
 
 def _options(attributes: Mapping[str, Any], edits: str | None) -> list[str]:
@@ -282,8 +284,11 @@ class Run:
         self._judge(process.returncode)
         return self
 
-    def stop(self, timeout: float = 120.0) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.
+
+        Args:
+          timeout: Seconds; None: a minute more than SAC_SAVE_DEADLINE_SECS, at least two.
 
         Raises:
           RunFailedError: It did not end within `timeout` seconds, and was killed.
@@ -291,12 +296,18 @@ class Run:
         process = self._process
         if process is None or process.poll() is not None:
             return
+        timeout = self._stop_secs() if timeout is None else timeout
         os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise RunFailedError(f"{self.exp_dir} did not end within {timeout:.0f} s and was killed") from None
+
+    def _stop_secs(self) -> float:
+        """How long saving and ending may take."""
+        values = (read_json(self._paths.resolved) or {}).get("variables", {})
+        return max(120.0, 60.0 + float(values.get("SAC_SAVE_DEADLINE_SECS", 60.0)))
 
     def policy(self, checkpoint: str = "best") -> Policy:
         """A saved policy, greedy.

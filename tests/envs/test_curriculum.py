@@ -62,6 +62,14 @@ def test_resume_gets_all_that_is_due_again() -> None:
     assert build(mass=entry).due(15) == [("mass", 1.0), ("mass", 1.5)]
 
 
+def test_where_training_goes_back_the_values_do_too() -> None:
+    curriculum = build(mass={"iters": [0, 10, 20], "range": [1.0, 3.0]}, friction={"iters": [15, 16], "range": [5, 7]})
+    assert curriculum.due(20)[-1] == ("friction", 7)
+    assert curriculum.due(15) == [("mass", 2.0), ("friction", 5)]
+    assert curriculum.due(10) == [] and curriculum.values == {"mass": 2.0}
+    assert curriculum.due(16) == [("friction", 5), ("friction", 7)]
+
+
 def test_integers_stay_integers() -> None:
     whole = [value for _, value in build(level={"iters": [0, 1, 2], "range": [2, 6]}).due(2)]
     assert whole == [2, 4, 6] and all(type(value) is int for value in whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,33 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 
 
+@pytest.mark.parametrize(
+    ("began", "wanted", "told"),
+    [
+        ({"SAC_SEED": [0]}, {"SAC_SEED": [5]}, "SAC_SEED=5 is not what the run in"),
+        ({"SAC_SEED": ["05"]}, {"SAC_SEED": [5]}, None),
+        ({"train_batch_size": [128]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(train_batch_size=128\)"),
+        ({"discount": [0.9]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(nothing was given for it\)"),
+        ({"SAC_LOG_SECS": [3]}, {"SAC_LOG_SECS": [4]}, r"SAC_LOG_SECS=4 .* \(SAC_LOG_SECS=3\)"),
+        ({"num_iter": [3], "stop_when.eval_return": [1]}, {"num_iter": [4], "stop_when.eval_return": [2]}, None),
+        ({"train_batch_size": [128], "SAC_SEED": [1]}, {"train_batch_size": [128], "SAC_SEED": [1]}, None),
+    ],
+)
+def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
+    environ: dict[str, str], tmp_path: Path, began: Any, wanted: Any, told: str | None
+) -> None:
+    begin(with_grid(environ, tmp_path, began, "0"))
+    own = {name: values[0] for name, values in wanted.items()}
+    texts = ["SAC_GRID=", *(f"{name}={value}" for name, value in own.items())]
+    in_array = resolve(with_grid(environ, tmp_path, wanted, "0"), [], vars_file=None, root=Path("/nowhere"))
+    environ = {**environ, "SLURM_ARRAY_TASK_ID": "0"}
+    in_sweep = resolve(environ, texts, vars_file=None, root=Path("/nowhere"), of_task=own)
+    assert in_array.findings == in_sweep.findings and len(in_sweep.findings) == (told is not None)
+    assert told is None or re.match(told, in_sweep.findings[0])
+    for name, value in {"TFAGENTS_EDITS": "fresh", "TFAGENTS_RESET": "agent"}.items():
+        assert resolve({**environ, name: value}, texts, vars_file=None, root=Path("/"), of_task=own).findings == ()
+
+
 def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
     paths = begin(environ, 'exploration_epsilon={"points": [[0, 1.0]], "interpolation": "step"}', "n_step=2")
     resolved = {"points": [[0, 1.0]], "interpolation": "step", "by": "env_steps"}
@@ -155,7 +183,7 @@ def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
     whole = settle(environ, "exploration_epsilon=0.1").overrides
     assert "=0.1 (was {'by': 'env_steps', " in run_directory.changes(paths, whole, RunVariables(**values))
     other = settle(environ, 'exploration_epsilon={"points": [[0, 0.5]]}')
-    assert other.findings == () and other.overrides.params["exploration_epsilon"]["points"] == [[0, 0.5]]
+    assert other.findings == () and other.overrides.params["exploration_epsilon"] == {"points": [[0, 0.5]]}, "a whole"
     assert settle(environ, "exploration_epsilon=0.1").overrides.params == {"exploration_epsilon": 0.1, "n_step": 2}
     (finding,) = settle(environ, "exploration_epsilon.by=iterations", "critic_optimizer.name=sgd").findings
     assert finding.startswith("critic_optimizer.name=sgd is not what this run began with")

@@ -72,6 +72,19 @@ def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(u
     assert (user.snapshot / "variables.sh").stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
 
 
+def test_what_only_the_job_knows_is_expanded_there_in_the_users_own_variables_too(user: User) -> None:
+    user.write_vars(
+        'XDG_CACHE_HOME="$TMPDIR/it\'s" TRACK=track_$SLURM_ARRAY_TASK_ID PATH="$SLURM_TMPDIR/bin:$PATH" OTHER=1\n'
+    )
+    done = user.submit("--array=0-3", "--no_check", TMPDIR="/login")
+    assert done.returncode == 0, done.stderr
+    values = user.resolved(SLURM_TMPDIR="/node", SLURM_ARRAY_TASK_ID="2", TMPDIR="/node/tmp")
+    assert values["XDG_CACHE_HOME"] == "/node/tmp/it's" and values["TRACK"] == "track_2"
+    assert values["PATH"].startswith("/node/bin:/") and "OTHER" not in values
+    told = dict(each.split("=", 1) for each in (user.tools / "sbatch.environ").read_text().split("\0") if "=" in each)
+    assert not {"XDG_CACHE_HOME", "TRACK"} & told.keys() and told["OTHER"] == "1" and told["TMPDIR"] == "/login"
+
+
 def test_an_empty_variable_is_not_set_in_the_job_either(user: User) -> None:
     names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_WANDB_KEY_FILE", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI"]
     names += ["SAC_REPLAY_FROM", "SAC_AGENT_FROM", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_ENV_PYTHON"]

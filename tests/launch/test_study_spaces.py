@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState, create_trial
 
+from tests.support.login_node import be_on_login_node
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch import study as studies
 from tfagents_system.launch.study import _keep_space, _space, open_study
@@ -87,7 +88,7 @@ def user_folder(tmp_path: Path) -> Path:
     )
     (tmp_path / "c.json").write_text('{"horizon": 50}')
     variables = "SAC_EXP_NAME=a SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_SHARE_CPUS=1"
-    more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path}"
+    more = f" SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_LOGS_DIR={tmp_path} SAC_ALLOW_LOGIN=1"
     (tmp_path / "vars.sh").write_text("\n".join((variables + more).split()) + "\n")
     return tmp_path
 
@@ -167,6 +168,42 @@ def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: C
     assert study("--trials", "2") == EXIT_DONE, "nothing is left to run"
 
 
+def test_trials_that_begin_with_other_weights_or_seeds_are_not_compared(
+    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user_folder / "expert.py").touch()
+    monkeypatch.setenv("SAC_ROBOT", "a")
+    begun = ("--set", f"SAC_EXPERT_POLICY={user_folder}/expert.py", "--set", "SAC_ROBOT=b")
+    assert study(*begun) == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    assert study(*begun) == EXIT_DONE and study(*begun, "--set", "SAC_TRAIN_CPUS=2") == EXIT_DONE
+    for words, told in (
+        (begun[2:], f"SAC_EXPERT_POLICY={user_folder}/expert.py, found none"),
+        (begun[:2], "SAC_ROBOT=b, found none"),
+        ((*begun, "--set", "SAC_SEED=4"), "SAC_SEED=0, found SAC_SEED=4"),
+    ):
+        with pytest.raises(UserError, match=f"has begun with {told}: its trials are compared, so undo that, or"):
+            study(*words)
+    beginning = user_folder / "a_study/began_with.json"
+    beginning.write_text(json.dumps({**json.loads(beginning.read_text()), "variables": None}))
+    assert study() == EXIT_DONE, "an earlier version has not recorded them"
+
+
+def test_all_files_of_a_space_are_those_of_its_trials(user_folder: Path, study: Callable[..., int]) -> None:
+    for name in "abc":
+        (user_folder / f"{name}.json").write_text('{"horizon": 50}')
+    (user_folder / "space.json").write_text('{"SAC_CONFIG": ["a.json", "b.json", "c.json"], "n_step": [1, 2]}')
+    assert study() == EXIT_DONE
+    end_trial(user_folder, TrialState.COMPLETE)
+    assert study() == EXIT_DONE
+    (user_folder / "b.json").write_text('{"horizon": 60}')
+    with pytest.raises(UserError, match=rf"edited since the study in \S+ began: {user_folder}/b.json\. Its"):
+        study()
+    (user_folder / "b.json").write_text("{}")
+    with pytest.raises(UserError, match="horizon"):
+        study("--take_edits")
+
+
 def test_trials_with_other_files_are_not_compared_unless_that_is_asked_for(
     user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +226,19 @@ def test_trials_with_other_files_are_not_compared_unless_that_is_asked_for(
         capsys.readouterr()
         assert study() == EXIT_DONE and "note: edited since the study" in capsys.readouterr().out
     assert study("--take_edits") == EXIT_DONE and study() == EXIT_DONE, "from now on these are the study's"
+
+
+def test_on_a_login_node_a_study_is_to_be_submitted(
+    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars_file = user_folder / "vars.sh"
+    vars_file.write_text(vars_file.read_text().replace("SAC_ALLOW_LOGIN=1", ""))
+    be_on_login_node(user_folder / "tools", monkeypatch)
+    with pytest.raises(UserError, match="submits to a SLURM cluster, and this is no job: add --slurm"):
+        study()
+    assert not (user_folder / "a_study").exists()
+    monkeypatch.setattr(studies, "_submit", lambda *_: 3)
+    assert study("--slurm") == 3
 
 
 def test_trials_that_have_begun_go_on_with_the_files_that_they_have(

@@ -38,6 +38,15 @@ def test_the_dry_run_makes_the_checks(user: User) -> None:
     assert user.submit("--dry_run", "--no_check").returncode == 0 and not user.exp_dir.exists()
 
 
+def test_trials_of_a_study_are_checked_without_the_vars_files_grid(user: User) -> None:
+    checks(user, "exit 0")
+    user.write_vars("SAC_GRID=grid.json\n")
+    (user.folder / "grid.json").write_text('{"discount": [0.9]}')
+    assert user.submit("--study=/the/study", "--array=7", "--set", "n_step=2").returncode == 0
+    command = (user.tools / "../env/bin/python.check").read_text().splitlines()[0]
+    assert command.endswith("--set n_step=2 --set SAC_GRID= --check") and "study_task" not in command
+
+
 def test_what_was_frozen_is_checked_before_it_is_queued(user: User) -> None:
     checks(user, "echo 'note  memory  it is tight'; exit 0")
     done = user.submit("--set", "discount=0.9", "--array=7-9")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.login_node import be_on_login_node
 from tests.support.machines import flat
 from tests.support.waiting import gone, until
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
@@ -258,7 +259,7 @@ def vars_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "c.json").write_text('{"horizon": 20}')
     (tmp_path / "v.sh").write_text(
         "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1 SAC_SHARE_CPUS=1\n"
-        "SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_EXP_NAME=try SAC_LOGS_DIR=logs\n"
+        "SAC_PARAMS=p.py SAC_CONFIG=c.json SAC_EXP_NAME=try SAC_LOGS_DIR=logs SAC_ALLOW_LOGIN=1\n"
     )
     monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
     for name in [name for name in os.environ if name.startswith("SAC_")]:
@@ -358,8 +359,8 @@ def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Tas
     [
         ("0,1,2", "", ["--parallel", "2"], ["0", "1"]),
         ("0,1,2", "", ["--parallel", "1"], ["0"]),
-        ("7", "", ["--parallel", "3", "--set", "SAC_TRAIN_GPUS=0"], [None] * 3),
-        ("GPU-1,GPU-2", "", ["--parallel", "3"], ["GPU-1", "GPU-2", None]),  # Two tasks: no third run goes on at once.
+        ("7", "", ["--parallel", "3", "--set", "SAC_TRAIN_GPUS=0"], [None] * 2),
+        ("GPU-1,GPU-2", "", ["--parallel", "3"], ["GPU-1", "GPU-2"]),  # Two tasks: no third run goes on at once.
         ("0", "CUDA_VISIBLE_DEVICES=4,5\n", ["--parallel", "2"], ["4", "5"]),  # The vars file's word counts.
     ],
 )
@@ -532,6 +533,18 @@ def test_tasks_that_began_otherwise_are_refused(vars_file: Path, started: list[T
         sweep.main([str(vars_file), "--grid", grid_file(vars_file.parent, {"discount": [0.9, 0.99]})])
 
 
+def test_runs_of_earlier_seeds_are_not_those_of_the_new_ones(vars_file: Path, started: list[Task]) -> None:
+    for number in range(2):
+        run = begun(vars_file.parent, number, "done").run_json
+        run.write_text(json.dumps({**json.loads(run.read_text()), "seed": number}))
+    with pytest.raises(UserError) as refused:
+        sweep.main([str(vars_file), "--seeds", "5-6"])
+    assert len(refused.value.findings) == 2 and not started
+    assert re.match(r"task 0: SAC_SEED=5 is not what the run in \S*try_task_0 began with", refused.value.findings[0])
+    assert sweep.main([str(vars_file), "--seeds", "0-2"]) == 0
+    assert [task.state for task in started] == [DONE, DONE, WAITING]
+
+
 def begun(folder: Path, number: int, state: str = "running") -> RunPaths:
     """A task's run that has copies of p.py and of the JSON as they are."""
     paths = RunPaths(folder / f"logs/try_task_{number}")
@@ -634,6 +647,35 @@ def test_a_fresh_sweep_leaves_no_earlier_run_in_its_place(
     assert not any("--fresh" in task.command for task in started), "what is begun from now on goes on"
 
 
+def test_on_a_login_node_nothing_is_moved_for_tasks_that_would_be_refused(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(vars_file.parent, 0, "done")
+    vars_file.write_text(vars_file.read_text().replace(" SAC_ALLOW_LOGIN=1", ""))
+    be_on_login_node(vars_file.parent / "tools", monkeypatch)
+    with pytest.raises(
+        UserError, match=r"this is no job: submit the tasks as an array \(\./submit\.sh \S+ --array 0-1; a"
+    ):
+        sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
+    assert not started and not list(vars_file.parent.glob("logs/try_before_*"))
+    assert sweep.main([str(vars_file), "--seeds", "0"]) == 0 and started[0].state == DONE, "nothing is to be trained"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert sweep.main([str(vars_file), "--seeds", "0-1"]) == 0 and len(started) == 3
+
+
+def test_cpus_are_divided_by_the_runs_that_are_left(
+    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"cores_of": flat(range(12)), "held_cpus": {}, "cgroup_quota": None}.items():
+        monkeypatch.setattr(sweep_plan, name, lambda *_, value=value: value)
+    for number in range(2):
+        begun(vars_file.parent, number, "done")
+    command = [str(vars_file), "--parallel", "8", "--seeds"]
+    for seeds, places in (("0-3", [[*range(6)], [*range(6, 12)]]), ("0-2", [[*range(12)]]), ("0-1", [])):
+        assert sweep.main([*command, seeds]) == 0
+        assert [list(place.cpus) for place in started_places] == places
+
+
 def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,8 +735,8 @@ def test_each_sweep_of_a_requeued_job_does_once_with_each_task_what_it_asks_for(
         (["--grid", "none.json"], "none.json cannot be read"),
         (["--seeds", "0-1", "--set", "SAC_SEED=3"], "SAC_SEED is swept over and given by --set"),
         (
-            ["--seeds", "0-1", "--set", "SAC_SHARE_CPUS=0", "--parallel", "900"],
-            "--parallel 900 runs of 3 CPUs need 2700",
+            ["--seeds", "0-1", "--set", "SAC_SHARE_CPUS=0", "--set", "SAC_TRAIN_CPUS=900", "--parallel", "3"],
+            "--parallel 2 runs of 902 CPUs need 1804",
         ),
     ],
 )

@@ -326,6 +326,22 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
     assert not told("0-7") and told("0-7", "num_iter=9"), "and those that are asked for more go on"
 
 
+def test_a_changed_grid_is_told_of_all_tasks_of_an_array_before_it_is_queued(
+    environ: dict[str, str], project: Path, tmp_path: Path
+) -> None:
+    grid, vars_file = tmp_path / "grid.json", tmp_path / "vars.sh"
+    environ |= {"SAC_GRID": str(grid)}
+    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
+    paths = write(environ | {"SLURM_ARRAY_TASK_ID": "1", "SAC_GRID": ""}, folder=project)
+    paths.overrides.write_text('{"params": {"n_step": 2}}')
+    train(paths)
+    for values, told in (([1, 2, 3], []), ([1, 3, 4], ["n_step=3 is not what this run began with (n_step=2)"])):
+        grid.write_text(json.dumps({"n_step": values}))
+        check = Check("")
+        look_at_array({**environ, ARRAY: "0-2", "SLURM_ARRAY_TASK_ID": "0"}, vars_file, [], check)
+        assert [error.partition(":")[0] for error in check.errors] == told
+
+
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:
     train(write(environ, folder=project))
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))

@@ -113,9 +113,12 @@ def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
     [
         (
             "the evaluation at 1,300 steps had eval_return of at least -15 (stop_when)",
-            "stop_when=null, or another condition",
+            "stop_when=null, or stop_when.KEY=VALUE (null removes a key)",
         ),
-        ("no evaluation was better for 2,000 environment steps (stop_when)", "stop_when=null, or another condition"),
+        (
+            "no evaluation was better for 2,000 environment steps (stop_when)",
+            "stop_when=null, or stop_when.KEY=VALUE (null removes a key)",
+        ),
         ("max_hours=0.5 is reached", "max_hours=N"),
         ("num_env_steps=400 is reached", "num_env_steps=N"),
         ("the critics diverge", "num_iter=N"),

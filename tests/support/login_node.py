@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,6 +19,7 @@ SAC_REVERB_CPUS=2 SAC_TRAIN_CPUS=4 SAC_NUM_COLLECT_WORKERS=5 SAC_COLLECT_WORKER_
 
 FAKE_SBATCH = """#!/usr/bin/env bash
 printf '%s\\n' "$*" >>"$0.calls"
+env -0 >"$0.environ"
 echo "Submitted batch job 12"
 """
 
@@ -34,6 +37,16 @@ case "$*" in
   *) exit 1 ;;
 esac
 """
+
+
+def be_on_login_node(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process finds SLURM's programs, and is no job."""
+    tools.mkdir()
+    for name, text in (("sbatch", FAKE_SBATCH), ("scontrol", FAKE_SCONTROL)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 
 class User:

@@ -198,6 +198,18 @@ def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> Non
     assert len(states) == 6
 
 
+def test_what_an_evaluation_has_set_is_set_back_though_something_else_is_due() -> None:
+    params = Params()
+    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 4], "range": [5.0, 6.0]}}
+    environments = build(params)
+    environments.set_due(3)
+    environments.begin_episode(COLLECT)
+    environments.set_evaluated(2)
+    environments.set_due(4)
+    environments.begin_episode(COLLECT)
+    assert params.devices[0].states[-3:] == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+
+
 class Actor(RandomActor):
     """Always the same action."""
 

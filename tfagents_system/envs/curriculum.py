@@ -34,7 +34,7 @@ class _Parameter:
     iters: list[int]
     values: list[int | float]
     apply_to_eval: bool
-    taken: int = 0  # values that have been due
+    taken: int = 0  # values that are due
 
 
 class Curriculum:
@@ -75,13 +75,15 @@ class Curriculum:
     def due(self, iteration: int) -> list[tuple[str, int | float]]:
         """(name, value) of everything that has become due since the last call, in order.
 
-        After a resume the first call returns every value up to `iteration` again.
+        After a resume the first call returns every value up to `iteration` again. Where training has gone back to an
+        earlier iteration than that of the last call, these are the values of that iteration, as far as there are any.
         """
         fallen = []
         for name, parameter in self._parameters.items():
-            while parameter.taken < len(parameter.iters) and iteration >= parameter.iters[parameter.taken]:
-                fallen.append((name, parameter.values[parameter.taken]))
-                parameter.taken += 1
+            reached = bisect.bisect_right(parameter.iters, iteration)
+            first = parameter.taken if reached >= parameter.taken else max(0, reached - 1)
+            fallen += [(name, value) for value in parameter.values[first:reached]]
+            parameter.taken = reached
         return fallen
 
     def apply_to_eval(self, name: str) -> bool:

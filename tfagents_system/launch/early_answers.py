@@ -87,6 +87,6 @@ def tell_finished(name: str, paths: RunPaths) -> None:
 def what_goes_on(why_early: str | None) -> str:
     """Settings with which a run that ended goes on."""
     if why_early and why_early.endswith("(stop_when)"):
-        return "stop_when=null, or another condition"
+        return "stop_when=null, or stop_when.KEY=VALUE (null removes a key)"
     ends = ((f"{name}=", f"{name}=N") for name in ("num_env_steps", "max_hours"))
     return next((more for begin, more in ends if (why_early or "").startswith(begin)), "num_iter=N")

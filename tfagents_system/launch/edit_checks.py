@@ -89,7 +89,8 @@ class EditChecks:
 
 
 def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignments: Sequence[str], check: Check) -> None:
-    """Compares the files of those runs of an array that have begun, before it waits in the queue.
+    """Looks at the settings of an array's tasks and at the files of those runs that have begun, before it waits in the
+    queue.
 
     Args:
       environ: Of the check of its first task, with the ids in ARRAY; without these nothing is done.
@@ -98,20 +99,24 @@ def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignment
       check: Gets what was found, once for all tasks.
     """
     edits = environ.get(EDITS)
-    if ARRAY not in environ or vars_file is None or edits == TAKE:
+    if ARRAY not in environ or vars_file is None:
         return
     looks = EditChecks()
     found = Check("")
+    told = resolve(environ, assignments, vars_file=vars_file, root=ROOT).findings
+    of_settings: list[str] = []
     for number in _ids(environ[ARRAY])[:_MOST_TASKS]:
         own = read_vars_file(vars_file, {**environ, TASK: str(number)})
         resolved = resolve(own, assignments, vars_file=vars_file, root=ROOT)
+        of_settings += [finding for finding in resolved.findings if finding not in told]
         values, _ = read_variables(resolved.environ, vars_file=vars_file, root=ROOT)
         run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-        goes_on = run is not None and not run_directory.is_finished(run, resolved.overrides)
+        goes_on = run is not None and edits != TAKE and not run_directory.is_finished(run, resolved.overrides)
         if run is not None and goes_on and run_directory.has_begun(run):
             looks.look(values, environ, run, edits, found)
-    for told, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
-        told += [each for each in dict.fromkeys(all_told) if each not in told]
+    check.errors += of_settings[:_MOST_SHOWN]
+    for shown, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
+        shown += [each for each in dict.fromkeys(all_told) if each not in shown]
 
 
 def _ids(array: str) -> list[int]:

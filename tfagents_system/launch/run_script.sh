@@ -74,6 +74,7 @@ tfagents_vars=${tfagents_files[0]}
 [[ -f $tfagents_vars && -r $tfagents_vars ]] \
   || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
+if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # As study_task.py.
 if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_launch/train_script.sh"); fi
 
 # shellcheck source=tfagents_system/launch/vars_file.sh

@@ -10,11 +10,13 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import UserError, shown
 from tfagents_system.run_files import run_directory, run_starts
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.settings.variables import (
@@ -61,7 +63,12 @@ class RunSettings:
 
 
 def resolve(
-    environ: Mapping[str, str], assignments: Sequence[str], *, vars_file: Path | None, root: Path
+    environ: Mapping[str, str],
+    assignments: Sequence[str],
+    *,
+    vars_file: Path | None,
+    root: Path,
+    of_task: Mapping[str, Any] | None = None,
 ) -> RunSettings:
     """Combines what is given now with what the run began with.
 
@@ -69,12 +76,16 @@ def resolve(
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
       vars_file: Its folder is one of those in which a relative SACGRID is looked for.
+      of_task: Those of `assignments` that make the task of a sweep what it is: its run must have begun with them.
     """
     settings, findings = parse_assignments(assignments)
     # --set may name the grid, or remove it.
     chosen = {setting.name: str(setting.value) for setting in settings if setting.name == GRID}
+    own = [Setting(name, value, "the grid") for name, value in (of_task or {}).items()]
     try:
-        settings += _grid_settings({**environ, **chosen}, vars_file, root)
+        of_grid = _grid_settings({**environ, **chosen}, vars_file, root)
+        settings += of_grid
+        own += of_grid
     except UserError as error:
         findings += error.findings
     overrides, found = Overrides.from_settings(settings, environ)
@@ -89,6 +100,8 @@ def resolve(
             joins="server" in values,
             has_new_agent=environ.get(RESET) == AGENT,
         )
+        if run is not None and not (environ.get(EDITS) == FRESH or environ.get(RESET) == AGENT or "server" in values):
+            findings += faults_of_task(run, own, environ)
     except UserError as error:
         findings += error.findings
     resolved = {**environ, **overrides.variables}

@@ -18,13 +18,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.clean import queued_jobs
+from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
@@ -35,7 +36,7 @@ from tfagents_system.launch.run_settings import (
     edits_of_start,
     is_again,
 )
-from tfagents_system.launch.study_beginning import Beginning
+from tfagents_system.launch.study_beginning import Beginning, choices_of_files
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -62,8 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not is_installed("optuna"):
         raise UserError("the package optuna is not installed: install the extra (pip install '.[tuning]')")
     vars_file = args.vars_file.absolute()
+    if not args.slurm:
+        refuse_login_node(
+            vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
+        )
     space = _space(args.space)
-    checked = {_CORNERS + k: settings for k, settings in enumerate(corners(space))}
+    ends, choices = list(corners(space)), choices_of_files(space)
+    more = [{**ends[0], **choice} for choice in choices if choice]
+    checked = dict(enumerate([*ends, *more], start=_CORNERS))
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
@@ -71,12 +78,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = _folder(plan.tasks[0].paths)
     if not args.is_dry or (folder / _JOURNAL).exists():
         _keep_space(folder, space)
-        _look_at_trials(plan, folder, args)
+        values = plan.values[len(ends) :] or plan.values[:1]
+        _look_at_trials(plan, folder, args, list(zip(choices, values, strict=True)))
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
 
 
-def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> None:
+def _look_at_trials(
+    plan: SweepPlan,
+    folder: Path,
+    args: argparse.Namespace,
+    choices: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> None:
     """Looks whether trials that begin or go on have other settings or files than those before them.
+
+    Args:
+      choices: Of files, as of `Beginning.now`.
 
     Raises:
       UserError: They have.
@@ -89,11 +105,11 @@ def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> 
     plan.raise_findings()
     if not numbers:  # What was found is shown, whatever the files are now.
         return
-    now, began = Beginning.now(args.assignments, plan.values[0]), Beginning.read(folder)
+    now, began = Beginning.now(args.assignments, choices), Beginning.read(folder)
     if began is not None and has_run(study):
         runs = (RunPaths(folder.with_name(f"{folder.name.removesuffix(_STUDY)}_task_{n}")) for n in numbers)
         if args.edits == KEEP and all(map(run_directory.has_begun, runs)):
-            now = dataclasses.replace(now, files=began.files)  # Those of their copies.
+            now = dataclasses.replace(now, files=began.files, variables=began.variables)  # What they have.
         if args.edits == TAKE:
             began = dataclasses.replace(began, files=now.files)
         if (faults := began.faults_of(now, folder)) and not is_again(os.environ):

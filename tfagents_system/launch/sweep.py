@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
+from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import FRESH, add_edit_options
 from tfagents_system.launch.sweep_plan import SweepPlan
@@ -98,6 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = {number: grid.settings(number) for number in range(len(grid))}
     plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
+    if any(task.state != DONE for task in plan.tasks):
+        submit = other_command("submit", "./submit.sh")
+        refuse_login_node(
+            vars_file,
+            f"submit the tasks as an array ({submit} {args.vars_file} --array 0-{len(grid) - 1}; a grid is SAC_GRID in "
+            "the vars file, and several seeds with it are its key SAC_SEED)",
+        )
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()

@@ -228,7 +228,7 @@ class SweepPlan:
         run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
         if edits := edits_of_start(self._edits, run, environ, self._asked):
             environ[EDITS] = edits
-        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT)
+        resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT, of_task=own)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
         run = RunPaths(values["exp_dir"]) if edits != FRESH and "exp_dir" in values else None
         needed = beginnings_of_start(resolved.environ, run)
@@ -246,23 +246,23 @@ class SweepPlan:
 
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
-        if not all(values.keys() >= _COUNTS for values in self.values):
+        at_once = parallel if self._is_open else min(parallel, len(self._waiting()))
+        if not at_once or not all(values.keys() >= _COUNTS for values in self.values):
             return []
-        cpus, findings = self._cpus(parallel)
-        gpus, found = self._gpus(parallel)
+        cpus, findings = self._cpus(at_once)
+        gpus, found = self._gpus(at_once)
         self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
-        return findings + found + self._same_ports(parallel)
+        return findings + found + self._same_ports(at_once)
 
     def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that are not done, with their variables."""
         return [each for each in zip(self.tasks, self.values, strict=True) if each[0].state != DONE]
 
-    def _same_ports(self, parallel: int) -> list[str]:
+    def _same_ports(self, at_once: int) -> list[str]:
         """Ports that several of the simultaneous runs would need."""
-        waiting = self._waiting()
-        if parallel == 1 or (len(waiting) == 1 and not self._is_open):
+        if at_once == 1:
             return []
-        found = Counter((name, values[name]) for _, values in waiting for name in _PORTS if values.get(name))
+        found = Counter((name, values[name]) for _, values in self._waiting() for name in _PORTS if values.get(name))
         return [
             f"{variable_name(name)}={port} can be the port of one run at a time: unset it, every run then takes a free "
             "one, or give --parallel 1"
@@ -277,7 +277,7 @@ class SweepPlan:
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for values in self.values
+            for _, values in self._waiting()
         )
         share = all(values.get("share_cpus", False) for values in self.values)
         whole_cores = not all(values.get("use_hyperthreads", True) for values in self.values)
@@ -293,13 +293,12 @@ class SweepPlan:
             return nothing, list(error.findings)
         return split, []
 
-    def _gpus(self, parallel: int) -> tuple[list[str], list[str]]:
+    def _gpus(self, at_once: int) -> tuple[list[str], list[str]]:
         """A GPU for each of the simultaneous runs, if any task trains on one, and what prevents that."""
-        waiting = self._waiting()
-        wanting = [self._environs[task.number] for task, values in waiting if values.get("train_gpus", False)]
+        wanting = [self._environs[task.number] for task, values in self._waiting() if values.get("train_gpus", False)]
         if not wanting:
             return [], []
-        usable, at_once = usable_gpus(wanting[0]), parallel if self._is_open else min(parallel, len(waiting))
+        usable = usable_gpus(wanting[0])
         if len(usable) >= at_once:
             return usable[:at_once], []
         return [], [

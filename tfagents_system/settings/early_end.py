@@ -16,12 +16,13 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
 
-_SETTINGS = ("num_iter", "stop_when", "max_hours", "num_env_steps")
+# Attributes that say when a run ends.
+SETTINGS_OF_END = ("num_iter", "stop_when", "max_hours", "num_env_steps")
 
 
 def settings_of_end(attributes: Mapping[str, Any]) -> str:
     """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
-    num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in _SETTINGS)
+    num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in SETTINGS_OF_END)
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
     settings = [int(num_iter), numbers, None if max_hours is None else float(max_hours)]
     settings += [] if num_env_steps is None else [int(num_env_steps)]  # Earlier versions have none.
@@ -36,9 +37,9 @@ def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any])
       settings: Those of its newest start.
       wanted: Attributes that are given in the place of these. Impossible ones are another end: checks tell of them.
     """
-    before = dict(zip(_SETTINGS, [*json.loads(settings), None], strict=False))
+    before = dict(zip(SETTINGS_OF_END, [*json.loads(settings), None], strict=False))
     try:
-        given = {name: overridden(name, before[name], wanted[name]) for name in _SETTINGS if name in wanted}
+        given = {name: overridden(name, before[name], wanted[name]) for name in SETTINGS_OF_END if name in wanted}
         return ended_for == settings_of_end(before | given)
     except (UserError, AttributeError, TypeError, ValueError, OverflowError):
         return False
@@ -78,7 +79,7 @@ class EarlyEnd:
         self._thresholds = conditions
         self._metric = params.best_metric
         self._task = EvaluatedTask(params.env_config, params.num_iter)
-        self.settings = settings_of_end({name: getattr(params, name) for name in _SETTINGS})
+        self.settings = settings_of_end({name: getattr(params, name) for name in SETTINGS_OF_END})
         self.begin([])
 
     def begin(self, rows: Sequence[Row]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tfagents_system.checks import schedules
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import reward_places
 from tfagents_system.errors import SettingsError, UserError, shown
@@ -111,9 +112,12 @@ class Overrides:
 
     def replaced_by(self, given: Overrides) -> Overrides:
         """These, with `given` in their place wherever both say something; they keep their `defaults`."""
+        others = {
+            name: value for name, value in self.params.items() if not schedules.replaces(value, given.params.get(name))
+        }
         return Overrides(
-            _replaced(self.params, given.params),
-            _replaced(self.config, given.config),
+            replaced(others, given.params),
+            replaced(self.config, given.config),
             self.variables | given.variables,
             self.defaults,
         )
@@ -233,9 +237,10 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str
     return names
 
 
-def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested objects with `given` in the place of what they have, key by key."""
     both = {
-        name: _replaced(before[name], value)
+        name: replaced(before[name], value)
         for name, value in given.items()
         if isinstance(value, dict) and isinstance(before.get(name), dict)
     }

@@ -176,7 +176,7 @@ class VariableFields:
     """1: trains also where other users of the machine can't be kept from the replay server, through which they can run
     programs as you"""
     allow_login: Annotated[bool, Variable("flag", is_early=True)] = False
-    """1: `run_script.sh` trains on a cluster's login node, too"""
+    """1: runs, sweeps and studies train on a cluster's login node, too"""
     gateway_port: Annotated[
         int | None, Variable("gateway port", default="no gateway: nothing of the run is reached from other machines")
     ] = None

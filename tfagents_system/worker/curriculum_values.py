@@ -63,9 +63,18 @@ class CurriculumValues:
 
     def due(self, place: Place) -> list[Value]:
         """What is to be set before an episode begins there."""
-        if place in self._due or place.is_eval or not self.is_shared:
-            return self._due.get(place, [])
-        return self._differing(place, self._curriculum.values)
+        if place.is_eval:
+            return []
+        due = self._due.get(place, [])
+        names = {name for name, _ in due}
+        # What an evaluation there has set is set back.
+        return due + [each for each in self._differing(place, self._wanted(place)) if each[0] not in names]
+
+    def is_ahead(self, place: Place) -> bool:
+        """Whether the environment there has values of parameters that have none now, as training has gone back: only a
+        new environment has its own.
+        """
+        return bool(self._set.get(self.own(place), {}).keys() - self._wanted(place).keys())
 
     def set_evaluated(self, iteration: int) -> None:
         """A policy of this iteration is evaluated."""
@@ -79,8 +88,7 @@ class CurriculumValues:
         """What a new environment there is to be set to; nothing more is due."""
         self._due.pop(place, None)
         self._set.pop(self.own(place), None)
-        of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
-        return list((of_training | (self._of_evaluation if place.is_eval else {})).items())
+        return list(self._wanted(place).items())
 
     def was_set(self, place: Place, name: str, value: Any) -> None:
         """The environment there has this value now."""
@@ -91,6 +99,11 @@ class CurriculumValues:
         due = self.due(place)
         self._due.pop(place, None)
         return due
+
+    def _wanted(self, place: Place) -> dict[str, Any]:
+        """What the environment there is to have."""
+        of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
+        return of_training | (self._of_evaluation if place.is_eval else {})
 
     def _differing(self, place: Place, wanted: dict[str, Any]) -> list[Value]:
         now = self._set.get(self.own(place), {})

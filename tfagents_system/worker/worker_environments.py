@@ -132,10 +132,10 @@ class WorkerEnvironments:
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
-        return bool(self._values.due(place))
+        return bool(self._values.due(place)) or (not place.is_eval and self._values.is_ahead(place))
 
     def begin_episode(self, place: Place) -> None:
-        """To be called before an episode begins: sets what is due; rebuilds an environment that has grown too large.
+        """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
 
         Raises:
           UserError: An environment has no such parameter.
@@ -158,6 +158,10 @@ class WorkerEnvironments:
             self._set_all(Place(True, index), values)
 
     def _set_all(self, place: Place, values: Sequence[Value]) -> None:
+        """Sets values, or builds an environment again that has values which no `set_state` takes back."""
+        if self._values.is_ahead(place):
+            logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
+            return self._replace(place)
         try:
             self._set(place, values)
         except EnvironmentFault as fault:
@@ -175,9 +179,11 @@ class WorkerEnvironments:
             self._in_a_row[self._values.own(place)] = 0
         self._replace(place, fault)
 
-    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
+    def _replace(self, place: Place, fault: EnvironmentFault | None = None) -> None:
+        """Puts a new environment in a place, because of a fault or for another reason."""
         while True:
-            self._note(place, fault)
+            if fault is not None:
+                self._note(place, fault)
             try:
                 self._put_new(place)
                 return
@@ -271,13 +277,7 @@ class WorkerEnvironments:
             return
         self._in_a_row[own] = 0
         logging.warning("%s: it is built again", text)
-        try:
-            self._put_new(place)
-        except Exception as another:
-            self._replace(
-                place,
-                another if isinstance(another, EnvironmentFault) else self._fault(place, another, "its construction"),
-            )
+        self._replace(place)
 
 
 def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count: int, *, collects: bool) -> None:

@@ -104,6 +104,7 @@ job_memory_mb() {
 submit_snapshot() { # SNAPSHOT
   local code=0 told=$1/sbatch.txt
   tfagents_submitted=0
+  forget_late
   if has_option --wait || has_option -W; then # The exit code is that of the job.
     submit_job sbatch "$1/job.sbatch"
     return

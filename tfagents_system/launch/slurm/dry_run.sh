@@ -9,6 +9,7 @@ dry_run() { # SNAPSHOT
   report=$(mktemp)
   # shellcheck disable=SC2064
   trap "rm -f -- $(quoted "$report")" EXIT
+  forget_late
   check_job "$tfagents_root" "$tfagents_vars" "$report"
 }
 

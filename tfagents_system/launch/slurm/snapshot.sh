@@ -4,7 +4,7 @@
 #   snapshot/<time>/package/        this repository's programs; package.commit and package.diff identify them
 #   snapshot/<time>/params/         the folder of SAC_PARAMS
 #   snapshot/<time>/config.json     SAC_CONFIG, and grid.json SAC_GRID
-#   snapshot/<time>/variables.sh    the variables as they were resolved
+#   snapshot/<time>/variables.sh    the variables as they were resolved, and others that refer to the job
 #   snapshot/<time>/job.sbatch      the job script
 
 readonly LOOK_SECS=20
@@ -41,6 +41,22 @@ is_late() { # TEXT
     if [[ $1 == *@$name@* ]]; then return 0; fi
   done
   return 1
+}
+
+# Exported variables, the user's own among them, that refer to what only the job knows.
+late_names() {
+  local name
+  for name in $(compgen -e); do
+    if is_late "${!name-}"; then echo "$name"; fi
+  done
+}
+
+# Programs started from here on do not get them: only in the job, from variables.sh, have they their values.
+forget_late() {
+  local name
+  for name in $(late_names); do
+    if [[ $name != PATH ]]; then unset "$name"; fi # Without it nothing starts.
+  done
 }
 
 # A Python for what needs no package: 3.6 will do.
@@ -118,6 +134,9 @@ variables_script() { # TARGET
       SAC_MLFLOW_URI) echo "$name=$(quoted "$(mlflow_address "${!name}")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
     esac
+  done
+  for name in $(late_names); do
+    if [[ $name != SAC_* ]]; then echo "export $name=$(quoted "${!name}")"; fi
   done
   echo "SAC_EXP_DIR=$(quoted "$tfagents_exp_dir")"
   if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node; the first node's are the run's own.

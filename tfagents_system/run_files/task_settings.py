@@ -1,0 +1,56 @@
+"""Whether a run is that of its task: of a sweep or a job array, whose grid and seeds may have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tfagents_system.run_files.run_directory import has_begun, read_run_json
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.early_end import SETTINGS_OF_END
+from tfagents_system.settings.grid import in_words
+from tfagents_system.settings.overrides import Overrides, Setting
+
+_SEED = "SAC_SEED"
+
+
+def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collection[str] = ()) -> list[str]:
+    """Why the run in a task's directory is not that of the task: it began with other settings of the task.
+
+    Those that say when a run ends may change.
+
+    Args:
+      own: The settings of the grid and of --seeds for this task.
+      variables: SAC_ names that are known beside our own.
+    """
+    if not own or not has_begun(paths):
+        return []
+    began, wanted = _of_run(paths), Overrides.from_settings(own, variables)[0].settings()
+    if _SEED in wanted and _SEED not in began:  # The earliest versions did not record it.
+        del wanted[_SEED]
+    other = {
+        name: value for name, value in wanted.items() if not (_says_when_it_ends(name) or _is_in(began, name, value))
+    }
+    if not other:
+        return []
+    found = in_words({name: began[name] for name in other if name in began})
+    return [
+        f"{in_words(other)} is not what the run in {paths.exp_dir} began with ({found or 'nothing was given for it'}): "
+        "it is the run of another task, so choose another SAC_EXP_NAME for changed seeds or another grid"
+    ]
+
+
+def _of_run(paths: RunPaths) -> dict[str, Any]:
+    seed = read_run_json(paths).get("seed")
+    settings = Overrides.read(paths.overrides).settings()
+    return settings | ({_SEED: str(seed)} if isinstance(seed, int) else {})
+
+
+def _says_when_it_ends(name: str) -> bool:
+    return name.split(".")[0] in SETTINGS_OF_END
+
+
+def _is_in(began: dict[str, Any], name: str, value: Any) -> bool:
+    if name == _SEED and value.strip().isdecimal():
+        return int(value) == int(began[name])
+    return name in began and began[name] == value
