@@ -44,7 +44,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
 
 def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
     iterations, period = 120, 20 * 20
-    run = make_run(tmp_path, num_iter=iterations)
+    run = make_run(tmp_path, num_iter=iterations, step_secs=0.004)
     job = submit(cluster, run)
 
     def train_step() -> int:
@@ -69,6 +69,7 @@ def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: Sl
     second = newest()
     assert run.trainer()["train_step"] == second > first
 
+    (tmp_path / "fast").touch()
     state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 250.0)
     assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
     assert run.trainer()["train_step"] == iterations * 20

@@ -32,6 +32,7 @@ class TrainParams(TrainParamsBase):
         return beside.Paced(gymnasium.make("Pendulum-v1"))
 """
 BESIDE = """
+import os
 import time
 
 import gymnasium
@@ -41,14 +42,19 @@ NUM_ITER = {num_iter}
 
 class Paced(gymnasium.Wrapper):
     def step(self, action):
-        time.sleep({step_secs})
+        if not os.path.exists({fast!r}):
+            time.sleep({step_secs})
         return self.env.step(action)
 """
 
 
 def make_run(folder: Path, num_iter: int, step_secs: float = 0.0, **variables: object) -> UserRun:
-    """A user's folder, with a module beside the params file; a run that is only watched needs no whole CPUs."""
-    (folder / "beside.py").write_text(BESIDE.format(num_iter=num_iter, step_secs=step_secs))
+    """A user's folder, with a module beside the params file; a run that is only watched needs no whole CPUs.
+
+    Steps take `step_secs` until there is a file `fast`.
+    """
+    beside = BESIDE.format(num_iter=num_iter, step_secs=step_secs, fast=str(folder / "fast"))
+    (folder / "beside.py").write_text(beside)
     return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
 
 
