@@ -78,7 +78,7 @@ class Curriculum:
         After a resume the first call returns every value up to `iteration` again. Where training has gone back to an
         earlier iteration than that of the last call, these are the values of that iteration, as far as there are any.
         """
-        fallen = []
+        fallen: list[tuple[str, int | float]] = []
         for name, parameter in self._parameters.items():
             reached = bisect.bisect_right(parameter.iters, iteration)
             first = parameter.taken if reached >= parameter.taken else max(0, reached - 1)
