@@ -119,7 +119,7 @@ def test_the_seed_arrives_once(user: Folder) -> None:
 def test_generators_of_its_own_process_are_seeded_as_here(user: Folder) -> None:
     """A user's environment may draw from Python's and NumPy's own, when it is built, too."""
     of_seed = []
-    for seed in (2**31 + 5, 5, 6):
+    for seed in (5, 5, 6):
         env = loading.make_collect_env(user.params("Drawing"), 3, seed, process=user.settings)
         env.reset()
         env.step(zeros(env))

@@ -90,7 +90,7 @@ def test_nests_of_py_environments() -> None:
     ],
 )
 def test_all_integers_become_some_that_networks_take(declared: str, stored: str, least: int, most: int) -> None:
-    space = gymnasium.spaces.Box(np.iinfo(declared).min, np.iinfo(declared).max, (2,), np.dtype(declared))
+    space = gymnasium.spaces.Box(np.iinfo(declared).min, np.iinfo(declared).max, (2,), np.dtype(declared).type)
     spec = specs.observation_spec_of_space(space)
     assert spec.dtype == np.dtype(stored)
     convert = observation_converter(spec, space)
@@ -106,7 +106,7 @@ def test_all_integers_become_some_that_networks_take(declared: str, stored: str,
 
 def test_an_agent_is_built_for_integers_of_all_kinds() -> None:
     kinds = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-    space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind)) for kind in kinds})
+    space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind).type) for kind in kinds})
     spec = tf.nest.map_structure(tensor_spec.from_spec, specs.observation_spec_of_space(space))
     agent = make_agent(FakeParams({"horizon": 10}), spec, BOX, tf.Variable(0, dtype=tf.int64))
     assert agent.trainable_variables

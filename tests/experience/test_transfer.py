@@ -383,8 +383,13 @@ def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, fi
     """256 would become 0 without a word."""
     (tmp_path / "my_params.py").write_text(TWO_PARTS)
     pixels = np.full((5, 4, 4, 1), 255, np.uint16)
-    arm, place, ends = np.zeros((5, 3)), np.zeros((5, 2)), {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    observations = {"observations/arm": arm, "observations/camera": pixels, "observations/place": place}
+    arm, place = np.zeros((5, 3)), np.zeros((5, 2))
+    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
+    observations: dict[str, np.ndarray] = {
+        "observations/arm": arm,
+        "observations/camera": pixels,
+        "observations/place": place,
+    }
     np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     camera = next(episodes_of(stored)).observation[1]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
+from tfagents_system.launch.environment_memory import further_environments
 
 MIB, GIB = 2**20, 2**30
 
@@ -71,7 +73,7 @@ def test_memory() -> None:
 
 def test_each_environment_of_a_worker_takes_memory() -> None:
     # 2 workers of 90 + 10 + 3 * 250, and 600 + 90 for the others: 2390 MiB.
-    several = {"workers": 2, "envs_per_worker": 4, "more_env_bytes": 250 * MIB}
+    several = {"workers": 2, "envs_per_worker": 4, "more_bytes": 750 * MIB}
     assert memory(2390 * MIB, **several).errors == []
     (error,) = memory(2389 * MIB, **several).errors
     assert "for 2 workers of 850 MiB with 4 environments and" in error
@@ -80,6 +82,23 @@ def test_each_environment_of_a_worker_takes_memory() -> None:
     assert "lower SAC_ENVS_PER_WORKER, or give" in alone and "SAC_NUM_COLLECT_WORKERS" not in alone
     (nothing_to_lower,) = memory(600 * MIB, workers=1).errors
     assert "are available: give it more memory" in nothing_to_lower
+
+
+@pytest.mark.parametrize(
+    ("settings", "further"),
+    [
+        ({}, 0),
+        ({"envs_per_worker": 8}, 7 + 7),
+        ({"envs_per_worker": 8, "num_collect_workers": 3}, 7 + 3),  # Of ten episodes four, three and three.
+        ({"envs_per_worker": 8, "num_collect_workers": 10}, 7),
+        ({"envs_per_worker": 8, "eval_workers": 1}, 7),
+    ],
+)
+def test_environments_of_a_worker_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
+    assert (
+        further_environments(type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings)
+        == further
+    )
 
 
 def test_prior_data_beyond_the_memory_is_a_note() -> None:

@@ -131,7 +131,12 @@ def test_schedules_that_are_over_for_a_new_agent_are_told(tmp_path: Path) -> Non
 
 def test_schedules_over_the_whole_run_that_a_new_agent_does_not_finish_are_told(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    run = {"env_steps_per_iter": 200, "num_iter": 10**6, "num_env_steps": 10_000, "env_steps_before_training": 100}
+    run: dict[str, Any] = {
+        "env_steps_per_iter": 200,
+        "num_iter": 10**6,
+        "num_env_steps": 10_000,
+        "env_steps_before_training": 100,
+    }
     cosine, linear = {"schedule": "cosine"}, {"schedule": "linear", "schedule_steps": 5000}
     params = params_with(**run, actor_optimizer=cosine, critic_optimizer=linear)
     assert optimizer_notes(params, paths) == [], "no metrics yet"
@@ -144,7 +149,14 @@ def test_schedules_over_the_whole_run_that_a_new_agent_does_not_finish_are_told(
         optimizer_notes(params_with(**{**run, "num_env_steps": None, "num_iter": 10}, actor_optimizer=cosine), paths)
         == []
     )
-    for environ, count in (({RESET: AGENT}, 1), ({RESET: AGENT, CATCH_UP: "1"}, 0), ({RESET: NETWORKS}, 0), ({}, 0)):
+    (used_up,) = optimizer_notes(params_with(**{**run, "num_env_steps": 4000}, actor_optimizer=cosine), paths)
+    assert "num_env_steps=4,000 of the run are used up: give more" in used_up
+    starts: list[tuple[dict[str, str], int]] = [
+        ({RESET: AGENT}, 1),
+        ({RESET: AGENT, CATCH_UP: "1"}, 0),
+        ({RESET: NETWORKS}, 0),
+    ]
+    for environ, count in [*starts, ({}, 0)]:
         check = Check("stored")
         check_stored(environ, params, None, paths, [], check)
         assert len(check.notes) == count

@@ -227,6 +227,15 @@ def test_where_training_goes_back_environments_have_the_values_of_then() -> None
     assert environments.collect[0].user_env.states[1:] == [{"mass": 1}, {"mass": 2}, {"friction": 3}][1:]
 
 
+def test_what_was_due_when_training_went_back_is_never_set() -> None:
+    environments = make(Params({"mass": {"iters": [2], "range": [1, 1]}, "friction": {"iters": [5], "range": [3, 3]}}))
+    environments.set_due(5)
+    environments.set_due(4)
+    environments.begin_episode(COLLECT)
+    assert [env.user_env.states for env in environments.collect] == [[{"mass": 1}]]
+    assert not environments.has_due(COLLECT)
+
+
 def test_an_episode_under_way_keeps_its_values() -> None:
     environments = make(Params({"mass": {"iters": [0, 5], "range": [1.0, 2.0]}}), count=2)
     first, second = (env.user_env for env in environments.collect)

@@ -20,10 +20,9 @@ class Seeded(Protocol):
 def seed_episode(env: Seeded, seed: int) -> None:
     """What is random in the next episode follows from the seed, of 32 bits.
 
-    So do Python's and NumPy's own generators, from which a user's environment may take numbers: here, and alike in the
-    process of an environment that has one of its own.
+    So do Python's and NumPy's own generators, from which a user's environment may take numbers; an environment with a
+    process of its own seeds those there with what it gets.
     """
-    seed %= SEED_LIMIT
-    env.reseed(seed)
+    env.reseed(seed % SEED_LIMIT)
     random.seed(seed)
     np.random.seed(seed)

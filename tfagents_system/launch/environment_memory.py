@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import psutil
 
@@ -38,3 +39,12 @@ def bytes_of_another(params: TrainParamsBase, seed: int, enter: Callable[[str], 
     with contextlib.closing(loading.make_collect_env(params, 0, seed, 1)) as env:
         take_steps(env, seed, _STEPS)
         return max(0, resident_bytes() - before)
+
+
+def further_environments(params: TrainParamsBase, values: Mapping[str, Any]) -> int:
+    """How many a worker builds after the first to collect and the first to evaluate."""
+    count, evaluators = values.get("envs_per_worker", 1), values.get("eval_workers", 0)
+    if evaluators:  # Workers of either kind have no more than this.
+        return count - 1
+    share = -(-params.n_eval_episodes // values.get("num_collect_workers", 1))
+    return count - 1 + max(0, min(count, share) - 1)

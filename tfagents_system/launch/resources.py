@@ -188,7 +188,7 @@ def check_memory(
     prior_bytes: int = 0,
     *,
     envs_per_worker: int = 1,
-    more_env_bytes: int = 0,
+    more_bytes: int = 0,
     are_forked: bool = True,
     available: tuple[int, str] | None = None,
 ) -> None:
@@ -197,15 +197,15 @@ def check_memory(
     Args:
       check: Gets facts, notes and errors.
       num_workers: Workers of the run.
-      own_bytes: Memory of the user's own code in each of them, with one collect environment.
+      own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       prior_bytes: Size of the ring of prior data, likewise.
-      envs_per_worker, more_env_bytes: SAC_ENVS_PER_WORKER, and the memory of each of them after the first.
+      envs_per_worker: SAC_ENVS_PER_WORKER.
+      more_bytes: Memory of a worker's further environments.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
-    more_bytes = (envs_per_worker - 1) * more_env_bytes
     worker_bytes = _WORKER_BYTES + own_bytes + more_bytes + (0 if are_forked else _IMPORTS_BYTES)
     needed = _OTHERS_BYTES + own_bytes + num_workers * worker_bytes  # The trainer builds the user's networks, too.
     what = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tree
 
-from tfagents_system.agents.iteration_counts import updates_of_run
+from tfagents_system.agents.iteration_counts import offline_updates, updates_of_run
 from tfagents_system.agents.optimizer_settings import PARTS, optimizer_settings
 from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.hyperparameters import described_by
@@ -144,8 +144,13 @@ def optimizer_notes(params: TrainParamsBase, paths: RunPaths) -> list[str]:
         if each.get("schedule", "constant") != "constant" and each.get("schedule_steps") is None
         if has is not None and has < optimizer_settings(params, part).schedule_steps
     ]
-    if not stretched:
+    if not stretched or has is None:
         return []
+    if has <= offline_updates(params):
+        return [
+            f"--reset_training: kept steps earn no updates, and num_env_steps={params.num_env_steps:,} of the run are "
+            "used up: give more (--set num_env_steps), or let the steps count (--catch_up)"
+        ]
     ends = " and ".join(f"--set {name}.schedule_steps={has}" for name in stretched)
     return [
         f"--reset_training: kept steps earn no updates, so the new agent has about {has:,} of the "

@@ -17,6 +17,7 @@ from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_wor
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
 from tfagents_system.playing import montage, video
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
+from tfagents_system.report.episodes import success_rate
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -51,7 +52,7 @@ def play(
 
     Args:
       path: The policy: a checkpoint of a run, a SavedModel, or an exported file.
-      seed: Determines all random numbers.
+      seed: Determines all random numbers, but those that a SavedModel which explores draws itself.
       video_dir: Where videos go; None makes none.
       on_episode: Called with every episode, from 1; the default prints it.
       work: What this is a part of: it is told what is under way; None: this is the whole.
@@ -115,8 +116,8 @@ def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int
 def summary(episodes: Sequence[PlayedEpisode]) -> str:
     """One line for the user on the returns of all episodes."""
     returns = [episode.episode_return for episode in episodes]
-    successes = [episode.success for episode in episodes if episode.success is not None]
-    rate = f", success {statistics.fmean(successes):.0%}" if successes else ""
+    successes = success_rate(episode.success for episode in episodes)
+    rate = "" if successes is None else f", success {successes:.0%}"
     if len(returns) == 1:  # Which has no spread.
         return f"mean return {returns[0]:.3f} over 1 episode{rate}"
     spread = f"min {min(returns):.3f}, max {max(returns):.3f}"

@@ -109,8 +109,6 @@ def _in_parts(episodes: list[Episode]) -> list[list[Episode]]:
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
-    An environment may tell of a success only where there is one: where any episode does, the others are none.
-
     For evaluations also `eval_episodes`, their number. Without episodes only what devices say: the largest of the
     durations, and the sums of counts.
     """
@@ -125,13 +123,22 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     if kind == "eval":
         columns["eval_return_std"] = statistics.pstdev(returns)
         columns["eval_episodes"] = len(episodes)
-    if any(episode.success is not None for episode in episodes):
-        columns[f"{kind}_success"] = statistics.fmean(bool(episode.success) for episode in episodes)
+    if (rate := success_rate(episode.success for episode in episodes)) is not None:
+        columns[f"{kind}_success"] = rate
     if kind == "train":
         columns["train/policy_lag"] = max(0, *(report.iteration - report.policy_iteration for report in reports))
     columns.update(_means(f"{kind}/", [episode.logs for episode in episodes]))
     columns.update(_means(f"{kind}/", [report.observed for report in reports]))
     return columns | of_devices
+
+
+def success_rate(successes: Iterable[bool | None]) -> float | None:
+    """Share of the episodes that are a success; None if no environment tells.
+
+    An environment may tell of a success only where there is one: where any episode does, the others are none.
+    """
+    told = list(successes)
+    return statistics.fmean(map(bool, told)) if any(each is not None for each in told) else None
 
 
 def _means(prefix: str, rows: list[dict[str, float]]) -> dict[str, float]:

@@ -46,6 +46,7 @@ class CurriculumValues:
     def __init__(self, curriculum: Curriculum) -> None:
         self._curriculum = curriculum
         self.is_shared = False
+        self._iteration = 0
         self._due: dict[Place, list[Value]] = {}
         self._of_evaluation: dict[str, Any] = {}
         self._set: dict[Place, dict[str, Any]] = {}
@@ -56,6 +57,9 @@ class CurriculumValues:
 
     def set_due(self, iteration: int, places: Sequence[Place]) -> None:
         """These are to have the values of this iteration from their next episode on."""
+        if iteration < self._iteration:  # What was due later no longer is; the rest of it is found to differ.
+            self._due.clear()
+        self._iteration = iteration
         for name, value in self._curriculum.due(iteration):
             logging.info("iteration %d: %s = %s", iteration, name, value)
             for place in places:
