@@ -165,7 +165,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     critic_optimizer = {"name": "adamw", "schedule": "cosine"}
     gamma = discount = {"points": [[0, 0.9], [9, 1.0]], "interpolation": "step", "by": "iterations"}
-    rewards = {"forward": 1.0, "points": {0: 5, 1: 7}, "leg_1": 2}
     flag, number, nothing, mode = True, 0.5, None, 0.0
     names = np.array(["a"])
     gains, counts = np.array([1, 2], np.float32), np.array([1, 2])
@@ -199,11 +198,8 @@ def kinds(tmp_path: Path) -> Path:
         ("limits", {"hip": None, "knee": {"low": 0}}, {"knee": {"low": 0}, "steps": (1, 2)}),
         ("limits", {"steps": [3]}, {"hip": {"low": -1, "high": 1}, "steps": (3,)}),
         ("nothing", {"a": 1}, {"a": 1}),
-        ("discount", {"points": [[0, 0.5]]}, {"points": [[0, 0.5]]}),
+        ("discount", {"points": [[0, 1]]}, {"points": [[0, 1]], "interpolation": "step", "by": "iterations"}),
         ("discount", {"by": "env_steps"}, {"points": [[0, 0.9], [9, 1.0]], "interpolation": "step", "by": "env_steps"}),
-        ("rewards", {"forward": 2, "leg_2": 3}, {"forward": 2, "points": {0: 5, 1: 7}, "leg_1": 2, "leg_2": 3}),
-        ("rewards", {"points": {"0": 6, "2": 8}}, {"forward": 1.0, "points": {0: 6, 1: 7, "2": 8}, "leg_1": 2}),
-        ("rewards", {"energy": 1, "leg_1": None}, {"forward": 1.0, "points": {0: 5, 1: 7}, "energy": 1}),
     ],
 )
 def test_dictionaries_are_merged(kinds: Path, name: str, given: Any, expected: Any) -> None:
@@ -243,7 +239,6 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
     given = {
         "flag": "FALSE", "number": "fast", "gains": [None], "counts": [0.5], "joints": [["hip"]], "folder": {"a": 1},
         "critic_optimizer": {}, "limits": {"hip": {"low": "-1"}}, "numbr": 1,
-        "rewards": {"forwart": 2},
     }  # fmt: skip
     with pytest.raises(UserError) as raised:
         load_params(kinds, {"horizon": 7}, attributes=given)
@@ -259,7 +254,6 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
         'null, "schedule": null}',
         "TrainParams.limits.hip.low must be a number",
         "has no attribute numbr: number is meant",
-        "TrainParams.rewards has no key forwart: forward is meant; or add the key to the params file",
     ):
         assert part in text
     assert len(raised.value.findings) == len(given)

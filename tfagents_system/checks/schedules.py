@@ -19,14 +19,7 @@ from tfagents_system.errors import shown
 
 INTERPOLATIONS = ("linear", "exponential", "step")
 UNITS = ("env_steps", "train_steps", "iterations")
-_KEYS = {"points", "interpolation", "by"}
 _SIMILARITY = 0.6  # The name is refused anyway, so the suggestion may be a loose guess.
-
-
-def replaces(before: Any, given: Any) -> bool:
-    """Whether a value is another schedule in the place of one, or of a part of one, rather than a part itself."""
-    both = [isinstance(each, Mapping) and each.keys() <= _KEYS for each in (before, given)]
-    return all(both) and "points" in given
 
 
 @dataclasses.dataclass(frozen=True)

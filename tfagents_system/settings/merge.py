@@ -1,25 +1,18 @@
-"""Values of `--set` in the place of others: objects are merged, but a schedule replaces one, and JSON's lists and texts
-take the type that was there.
-"""
+"""Values of `--set` in the place of others: objects are merged, JSON's lists and texts take the type that was there."""
 
 from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.checks import schedules
-from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError, shown
-from tfagents_system.train_params_base import TrainParamsBase
 
 PARAMS = "TrainParams"
-_DIGITS = re.compile("[0-9]+")
 
 
 def merge(
@@ -65,32 +58,7 @@ def overridden(name: str, before: Any, value: Any) -> Any:
     Raises:
       UserError: The value is impossible.
     """
-    if value is None:
-        return None
-    before = None if schedules.replaces(before, value) else before
-    if not hasattr(TrainParamsBase, name):  # Ours have checks that know their keys.
-        value = _of_known_keys(f"{PARAMS}.{name}", before, value)
-    return merge({name: before}, {name: value}, PARAMS, _of_kind)[name]
-
-
-def _of_known_keys(name: str, before: Any, value: Any) -> Any:
-    """A value for a dictionary of the user's own: `"0"` is its key 0, and a new key must resemble no other one.
-
-    Raises:
-      UserError: A key is probably misspelt: nothing would read it.
-    """
-    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
-        return value
-    known = {}
-    for key, each in value.items():
-        right = int(key) if re.fullmatch("-?[0-9]{1,9}", key) and key not in before and int(key) in before else key
-        others = [
-            other for other in before if isinstance(other, str) and _DIGITS.sub("", other) != _DIGITS.sub("", key)
-        ]
-        if right not in before and (meant := near_misses([key], others)):
-            raise UserError(f"{name} has no key {key}: {meant[0][1]} is meant; or add the key to the params file")
-        known[right] = _of_known_keys(f"{name}.{key}", before.get(right), each)
-    return known
+    return None if value is None else merge({name: before}, {name: value}, PARAMS, _of_kind)[name]
 
 
 def _of_kind(name: str, before: Any, value: Any) -> Any:

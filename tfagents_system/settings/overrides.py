@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfagents_system.checks import schedules
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import reward_places
 from tfagents_system.errors import SettingsError, UserError, shown
@@ -112,11 +111,8 @@ class Overrides:
 
     def replaced_by(self, given: Overrides) -> Overrides:
         """These, with `given` in their place wherever both say something; they keep their `defaults`."""
-        others = {
-            name: value for name, value in self.params.items() if not schedules.replaces(value, given.params.get(name))
-        }
         return Overrides(
-            replaced(others, given.params),
+            replaced(self.params, given.params),
             replaced(self.config, given.config),
             self.variables | given.variables,
             self.defaults,

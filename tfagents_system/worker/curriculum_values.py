@@ -59,6 +59,7 @@ class CurriculumValues:
         """These are to have the values of this iteration from their next episode on."""
         if iteration < self._iteration:  # What was due later no longer is; the rest of it is found to differ.
             self._due.clear()
+            self._of_evaluation = {}
         self._iteration = iteration
         for name, value in self._curriculum.due(iteration):
             logging.info("iteration %d: %s = %s", iteration, name, value)
@@ -78,7 +79,10 @@ class CurriculumValues:
         """Whether the environment there has values of parameters that have none now, as training has gone back: only a
         new environment has its own.
         """
-        return bool(self._set.get(self.own(place), {}).keys() - self._wanted(place).keys())
+        wanted = set(self._wanted(place))
+        if self.is_shared:  # What an evaluation has set may be due in training next.
+            wanted |= set(self._of_evaluation)
+        return bool(self._set.get(self.own(place), {}).keys() - wanted)
 
     def set_evaluated(self, iteration: int) -> None:
         """A policy of this iteration is evaluated."""
