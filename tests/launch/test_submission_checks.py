@@ -86,6 +86,31 @@ def test_where_the_check_can_not_be_made_the_job_makes_it(
     assert done.returncode == 0 and len(user.calls) == 1 and told in done.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'SAC_JOB_PRELUDE="touch ran; cp data $SLURM_TMPDIR"',
+        ': "${SAC_JOB_PRELUDE:=touch ran; cp data $SLURM_TMPDIR}"',
+        'SAC_EXEC_PREFIX="touch ran $SLURM_TMPDIR"',
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--dry_run",)])
+def test_a_prelude_that_refers_to_the_job_does_not_run_on_the_login_node(
+    user: User, line: str, options: tuple[str, ...]
+) -> None:
+    checks(user, "exit 2")
+    user.write_vars(f"{line}\n")
+    done = user.submit(*options)
+    assert done.returncode == 0 and "checked by the job, not here: the environment is that of SAC_" in done.stderr
+    assert not list(user.folder.rglob("ran")) and not (user.tools / "../env/bin/python.check").exists()
+
+
+def test_the_check_of_a_dry_run_has_no_stand_ins_for_what_only_the_job_knows(user: User) -> None:
+    checks(user, 'echo "note  $SAC_REPLAY_DIR $CACHE"; exit 0')
+    user.write_vars(': "${SAC_REPLAY_DIR:=$SLURM_TMPDIR/ring}" "${CACHE:=$SLURM_TMPDIR/cache}"\n')
+    assert "note  /ring /cache\n" in user.submit("--dry_run").stderr
+
+
 def test_a_python_that_only_nodes_have_is_left_to_the_job(user: User) -> None:
     """The start is refused here, which says nothing of the place where the job runs."""
     user.write_vars("SAC_PYTHON=/opt/on_nodes/bin/python\n")
@@ -93,6 +118,9 @@ def test_a_python_that_only_nodes_have_is_left_to_the_job(user: User) -> None:
     assert done.returncode == 0 and len(user.calls) == 1 and (user.snapshot / "job.sbatch").exists(), done
     assert "checked by the job, not here: SAC_PYTHON=/opt/on_nodes/bin/python is no program here" in done.stderr
     assert "nothing was submitted" not in done.stderr
+    user.write_vars("SAC_PYTHON=$SLURM_TMPDIR/env/bin/python\n")
+    done = user.submit("--dry_run")
+    assert done.returncode == 0 and "checked by the job, not here: SAC_PYTHON=" in done.stderr, done
     user.write_vars("SAC_VENV=env\n")
     assert refused(user.submit()) == ["SAC_VENV=env must be an absolute path: jobs start in other folders"]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,12 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
     if any(task.state != DONE for task in plan.tasks):
-        submit = other_command("submit", "./submit.sh")
-        refuse_login_node(
-            vars_file,
-            f"submit the tasks as an array ({submit} {args.vars_file} --array 0-{len(grid) - 1}; a grid is SAC_GRID in "
-            "the vars file, and several seeds with it are its key SAC_SEED)",
-        )
+        refuse_login_node(vars_file, f"submit the tasks as an array: {_as_array(args, grid)}")
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()
@@ -116,6 +112,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{task}: {task.reason} (log in {task.log})")
     print(_ending(code, plan.tasks, args.edits), flush=True)
     return code
+
+
+def _as_array(args: argparse.Namespace, grid: Grid) -> str:
+    """The command for an array of the same tasks, and what the vars file must have for it."""
+    words = [other_command("submit", "./submit.sh"), shlex.quote(str(args.vars_file)), f"--array 0-{len(grid) - 1}"]
+    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in args.assignments)])
+    if args.seeds is None:
+        return f"{command}, with {'SAC_GRID' if args.grid is None else f'SAC_GRID={args.grid}'} in the vars file"
+    seeds = parse_seeds(args.seeds)
+    if grid.names() != [_SEED]:
+        return f"{command}, with SAC_GRID in the vars file, a grid that has the seeds, too (last key {_SEED}: {seeds})"
+    if seeds == [*range(seeds[0], seeds[0] + len(seeds))]:
+        return f"{command}, with {_SEED}={seeds[0]} in the vars file"
+    return f'{command}, with SAC_GRID in the vars file, a file of {{"{_SEED}": {seeds}}}'
 
 
 def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:

@@ -15,9 +15,10 @@ _SEED = "SAC_SEED"
 
 
 def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collection[str] = ()) -> list[str]:
-    """Why the run in a task's directory is not that of the task: it began with other settings of the task.
+    """Why the run in a task's directory is not that of the task: it has other values of the task's settings.
 
-    Those that say when a run ends may change.
+    They are compared with overrides.json, which is that of the run's newest start, and with the run's seed. Settings
+    that say when a run ends may change. Those of a key that has left the grid are not compared.
 
     Args:
       own: The settings of the grid and of --seeds for this task.

@@ -51,12 +51,36 @@ late_names() {
   done
 }
 
-# Programs started from here on do not get them: only in the job, from variables.sh, have they their values.
+# Programs started from here on do not get them: only in the job, from variables.sh, have they their values. Functions
+# of submit.sh see them still, also those that look whether there is a prelude.
 forget_late() {
   local name
   for name in $(late_names); do
-    if [[ $name != PATH ]]; then unset "$name"; fi # Without it nothing starts.
+    case $name in
+      *PATH) ;;                                              # Programs are found by these, and find their libraries.
+      SAC_PYTHON | SAC_VENV | VIRTUAL_ENV | CONDA_PREFIX) ;; # setup.sh tells that this machine lacks such a Python.
+      *) export -n "$name" ;;
+    esac
   done
+}
+
+# The line of variables.sh that exports one of the user's own. Inside SAC_EXEC_PREFIX that file is read once more: what
+# the prelude and the container made of the variable stays. A path extends the job's as it extended this machine's.
+late_assignment() { # NAME
+  local value=${!1} inherited=${tfagents_inherited[$1]-} before after word
+  if [[ -n $inherited && :$value: == *":$inherited:"* ]]; then
+    value=:$value:
+    before=${value%%":$inherited:"*} after=${value#*":$inherited:"}
+    before=${before#:} after=${after%:}
+    if [[ -n $before ]]; then
+      word="$(quoted "$before")\"\${$1:+:\$$1}\"${after:+$(quoted ":$after")}"
+    else
+      word="\"\${$1:+\$$1:}\"$(quoted "$after")"
+    fi
+  else
+    word=$(quoted "$value")
+  fi
+  echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$word"
 }
 
 # A Python for what needs no package: 3.6 will do.
@@ -136,7 +160,10 @@ variables_script() { # TARGET
     esac
   done
   for name in $(late_names); do
-    if [[ $name != SAC_* ]]; then echo "export $name=$(quoted "${!name}")"; fi
+    case $name in
+      SAC_* | PYTHONPATH | VIRTUAL_ENV | CONDA_PREFIX) ;; # Above.
+      *) late_assignment "$name" ;;
+    esac
   done
   echo "SAC_EXP_DIR=$(quoted "$tfagents_exp_dir")"
   if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node; the first node's are the run's own.
