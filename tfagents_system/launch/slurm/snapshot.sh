@@ -59,7 +59,7 @@ forget_late() {
     case $name in
       *PATH) ;;                                              # Programs are found by these, and find their libraries.
       SAC_PYTHON | SAC_VENV | VIRTUAL_ENV | CONDA_PREFIX) ;; # setup.sh tells that this machine lacks such a Python.
-      *) export -n "$name" ;;
+      *) export -n "${name?}" ;;
     esac
   done
 }
