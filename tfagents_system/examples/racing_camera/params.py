@@ -1,4 +1,4 @@
-"""The same car learns to race from pictures: four frames of 64 x 64 pixels, seen from above."""
+"""The same car learns to race from pictures: the last four, of 64 x 64 pixels, seen from above, and its own motion."""
 
 from __future__ import annotations
 
