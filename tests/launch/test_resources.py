@@ -72,11 +72,11 @@ def test_memory() -> None:
 
 
 def test_each_environment_of_a_worker_takes_memory() -> None:
-    # 2 workers of 90 + 10 + 3 * 250, and 600 + 90 for the others: 2390 MiB.
-    several = {"workers": 2, "envs_per_worker": 4, "more_bytes": 750 * MIB}
+    # 2 workers of 90 + 10, 6 more environments of 250, and 600 + 90 for the others: 2390 MiB.
+    several = {"workers": 2, "envs_per_worker": 4, "more_bytes": 6 * 250 * MIB}
     assert memory(2390 * MIB, **several).errors == []
     (error,) = memory(2389 * MIB, **several).errors
-    assert "for 2 workers of 850 MiB with 4 environments and" in error
+    assert "for 2 workers of 100 MiB, 1.4 GiB of further environments and the other" in error
     assert "lower SAC_ENVS_PER_WORKER or SAC_NUM_COLLECT_WORKERS, or give it more memory" in error
     (alone,) = memory(600 * MIB, **{**several, "workers": 1}).errors
     assert "lower SAC_ENVS_PER_WORKER, or give" in alone and "SAC_NUM_COLLECT_WORKERS" not in alone
@@ -89,12 +89,13 @@ def test_each_environment_of_a_worker_takes_memory() -> None:
     [
         ({}, 0),
         ({"envs_per_worker": 8}, 7 + 7),
-        ({"envs_per_worker": 8, "num_collect_workers": 3}, 7 + 3),  # Of ten episodes four, three and three.
-        ({"envs_per_worker": 8, "num_collect_workers": 10}, 7),
-        ({"envs_per_worker": 8, "eval_workers": 1}, 7),
+        ({"envs_per_worker": 8, "num_collect_workers": 3}, 3 * (7 + 3)),  # Of ten episodes four at most.
+        ({"envs_per_worker": 8, "num_collect_workers": 10, "expert_workers": 1}, 11 * 7),
+        ({"envs_per_worker": 8, "eval_workers": 1}, 2 * 7),
+        ({"envs_per_worker": 8, "local_workers": 4, "server": "host:1"}, 4 * 7),
     ],
 )
-def test_environments_of_a_worker_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
+def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
     assert (
         further_environments(type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings)
         == further

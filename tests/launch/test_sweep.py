@@ -655,36 +655,13 @@ def test_on_a_login_node_nothing_is_moved_for_tasks_that_would_be_refused(
     be_on_login_node(vars_file.parent / "tools", monkeypatch)
     with pytest.raises(
         UserError,
-        match=r"array: \./submit\.sh \S+ --array 0-1, with SAC_SEED=0 in the vars file, or set SAC_ALLOW_LOGIN",
+        match=r"array: \./submit\.sh \S+ --array 0-1, with a grid file as SAC_GRID that .*, or set SAC_ALLOW_LOGIN",
     ):
         sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
     assert not started and not list(vars_file.parent.glob("logs/try_before_*"))
     assert sweep.main([str(vars_file), "--seeds", "0"]) == 0 and started[0].state == DONE, "nothing is to be trained"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert sweep.main([str(vars_file), "--seeds", "0-1"]) == 0 and len(started) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("--seeds 5-7", "--array 0-2, with SAC_SEED=5 in the vars file"),
-        ("--seeds 7,5", '--array 0-1, with SAC_GRID in the vars file, a file of {"SAC_SEED": [7, 5]}'),
-        ("--grid g.json --set n_step=2", "--array 0-1 --set n_step=2, with SAC_GRID=g.json in the vars file"),
-        (
-            "--grid g.json --seeds 5-6",
-            "--array 0-3, with SAC_GRID in the vars file, a grid that has the seeds, too (last key SAC_SEED: [5, 6])",
-        ),
-    ],
-)
-def test_the_array_that_is_proposed_on_a_login_node_has_the_sweeps_tasks(
-    vars_file: Path, monkeypatch: pytest.MonkeyPatch, options: str, told: str
-) -> None:
-    (vars_file.parent / "g.json").write_text('{"discount": [0.9, 0.99]}')
-    vars_file.write_text(vars_file.read_text().replace(" SAC_ALLOW_LOGIN=1", ""))
-    be_on_login_node(vars_file.parent / "tools", monkeypatch)
-    monkeypatch.chdir(vars_file.parent)
-    with pytest.raises(UserError, match=re.escape(f"./submit.sh v.sh {told}")):
-        sweep.main(["v.sh", *options.split()])
 
 
 def test_cpus_are_divided_by_the_runs_that_are_left(

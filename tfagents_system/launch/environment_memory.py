@@ -42,9 +42,16 @@ def bytes_of_another(params: TrainParamsBase, seed: int, enter: Callable[[str], 
 
 
 def further_environments(params: TrainParamsBase, values: Mapping[str, Any]) -> int:
-    """How many a worker builds after the first to collect and the first to evaluate."""
-    count, evaluators = values.get("envs_per_worker", 1), values.get("eval_workers", 0)
-    if evaluators:  # Workers of either kind have no more than this.
-        return count - 1
-    share = -(-params.n_eval_episodes // values.get("num_collect_workers", 1))
-    return count - 1 + max(0, min(count, share) - 1)
+    """How many the workers of this start build beyond one to collect and one to evaluate each.
+
+    Args:
+      params: Of the run.
+      values: Of its SAC_ variables, by field.
+    """
+    count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
+    collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
+    further = (collectors + evaluators + values.get("expert_workers", 0)) * (count - 1)
+    if not evaluators and "server" not in values:  # Those that join a run leave its evaluations to it.
+        share = -(-params.n_eval_episodes // planned)
+        further += collectors * max(0, min(count, share) - 1)
+    return further

@@ -201,16 +201,18 @@ def check_memory(
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       prior_bytes: Size of the ring of prior data, likewise.
       envs_per_worker: SAC_ENVS_PER_WORKER.
-      more_bytes: Memory of a worker's further environments.
+      more_bytes: Memory of all further environments of the workers.
       are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes + more_bytes + (0 if are_forked else _IMPORTS_BYTES)
-    needed = _OTHERS_BYTES + own_bytes + num_workers * worker_bytes  # The trainer builds the user's networks, too.
+    worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
+    needed = (
+        _OTHERS_BYTES + own_bytes + num_workers * worker_bytes + more_bytes
+    )  # The trainer builds the user's networks, too.
     what = (
         f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)}{f' with {envs_per_worker} environments' if envs_per_worker > 1 else ''} and the "
+        f"{in_words(worker_bytes)}{f', {in_words(more_bytes)} of further environments' if more_bytes else ''} and the "
         "other programs"
     )
     if needed > free:

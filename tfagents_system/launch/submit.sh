@@ -64,8 +64,6 @@ source "$tfagents_root/tfagents_system/launch/slurm/check.sh"
 # shellcheck source=tfagents_system/launch/slurm/dry_run.sh
 source "$tfagents_root/tfagents_system/launch/slurm/dry_run.sh"
 tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
-declare -A tfagents_inherited=()
-for tfagents_name in $(compgen -e | grep 'PATH$'); do tfagents_inherited[$tfagents_name]=${!tfagents_name-}; done
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_root/tfagents_system/launch/vars_file.sh"

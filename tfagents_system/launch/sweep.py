@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
     if any(task.state != DONE for task in plan.tasks):
-        refuse_login_node(vars_file, f"submit the tasks as an array: {_as_array(args, grid)}")
+        refuse_login_node(vars_file, f"submit the tasks as an array: {_as_array(args.vars_file, grid)}")
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()
@@ -114,18 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _as_array(args: argparse.Namespace, grid: Grid) -> str:
+def _as_array(vars_file: Path, grid: Grid) -> str:
     """The command for an array of the same tasks, and what the vars file must have for it."""
-    words = [other_command("submit", "./submit.sh"), shlex.quote(str(args.vars_file)), f"--array 0-{len(grid) - 1}"]
-    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in args.assignments)])
-    if args.seeds is None:
-        return f"{command}, with {'SAC_GRID' if args.grid is None else f'SAC_GRID={args.grid}'} in the vars file"
-    seeds = parse_seeds(args.seeds)
-    if grid.names() != [_SEED]:
-        return f"{command}, with SAC_GRID in the vars file, a grid that has the seeds, too (last key {_SEED}: {seeds})"
-    if seeds == [*range(seeds[0], seeds[0] + len(seeds))]:
-        return f"{command}, with {_SEED}={seeds[0]} in the vars file"
-    return f'{command}, with SAC_GRID in the vars file, a file of {{"{_SEED}": {seeds}}}'
+    command = f"{other_command('submit', './submit.sh')} {shlex.quote(str(vars_file))} --array 0-{len(grid) - 1}"
+    return f"{command}, with a grid file as SAC_GRID that has the seeds, too (last key {_SEED}, such as [0, 1, 2])"
 
 
 def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:

@@ -43,11 +43,15 @@ is_late() { # TEXT
   return 1
 }
 
-# Exported variables, the user's own among them, that refer to what only the job knows.
+# Exported variables, the user's own among them, that refer to what only the job knows. Not the paths of programs and
+# libraries, without which nothing starts, here or there.
 late_names() {
   local name
   for name in $(compgen -e); do
-    if is_late "${!name-}"; then echo "$name"; fi
+    case $name in
+      PATH | LD_LIBRARY_PATH) ;;
+      *) if is_late "${!name-}"; then echo "$name"; fi ;;
+    esac
   done
 }
 
@@ -57,7 +61,6 @@ forget_late() {
   local name
   for name in $(late_names); do
     case $name in
-      *PATH) ;;                                              # Programs are found by these, and find their libraries.
       SAC_PYTHON | SAC_VENV | VIRTUAL_ENV | CONDA_PREFIX) ;; # setup.sh tells that this machine lacks such a Python.
       *) export -n "${name?}" ;;
     esac
@@ -65,22 +68,9 @@ forget_late() {
 }
 
 # The line of variables.sh that exports one of the user's own. Inside SAC_EXEC_PREFIX that file is read once more: what
-# the prelude and the container made of the variable stays. A path extends the job's as it extended this machine's.
+# the prelude and the container made of the variable stays.
 late_assignment() { # NAME
-  local value=${!1} inherited=${tfagents_inherited[$1]-} before after word
-  if [[ -n $inherited && :$value: == *":$inherited:"* ]]; then
-    value=:$value:
-    before=${value%%":$inherited:"*} after=${value#*":$inherited:"}
-    before=${before#:} after=${after%:}
-    if [[ -n $before ]]; then
-      word="$(quoted "$before")\"\${$1:+:\$$1}\"${after:+$(quoted ":$after")}"
-    else
-      word="\"\${$1:+\$$1:}\"$(quoted "$after")"
-    fi
-  else
-    word=$(quoted "$value")
-  fi
-  echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$word"
+  echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$(quoted "${!1}")"
 }
 
 # A Python for what needs no package: 3.6 will do.
