@@ -207,13 +207,12 @@ def check_memory(
     """
     free, limit = available or available_memory()
     worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
-    needed = (
-        _OTHERS_BYTES + own_bytes + num_workers * worker_bytes + more_bytes
-    )  # The trainer builds the user's networks, too.
+    others_bytes = _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
+    needed = num_workers * worker_bytes + more_bytes + others_bytes
+    environments = f", {in_words(more_bytes)} of further environments" if more_bytes else ""
     what = (
         f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)}{f', {in_words(more_bytes)} of further environments' if more_bytes else ''} and the "
-        "other programs"
+        f"{in_words(worker_bytes)}{environments} and the other programs"
     )
     if needed > free:
         check.errors.append(
