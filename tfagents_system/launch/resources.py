@@ -224,11 +224,9 @@ def check_memory(
     if needed > _TIGHT * free:
         check.notes.append(f"memory is tight: {what}, {in_words(free)} {limit} are available")
     elif needed + ring_bytes + prior_bytes > free:
-        rings = f"replay buffer of {in_words(ring_bytes)}"
-        if prior_bytes:
-            rings += f" and the prior data of {in_words(prior_bytes)}"
+        prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
         check.notes.append(
-            f"the {rings} {'do' if prior_bytes else 'does'} not fit into the {in_words(free - needed)} of memory "
+            f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
             "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
         )
 
