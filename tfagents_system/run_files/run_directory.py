@@ -34,7 +34,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.early_end import depends_on_files, is_same_end
 from tfagents_system.settings.grid import by_name, in_words
-from tfagents_system.settings.overrides import CONFIG, Overrides, replaced
+from tfagents_system.settings.overrides import CONFIG, Overrides
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -147,8 +147,8 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
     """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
     if not has_begun(paths):
         return ""
-    resolved = (read_json(paths.resolved) or {}).get("params", {})
-    before = Overrides(replaced(resolved, Overrides.read(paths.overrides).params))
+    resolved = Overrides((read_json(paths.resolved) or {}).get("params", {}))
+    before = resolved.replaced_by(Overrides.read(paths.overrides))
     settings = read_run_json(paths).get("settings", {})
     workers = {name: getattr(variables, name) for name in SETTINGS}
     return " ".join(

@@ -112,8 +112,8 @@ class Overrides:
     def replaced_by(self, given: Overrides) -> Overrides:
         """These, with `given` in their place wherever both say something; they keep their `defaults`."""
         return Overrides(
-            replaced(self.params, given.params),
-            replaced(self.config, given.config),
+            _replaced(self.params, given.params),
+            _replaced(self.config, given.config),
             self.variables | given.variables,
             self.defaults,
         )
@@ -233,10 +233,9 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str
     return names
 
 
-def replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested objects with `given` in the place of what they have, key by key."""
+def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     both = {
-        name: replaced(before[name], value)
+        name: _replaced(before[name], value)
         for name, value in given.items()
         if isinstance(value, dict) and isinstance(before.get(name), dict)
     }
