@@ -10,7 +10,6 @@ import pytest
 from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
-from tfagents_system.launch.environment_memory import further_environments
 
 MIB, GIB = 2**20, 2**30
 
@@ -97,7 +96,9 @@ def test_each_environment_of_a_worker_takes_memory() -> None:
 )
 def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
     assert (
-        further_environments(type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings)
+        resources.further_environments(
+            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings
+        )
         == further
     )
 

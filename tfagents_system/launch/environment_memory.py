@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import psutil
 
@@ -39,19 +38,3 @@ def bytes_of_another(params: TrainParamsBase, seed: int, enter: Callable[[str], 
     with contextlib.closing(loading.make_collect_env(params, 0, seed, 1)) as env:
         take_steps(env, seed, _STEPS)
         return max(0, resident_bytes() - before)
-
-
-def further_environments(params: TrainParamsBase, values: Mapping[str, Any]) -> int:
-    """How many the workers of this start build beyond one to collect and one to evaluate each.
-
-    Args:
-      params: Of the run.
-      values: Of its SAC_ variables, by field.
-    """
-    count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
-    collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
-    further = (collectors + evaluators + values.get("expert_workers", 0)) * (count - 1)
-    if not evaluators and "server" not in values:  # Those that join a run leave its evaluations to it.
-        share = -(-params.n_eval_episodes // planned)
-        further += collectors * max(0, min(count, share) - 1)
-    return further

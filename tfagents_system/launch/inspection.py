@@ -28,7 +28,6 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import SettingsError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.environment_memory import further_environments
 from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
@@ -309,7 +308,7 @@ class Inspector:
         workers = values.get("local_workers", values.get("num_collect_workers", 1))
         workers += values.get("expert_workers", 0) + values.get("eval_workers", 0)
         each = {"envs_per_worker": values.get("envs_per_worker", 1)}
-        each["more_bytes"] = further_environments(params, values) * trial.more_env_bytes
+        each["more_bytes"] = resources.further_environments(params, values) * trial.more_env_bytes
         each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)

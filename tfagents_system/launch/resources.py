@@ -11,12 +11,14 @@ import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.machine import cgroups
 from tfagents_system.machine.files import existing_ancestor
+from tfagents_system.train_params_base import TrainParamsBase
 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
@@ -178,6 +180,22 @@ def _left_in_cgroup(folder: Path, limit: str, usage: str, prefix: str) -> int | 
     # Cached files count as used, but can be reclaimed: those that were read again, too.
     cached = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return max(0, most - used + sum(map(int, cached)))
+
+
+def further_environments(params: TrainParamsBase, values: Mapping[str, Any]) -> int:
+    """How many the workers of this start build beyond one to collect and one to evaluate each.
+
+    Args:
+      params: Of the run.
+      values: Of its SAC_ variables, by field.
+    """
+    count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
+    collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
+    further = (collectors + evaluators + values.get("expert_workers", 0)) * (count - 1)
+    if not evaluators and "server" not in values:  # Those that join a run leave its evaluations to it.
+        share = -(-params.n_eval_episodes // planned)
+        further += collectors * max(0, min(count, share) - 1)
+    return further
 
 
 def check_memory(
