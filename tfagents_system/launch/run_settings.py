@@ -24,6 +24,7 @@ from tfagents_system.settings.variables import (
     BEGINNINGS,
     GRID,
     REPLAY_FROM,
+    SEED,
     TASK,
     read_variables,
     task_of,
@@ -43,7 +44,6 @@ RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 ASKED = "TFAGENTS_ASKED"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
-_SEED = "SAC_SEED"
 _NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
 
@@ -106,7 +106,7 @@ def resolve(
         findings += error.findings
     resolved = {**environ, **overrides.variables}
     if (seed := _seed_of_task(resolved, overrides)) is not None:
-        resolved[_SEED] = seed
+        resolved[SEED] = seed
     resolved[CARRIER] = overrides.to_json()
     return RunSettings(resolved, overrides, tuple(findings), run_json)
 
@@ -244,7 +244,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
 
 def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
     """SAC_SEED + task: tasks of an array without a grid differ only in their seed."""
-    seed, task = environ.get(_SEED, "").strip() or "0", task_of(environ)
-    if environ.get(GRID, "").strip() or _SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
+    seed, task = environ.get(SEED, "").strip() or "0", task_of(environ)
+    if environ.get(GRID, "").strip() or SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
         return None
     return str(int(seed) + int(task))

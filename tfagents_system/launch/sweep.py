@@ -27,9 +27,8 @@ from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.settings.grid import Grid, GridError, read_grid
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variables import TASK, read_variables
+from tfagents_system.settings.variables import SEED, TASK, read_variables
 
-_SEED = "SAC_SEED"
 _MOST_SEEDS = 10_000
 
 
@@ -68,7 +67,7 @@ def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
         raise UserError("there is nothing to sweep over: give --seeds 0-4, --grid FILE, or both")
     try:
         grid = Grid() if path is None else read_grid(str(path))
-        grid = grid if args.seeds is None else grid.with_axis(_SEED, parse_seeds(args.seeds))
+        grid = grid if args.seeds is None else grid.with_axis(SEED, parse_seeds(args.seeds))
     except GridError as error:
         raise UserError(*error.findings) from None
     names = {setting.name for setting in parse_assignments(args.assignments)[0]}
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _as_array(vars_file: Path, grid: Grid) -> str:
     """The command for an array of the same tasks, and what the vars file must have for it."""
     command = f"{other_command('submit', './submit.sh')} {shlex.quote(str(vars_file))} --array 0-{len(grid) - 1}"
-    return f"{command}, with a grid file as SAC_GRID that has the seeds, too (last key {_SEED}, such as [0, 1, 2])"
+    return f"{command}, with a grid file as SAC_GRID that has the seeds, too (last key {SEED}, such as [0, 1, 2])"
 
 
 def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:

@@ -59,10 +59,9 @@ from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.variable_table import variable_name
-from tfagents_system.settings.variables import TASK, missing_beginnings, read_variables
+from tfagents_system.settings.variables import SEED, TASK, missing_beginnings, read_variables
 
-_SEED = "SAC_SEED"
-_OF_TASK = (TASK, _SEED, CARRIER)
+_OF_TASK = (TASK, SEED, CARRIER)
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
 _PORTS = ("reverb_port", "gateway_port")
@@ -221,9 +220,9 @@ class SweepPlan:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
         environ = read_vars_file(self._vars_file, {**os.environ, TASK: str(number)})
         given, _ = parse_assignments(self._assignments)
-        own_seed = _SEED in own or any(setting.name == _SEED for setting in given)
+        own_seed = SEED in own or any(setting.name == SEED for setting in given)
         # Only the grid's tasks are asked for: a task's number adds nothing to its seed.
-        seed = [] if own_seed else [f"{_SEED}={environ.get(_SEED) or 0}"]
+        seed = [] if own_seed else [f"{SEED}={environ.get(SEED) or 0}"]
         texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
         run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
         if edits := edits_of_start(self._edits, run, environ, self._asked):

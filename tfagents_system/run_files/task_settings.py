@@ -10,8 +10,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import SETTINGS_OF_END
 from tfagents_system.settings.grid import in_words
 from tfagents_system.settings.overrides import Overrides, Setting
-
-_SEED = "SAC_SEED"
+from tfagents_system.settings.variables import SEED
 
 
 def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collection[str] = ()) -> list[str]:
@@ -27,8 +26,8 @@ def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collectio
     if not own or not has_begun(paths):
         return []
     began, wanted = _of_run(paths), Overrides.from_settings(own, variables)[0].settings()
-    if _SEED in wanted and _SEED not in began:  # The earliest versions did not record it.
-        del wanted[_SEED]
+    if SEED in wanted and SEED not in began:  # The earliest versions did not record it.
+        del wanted[SEED]
     other = {
         name: value for name, value in wanted.items() if not (_says_when_it_ends(name) or _is_in(began, name, value))
     }
@@ -44,7 +43,7 @@ def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collectio
 def _of_run(paths: RunPaths) -> dict[str, Any]:
     seed = read_run_json(paths).get("seed")
     settings = Overrides.read(paths.overrides).settings()
-    return settings | ({_SEED: str(seed)} if isinstance(seed, int) else {})
+    return settings | ({SEED: str(seed)} if isinstance(seed, int) else {})
 
 
 def _says_when_it_ends(name: str) -> bool:
@@ -52,6 +51,6 @@ def _says_when_it_ends(name: str) -> bool:
 
 
 def _is_in(began: dict[str, Any], name: str, value: Any) -> bool:
-    if name == _SEED and value.strip().isdecimal():
+    if name == SEED and value.strip().isdecimal():
         return int(value) == int(began[name])
     return name in began and began[name] == value

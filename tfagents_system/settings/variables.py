@@ -27,7 +27,7 @@ JOINED_RUN = "TFAGENTS_JOINED_RUN"
 # With what a run begins: it has a copy then.
 AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
 # From these a task of a job array has its run directory, its settings and its seed.
-GRID, TASK = "SAC_GRID", "SLURM_ARRAY_TASK_ID"
+GRID, SEED, TASK = "SAC_GRID", "SAC_SEED", "SLURM_ARRAY_TASK_ID"
 _NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
 _JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
 _NAMES = tuple(variable.name for variable in VARIABLES)
