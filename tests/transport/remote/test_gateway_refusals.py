@@ -200,6 +200,8 @@ def test_the_right_password_is_let_in_and_told_nowhere(tmp_path, caplog):
         good.wait_until_up(10)
         wait_until(lambda: "worker_1 of" in caplog.text and " is in" in caplog.text)
         good.close()
+        # Its goodbye is written into the run by a thread: then nothing changes any more.
+        wait_until(lambda: not running.gateway.state()["connections"])
     assert PASSWORD not in caplog.text
     assert PASSWORD not in repr(messages.Hello("collect", password=PASSWORD, token="secret"))
     for path in running.paths.exp_dir.rglob("*"):
