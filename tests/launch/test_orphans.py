@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 @pytest.fixture
 def start_orphan(paths: RunPaths) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Starts a role whose supervisor has ended; it ends once the file `saved` is there."""
+    """Starts a role whose supervisor has ended; it ends soon after the file `saved` is there."""
     started = []
     supervisor = subprocess.Popen(["true"])
     supervisor.wait()
@@ -39,6 +39,7 @@ def start_orphan(paths: RunPaths) -> Iterator[Callable[[], subprocess.Popen[byte
         "import os, sys, time\n"
         "end = time.monotonic() + 60.0\n"
         "while not os.path.exists(sys.argv[1]) and time.monotonic() < end: time.sleep(0.02)\n"
+        "time.sleep(0.2)\n"
     )
 
     def start() -> subprocess.Popen[bytes]:
@@ -69,6 +70,7 @@ def test_those_that_save_are_waited_for_and_not_touched(
     monkeypatch.setattr(orphans, "print", print_and_save, raising=False)
     orphan = start_orphan()
     wait_for_orphans(paths, 30.0)
+    assert processes_of_run(paths.exp_dir) == [], "it was waited for"
     assert orphan.wait(10.0) == 0, "it ended by itself"
     line = "waiting for 1 processes of an earlier start of this run to save and end\n"
     assert capfd.readouterr().out == line
