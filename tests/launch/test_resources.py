@@ -103,6 +103,14 @@ def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str
     )
 
 
+@pytest.mark.parametrize(("planned_slots", "further"), [(0, 2 * 7), (1, 2 * 7 + 3), (6, 2 * (7 + 3))])
+def test_workers_that_join_in_planned_slots_evaluate_too(planned_slots: int, further: int) -> None:
+    """Of 8 planned workers each has 4 of 32 episodes: 3 environments beyond the first one that evaluates."""
+    params = type("Episodes", (FakeParams,), {"n_eval_episodes": 32})({"horizon": 1})
+    values = {"envs_per_worker": 8, "num_collect_workers": 8, "local_workers": 2, "server": "node7:8443"}
+    assert resources.further_environments(params, values, planned_slots) == further
+
+
 def test_prior_data_beyond_the_memory_is_a_note() -> None:
     check = Check("memory")
     resources.check_memory(check, 1, 0, 100 * MIB, 900 * MIB, available=(1000 * MIB, "of this machine's memory"))
