@@ -97,7 +97,7 @@ def test_each_environment_of_a_worker_takes_memory() -> None:
 def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
     assert (
         resources.further_environments(
-            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings
+            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings, {}
         )
         == further
     )
@@ -108,7 +108,8 @@ def test_workers_that_join_in_planned_slots_evaluate_too(planned_slots: int, fur
     """Of 8 planned workers each has 4 of 32 episodes: 3 environments beyond the first one that evaluates."""
     params = type("Episodes", (FakeParams,), {"n_eval_episodes": 32})({"horizon": 1})
     values = {"envs_per_worker": 8, "num_collect_workers": 8, "local_workers": 2, "server": "node7:8443"}
-    assert resources.further_environments(params, values, planned_slots) == further
+    environ = {resources.PLANNED_SLOTS: str(planned_slots)}
+    assert resources.further_environments(params, values, environ) == further
 
 
 def test_prior_data_beyond_the_memory_is_a_note() -> None:

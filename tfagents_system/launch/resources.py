@@ -183,19 +183,19 @@ def _left_in_cgroup(folder: Path, limit: str, usage: str, prefix: str) -> int | 
     return max(0, most - used + sum(map(int, cached)))
 
 
-def further_environments(params: TrainParamsBase, values: Mapping[str, Any], planned_slots: int = 0) -> int:
+def further_environments(params: TrainParamsBase, values: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     """How many the workers of this start build beyond one to collect and one to evaluate each.
 
     Args:
       params: Of the run.
       values: Of its SAC_ variables, by field.
-      planned_slots: Of the run that they join: those who get one have a share of its evaluations, others have none.
+      environ: Of those that join a run with PLANNED_SLOTS: who gets one has a share of the run's evaluations.
     """
     count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
     collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
     further = (collectors + evaluators + values.get("expert_workers", 0)) * (count - 1)
     if not evaluators:
-        sharing = min(collectors, planned_slots) if "server" in values else collectors
+        sharing = min(collectors, int(environ.get(PLANNED_SLOTS, 0))) if "server" in values else collectors
         share = -(-params.n_eval_episodes // planned)
         further += sharing * max(0, min(count, share) - 1)
     return further
