@@ -317,6 +317,14 @@ def changed(**arrays: Any) -> Any:
             changed(observations=None, next_observations=None, **{"observations/camera": np.zeros((13, 3))}),
             r"episode 0 has no observation \(one array\): it has 'camera'",
         ),
+        (
+            changed(terminations=np.where(np.arange(13) % 2, np.nan, 0.0)),
+            r"terminations must be 0 or 1 \(false or true\) in each row, 6 are not, such as nan: correct them",
+        ),
+        (changed(terminations=None, dones=np.full(13, 0.25)), "dones must be 0 or 1 .*, 13 are not, such as 0.25"),
+        (changed(truncations=np.full(13, 2)), "truncations must be 0 or 1 .*, 13 are not, such as 2"),
+        (changed(explored=np.full(13, np.nan)), "explored must be 0 or 1 .*, 13 are not, such as nan"),
+        (changed(truncations=np.full(13, "False")), "truncations must be 0 or 1 .*, 13 are not, such as False"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(
@@ -373,6 +381,49 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str])
         "episode 0: action has the shape [5, 3], this needs [5, 2]",
         "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
     ]
+
+
+PICTURES = """
+import gymnasium
+import numpy as np
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class Pictures(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 6, 3), np.uint8)
+    action_space = gymnasium.spaces.Box(-1, 1, (2, 1))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((4, 6, 3), np.uint8), {}
+
+
+class TrainParams(TrainParamsBase):
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return Pictures()
+"""
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 3), (72,), (4, 1, 6, 3)])
+def test_rows_may_be_flat_or_have_axes_of_size_1(tmp_path: Path, files: dict[str, str], shape: tuple[int, ...]) -> None:
+    (tmp_path / "my_params.py").write_text(PICTURES)
+    pictures = np.arange(5 * 72).reshape(5, 4, 6, 3).astype(np.uint8)
+    ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
+    np.savez(tmp_path / "data.npz", observations=pictures.reshape(5, *shape), **ends, actions=np.zeros((5, 2)))
+    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
+    np.testing.assert_array_equal(next(episodes_of(stored)).observation[0][:-1], pictures)
+
+
+@pytest.mark.parametrize("order", [(3, 1, 2), (2, 1, 3)], ids=["channel first", "height and width exchanged"])
+def test_axes_in_another_order_are_refused(tmp_path: Path, files: dict[str, str], order: tuple[int, ...]) -> None:
+    """They have as many numbers, which would make scrambled pictures."""
+    (tmp_path / "my_params.py").write_text(PICTURES)
+    pictures = np.zeros((5, 4, 6, 3), np.uint8).transpose(0, *order)
+    ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
+    np.savez(tmp_path / "data.npz", observations=pictures, **ends, actions=np.zeros((5, 2)))
+    shape = ", ".join(map(str, pictures.shape[1:]))
+    told = rf"has the shape \[6, {shape}\], this needs \[6, 4, 6, 3\]: bring its axes into this order"
+    with pytest.raises(UserError, match=told):
+        imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
 
 
 def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, files: dict[str, str]) -> None:

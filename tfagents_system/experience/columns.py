@@ -30,6 +30,7 @@ _RECORDED = (
     "tfagents_system.experience export RUN --out FILE.npz` writes"
 )
 _ROOTS = ("observations", "actions", "rewards", "terminations", "truncations", "next_observations", "explored")
+_FLAGS = ("terminations", "truncations", "explored")
 _ROWS_AT_ONCE = 1000
 _OTHER_NAMES = {
     "terminals": "terminations",
@@ -61,7 +62,7 @@ def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards |
     """
     columns = _named(_load(path), path, tell)
     if "rewards" not in columns and missing_rewards is not None:
-        are_ends = _required(columns, "terminations", path).reshape(-1).astype(bool)
+        are_ends = _required(columns, "terminations", path).reshape(-1)
         columns["rewards"] = _made_rewards(
             are_ends, missing_rewards, lambda text: tell(f"{path} has no rewards: {text}")
         )
@@ -75,8 +76,8 @@ def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards |
     following = _leaves(columns, "next_observations")
     if following and following.keys() != observations.keys():
         raise UserError(f"{path}: next_observations have other leaves than observations: {', '.join(following)}")
-    ended = _required(columns, "terminations", path).reshape(-1).astype(bool)
-    cut = np.asarray(columns.get("truncations", np.zeros(count)), bool).reshape(-1)
+    ended = _required(columns, "terminations", path).reshape(-1)
+    cut = columns.get("truncations", np.zeros(count, bool)).reshape(-1)
     explored = {"explored": columns["explored"].reshape(-1)} if "explored" in columns else {}
     flags = {"terminations": ended, "truncations": cut, **explored}
     read = {name: flags.get(name, each) for name, each in columns.items() if name.partition("/")[0] in _ROOTS}
@@ -243,12 +244,13 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
 
 
 def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], None]) -> dict[str, np.ndarray]:
-    """The columns by our names.
+    """The columns by our names; flags are bool.
 
     Raises:
-      UserError: Two mean the same.
+      UserError: Two mean the same, or flags are neither 0 nor 1.
     """
-    loaded = _without_second_ends(loaded, path)
+    flags = {name: _as_flags(array, name, path) for name, array in loaded.items() if _known(name) in _FLAGS}
+    loaded = _without_second_ends({**loaded, **flags}, path)
     columns, theirs = dict[str, np.ndarray](), dict[str, str]()
     for name, array in loaded.items():
         if (before := theirs.setdefault(_known(name), name)) != name:
@@ -258,10 +260,25 @@ def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], N
     if ended is None or cut is None or ended is not loaded.get("dones") or ended.size != cut.size:
         return columns
     # Stable-Baselines3's `dones` are true where an episode ends, and its `timeouts` where that was a time limit.
-    ended, cut = ended.reshape(-1).astype(bool), cut.reshape(-1).astype(bool)
+    ended, cut = ended.reshape(-1), cut.reshape(-1)
     if count := np.count_nonzero(ended & cut):
         tell(f"{path}: {count:,} rows of dones are truncations as well: these episodes count as truncated")
     return columns | {"terminations": ended & ~cut}
+
+
+def _as_flags(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """The same as bool.
+
+    Raises:
+      UserError: Some are neither 0 nor 1: missing values (NaN), probabilities or texts would count as true.
+    """
+    wrong = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.reshape(-1)
+    if wrong.size:
+        raise UserError(
+            f"{path}: {name} must be 0 or 1 (false or true) in each row, {wrong.size:,} are not, such as {wrong[0]}: "
+            "correct them"
+        )
+    return array.astype(bool)
 
 
 def _without_second_ends(loaded: Mapping[str, np.ndarray], path: Path) -> Mapping[str, np.ndarray]:
@@ -280,7 +297,7 @@ def _without_second_ends(loaded: Mapping[str, np.ndarray], path: Path) -> Mappin
     if len({each.size for each in ends.values()}) > 1:
         raise UserError(f"{path}: columns have different numbers of rows, {_sizes(ends)}: give each one row a step")
     (terminated,) = (each for name, each in ends.items() if name != "dones")
-    cut = loaded["dones"].reshape(-1).astype(bool) & ~terminated.reshape(-1).astype(bool)
+    cut = loaded["dones"].reshape(-1) & ~terminated.reshape(-1)
     return others | {"truncations": cut}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,11 +208,19 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
         )
     array = np.asarray(arrays[name])
     wanted, dtype = (length, *column.shape), np.dtype(column.dtype)
-    if array.size != int(np.prod(wanted)) or len(array) != length:
-        raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}")
+    if array.shape[:1] != (length,) or not _are_rows(array.shape[1:], column.shape):
+        has_all = array.size == int(np.prod(wanted))
+        remedy = ": bring its axes into this order, as with numpy.transpose" if has_all else ""
+        raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}{remedy}")
     if dtype.kind != "f" and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise UserError(f"{what}: {column.name} is {array.dtype}, this needs {dtype}")
     return _converted(array, dtype, f"{column.name} of {what}").reshape(wanted)
+
+
+def _are_rows(found: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether rows of one shape are those of the other, flat ones too: the same axes but for those of size 1."""
+    axes, own = ([size for size in shape if size != 1] for shape in (found, wanted))
+    return axes in (own, [math.prod(own)])
 
 
 def _action(

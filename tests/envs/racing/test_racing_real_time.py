@@ -20,6 +20,7 @@ from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
 from tfagents_system import racing as program
 from tfagents_system.checks.sections import read_section
+from tfagents_system.envs import real_time
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.racing.car import STEP_SECS
@@ -178,7 +179,7 @@ def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:
     config = {"racing": {"track": "closed/train/3", "observations": ["motion"]}, "real_time": {"wait_on_done": False}}
     env = make_real_time_race(config, 0)
     device = env.interface
-    training = TrainingEnvironment(env, horizon=50, seed=0)
+    training = TrainingEnvironment(env, horizon=20, seed=0)  # 1 s: after 4 s of full gas it leaves the track.
     assert training.device is not None and training.device.has_real_clock
     training.set_state({"friction": 0.9})
     with pytest.raises(UserError, match="the car has no parameter 'weight'"):
@@ -186,7 +187,7 @@ def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:
     training.reset()
     os.kill(device.pid, signal.SIGTERM)  # As SLURM does with all processes of a job.
     speeds = []
-    for _ in range(50):
+    for _ in range(20):
         step = training.step(np.array(GAS, np.float32))
         speeds.append(float(step.observation["motion"][0]))
     assert speeds[-1] > 1.0 and step.is_last()
@@ -213,7 +214,10 @@ def test_the_settings_of_the_clock_are_those_of_real_time_environments() -> None
     RealTimeEnvironment(DummyDevice(VirtualClock()), 0.05, 0.0, 0.0)
 
 
-def test_the_benchmark_prints_the_parts_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_prints_the_parts_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_time, "MonotonicClock", VirtualClock)  # Without what a busy machine takes.
     config = tmp_path / "config.json"
     shipped = json.loads((ROOT / "config/racing_real_time.json").read_text())
     config.write_text(json.dumps({**shipped, "horizon": 15, "racing": {"observations": ["motion"]}}))
@@ -222,8 +226,9 @@ def test_the_benchmark_prints_the_parts_of_a_step(tmp_path: Path, capsys: pytest
     head, *rows, _ = capsys.readouterr().out.splitlines()
     times = {row.split()[0]: float(row.split()[1]) for row in rows}
     assert "mean abs. deviation" in head
-    assert {"time_step", "step", "join", "inference", "send_control", "retrieve_obs"} <= set(times)
-    assert 40.0 < times["time_step"] < 200.0 and times["send_control"] < 20.0
+    waits, computes = ("time_step", "step", "join"), ("inference", "send_control", "retrieve_obs", "send_delay")
+    assert times.pop("reset") > 0.0, "by the machine's clock"
+    assert times == approx({**dict.fromkeys(waits, 50.0), **dict.fromkeys(computes, 0.0)})
 
 
 def test_the_example_has_the_settings_of_its_json() -> None:
