@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -28,7 +29,9 @@ from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.racing.real_time import RacingDevice, RealTimeSettings, make_real_time_race
 from tfagents_system.envs.racing.settings import RacingSettings
 from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.reward_files import write_points
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing_real_time.params import TrainParams
 
@@ -73,6 +76,28 @@ def test_it_does_not_wait_for_commands() -> None:
     assert speed(seen) > 1.0 and seen.reward == approx(sum(rewards)), "all that it got since the last observation"
     again = here.observe(11.1)
     assert again.reward == 0.0 and speed(again) == speed(seen)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.01, 0.02])
+def test_no_place_is_lost_however_observations_arrive(phase: float) -> None:
+    """Two may arrive within a time step, or none: their paths are joined, or there is the last position alone."""
+    here = car(observation_delay=(0.005, 0.03))
+    here.reset(0.0, 0)
+    here.control(0.0, GAS)
+    paths = []
+    for step in range(80):
+        here.advance(now := phase + STEP_SECS * step)
+        seen = here.observe(now)
+        paths.append(seen.info["path"])
+        assert paths[-1][-1] == seen.info["position"]
+    assert {len(path) for path in paths[2:]} == ({1, 5, 10} if phase else {5})
+    alone = RacingEnvironment(RACE)
+    driven = list(alone.reset(seed=0)[1]["path"])
+    while driven[-1] != paths[-1][-1]:
+        driven += alone.step(GAS)[4]["path"]
+    seen_places = [place for path in paths for place in path]
+    assert [place for k, place in enumerate(seen_places) if place not in seen_places[:k]] == driven
+    assert len(seen_places) == len(driven) - 1 + sum(len(path) == 1 for path in paths)
 
 
 def test_a_command_acts_when_it_has_arrived_and_is_seen_later() -> None:
@@ -221,3 +246,17 @@ def test_a_virtual_clock_may_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RacingDevice, "get_observation_space", lambda self: None)
     monkeypatch.setattr(RacingDevice, "get_action_space", lambda self: None)
     assert not make_real_time_race({}, 0, VirtualClock()).has_real_clock
+
+
+@pytest.mark.parametrize("split", [{}, {"split": "held_out"}])
+def test_a_lap_of_a_training_track_rewards_no_evaluations_on_others(split: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "reward.npz"
+    write_points(path, np.arange(400)[:, None] * np.array([0.1, 0.0]), {"track": "closed/train/0"})
+    config: dict[str, Any] = {"racing": {"observations": ["motion"], "train_tracks": 1, "held_out_tracks": 2}}
+    config["trajectory_reward"] = {"file": str(path)}
+    told = 'the environment has closed/train/0 and 2 more: set "track": "closed/train/0"'
+    with contextlib.closing(make_real_time_race(config, 0, **split)) as race, pytest.raises(UserError, match=told):
+        with_trajectory_reward(race, config)
+    config["racing"]["track"] = "closed/train/0"
+    with contextlib.closing(make_real_time_race(config, 0, **split)) as race:
+        assert with_trajectory_reward(race, config) is race and race.interface.track_names == ["closed/train/0"]
