@@ -308,7 +308,7 @@ class Inspector:
         workers = values.get("local_workers", values.get("num_collect_workers", 1))
         workers += values.get("expert_workers", 0) + values.get("eval_workers", 0)
         each = {"envs_per_worker": values.get("envs_per_worker", 1)}
-        each["more_bytes"] = resources.further_environments(params, values) * trial.more_env_bytes
+        each["more_bytes"] = resources.further_environments(params, values, self._environ) * trial.more_env_bytes
         each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)
