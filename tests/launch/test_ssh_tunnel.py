@@ -104,7 +104,7 @@ def test_it_comes_back_at_the_same_port_and_leaves_nothing_over(
             assert in_time(lambda killed=process: gone(killed.pid, 0.1) and answers(tunnel.server))  # type: ignore[misc]
         (last,) = processes()
     assert capsys.readouterr().out.count(f"the tunnel by ssh {host} is broken") == 1, "told once a minute"
-    assert gone(last.pid, 1.0) and processes() == []
+    assert gone(last.pid, 10.0) and processes() == []
     assert not answers(tunnel.server)
     assert "tunnel to" not in " ".join(thread.name for thread in threading.enumerate())
 
