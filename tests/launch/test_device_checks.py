@@ -72,7 +72,7 @@ def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
     gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
     checks, (device,) = report(curriculum=gain, n_eval_episodes=3, action_history=1, has_workers=False)
     assert checks.errors == []
-    assert {name for name, _, _ in device.log} <= {"wait", "close"}
+    assert {name for name, _, _ in device.log} <= {"close"}
     told = "acts in real time: not stepped, as this start has no workers; each worker builds it once"
     assert told in checks["environment"].facts
     assert "agent" in checks and not any(name in checks for name in ("episode", "curriculum", "rendering"))

@@ -219,6 +219,7 @@ def test_a_reset_counts_the_steps_that_the_ring_tells_where_metrics_are_with_the
     paths.exp_dir.mkdir()
     folder = tmp_path / "scratch" if is_elsewhere else paths.replay
     environ = {**variables_of_run(tmp_path), RESET: AGENT, "SAC_REPLAY_DIR": str(folder) if is_elsewhere else ""}
+    paths.run_json.write_text("{}")
     trained(paths)
     found = []
     for make in (lambda: None, lambda: filled_ring(folder, 4), lambda: paths.metrics_csv.write_text("env_steps\n60\n")):
