@@ -26,6 +26,7 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column
 from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
@@ -217,8 +218,10 @@ def test_a_reset_counts_the_steps_that_the_ring_tells_where_metrics_are_with_the
     """The draws of its prior data begin with the discount of that step."""
     paths = RunPaths(tmp_path / "run")
     paths.exp_dir.mkdir()
-    folder = tmp_path / "scratch" if is_elsewhere else paths.replay
-    environ = {**variables_of_run(tmp_path), RESET: AGENT, "SAC_REPLAY_DIR": str(folder) if is_elsewhere else ""}
+    environ = {**variables_of_run(tmp_path), RESET: AGENT}
+    if is_elsewhere:
+        environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    folder = read_variables(environ, vars_file=None, root=tmp_path)[0].get("replay_dir", paths.replay)
     paths.run_json.write_text("{}")
     trained(paths)
     found = []
