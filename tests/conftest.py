@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import sys
+import uuid
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from absl import logging  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from tests.support import launching  # noqa: E402
+from tfagents_system.machine import claims  # noqa: E402
 
 _PR_SET_CHILD_SUBREAPER = 36
 gc.disable()  # Looking for garbage takes a quarter of the collection's time, until its end.
@@ -108,6 +110,14 @@ def no_subreaper_left() -> Iterator[None]:
     """A supervisor that a test runs in this process adopts orphans; those of later tests are not this process's."""
     yield
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def claims_prefix(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Claims of this test are apart from those of real runs and of other tests on this machine."""
+    prefix = f"test_{uuid.uuid4().hex}"
+    monkeypatch.setattr(claims, "_PREFIX", prefix)
+    return prefix
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,7 @@ def joins_and_survives(host, folder):
     assert balance.stored == balance.collected - sum(balance.lost.values())
     assert max(balance.tails, default=0) <= 2 * HORIZON
     assert run.trainer()["train_step"] == run.iterations * UPDATES
-    assert gone(tunnel.pid, 1.0)
+    assert gone(tunnel.pid, 10.0)
     (own,) = elsewhere.joined.glob("*")
     assert not (own / "of_run").exists() and list(own.rglob("client.key")) == []
     assert (own / "logs" / "worker_0.log").exists()

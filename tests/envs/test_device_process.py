@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -176,19 +177,37 @@ def test_a_device_that_hangs_at_a_stop_leaves_time_to_send_its_experience(
         assert 2.0 < time.monotonic() - began < 20.0
 
 
+def interrupts_once(condition: Callable[[], bool]) -> Callable[[], bool]:
+    """For `on_wait`: Ctrl-C, once, while the worker waits for its environment and the condition holds.
+
+    Sent from outside, it may come before the worker waits, or end all tests.
+    """
+    did: list[bool] = []
+
+    def on_wait() -> bool:
+        if not did and condition():
+            did.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    return on_wait
+
+
 def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("DEVICE_LOG", str(log))
-    settings = ProcessSettings(Path(sys.executable), 60.0)
-    with in_own_process(tmp_path, "import os\nimport time\n", SLOW, settings) as env:
+    may_go = tmp_path / "may_go"
+    slow = SLOW.replace("time.sleep(1.2)", f"while not os.path.exists({str(may_go)!r}): time.sleep(0.01)")
+    on_wait = interrupts_once(lambda: log.exists() and log.read_text() == "reset begins, ")
+    settings = ProcessSettings(Path(sys.executable), 60.0, on_wait)
+    with in_own_process(tmp_path, "import os\nimport time\n", slow, settings) as env:
         assert env.device is not None
-        interrupt = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
-        interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             env.reset()
         assert log.read_text() == "reset begins, "
+        threading.Timer(0.3, may_go.touch).start()  # While it is told to wait.
         env.device.wait()
         assert env.device.take_metrics()["late_steps"] == 0.0
     did = ("reset", "capture", "wait", "close")
@@ -199,10 +218,11 @@ def test_an_interrupted_reset_that_hangs_is_told_as_a_process_that_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
-    settings = ProcessSettings(Path(sys.executable), 2.0)
+    is_resetting = False
+    settings = ProcessSettings(Path(sys.executable), 2.0, interrupts_once(lambda: is_resetting))
     with in_own_process(tmp_path, "import os\nimport time\n", SLOW.replace("1.2", "60.0"), settings) as env:
         assert env.device is not None
-        threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+        is_resetting = True
         with pytest.raises(KeyboardInterrupt):
             env.reset()
         with pytest.raises(EnvironmentDiedError, match=r"reset\(\) has not returned for 2 s .*was killed"):

@@ -181,6 +181,29 @@ def test_a_step_takes_at_most_four_searches_of_the_points_ahead():
     assert min(step for step, _ in times) <= 4 * min(search for _, search in times)
 
 
+class Counted(np.ndarray):
+    """Points that know how many of them were looked at."""
+
+    looked = 0
+
+    def __getitem__(self, key):
+        rows = np.asarray(self)[key]
+        Counted.looked += len(rows)
+        return rows
+
+
+@pytest.mark.parametrize(("walk", "most"), [([0.0, 1.0, 20.0, 20.0], 500 + 10), ([30.0, 29.5, 25.0], 500 + 60)])
+def test_a_step_looks_at_the_patience_and_the_way_it_goes(walk, most):
+    """However long the trajectory is; behind it looks only without progress."""
+    reward = TrajectoryReward(np.arange(5000)[:, None] * np.array([0.1, 0.0]), TrajectoryRewardSettings())
+    reward._points = reward._points.view(Counted)
+    for x in walk:
+        Counted.looked, before = 0, reward.index
+        reward.step((x, 0.5))
+        moved = max(0, reward.index - before)
+        assert Counted.looked <= most + moved, x
+
+
 class Walker(gymnasium.Env):
     """Moves along x by its action."""
 

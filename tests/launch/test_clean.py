@@ -106,6 +106,20 @@ def test_an_arrays_snapshots_are_those_of_its_tasks(cluster: Cluster) -> None:
     assert cluster.clean("--unasked", "run_array").stdout == ""
 
 
+# As SLURM's: a job in a hidden partition is told to who asks for all of them, and not where a variable names others.
+HIDING_SQUEUE = """#!/bin/sh
+[ "$SQUEUE_STATES" ] || case " $* " in *" --all "*) echo /x/job.sbatch ;; esac
+"""
+
+
+@pytest.mark.parametrize("states", ["", "RUNNING"])
+def test_jobs_count_that_squeue_would_hide(cluster: Cluster, states: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cluster.tools / "squeue").write_text(HIDING_SQUEUE)
+    monkeypatch.setenv("SQUEUE_STATES", states)
+    monkeypatch.setenv("PATH", f"{cluster.tools}:{os.environ['PATH']}")
+    assert clean.queued_jobs() == "/x/job.sbatch\n"
+
+
 def test_where_the_queue_is_not_known_snapshots_stay(cluster: Cluster) -> None:
     path = cluster.snapshot("run", 1)
     cluster.set_queue("", code=1)

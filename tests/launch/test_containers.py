@@ -117,6 +117,13 @@ def test_a_job_is_itself_inside(
     assert "secret" not in "".join(line for line in done.stdout.splitlines() if line.startswith("prefix "))
 
 
+def test_the_jobs_scratch_is_the_same_inside(user: User, container: Container, tmp_path: Path) -> None:
+    """The vars file is read once more there."""
+    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nSAC_REPLAY_DIR=$TMPDIR/ring\n")
+    environ = told(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7", TMPDIR=str(tmp_path)))[2]
+    assert (environ["SAC_REPLAY_DIR"], environ["TMPDIR"]) == (f"{tmp_path}/ring", str(tmp_path))
+
+
 def test_what_the_image_has_activated_stays(user: User, container: Container) -> None:
     """The vars file of a submission names the login node's environment."""
     prefix = container.prefix(clean=False, VIRTUAL_ENV=str(IMAGE), CONDA_PREFIX="/opt/conda")

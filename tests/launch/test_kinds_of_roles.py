@@ -6,7 +6,6 @@ import itertools
 import re
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +118,7 @@ def test_a_run_does_not_wait_for_prior_data_that_nobody_brings(
     assert (why in told) == fails and ("  ValueError: no luck" in told) == fails and enough.exists() != fails
 
 
+@pytest.mark.usefixtures("claims_prefix")
 def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> None:
     variables, port = variables_of({"exp_dir": str(run_dir), "experts": 2}), 7
     other, own = Claims(), Claims()
@@ -134,10 +134,13 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
         own.release(claim_of(port, number))
 
 
+@pytest.mark.usefixtures("claims_prefix")
 def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slot(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_PREFIX", f"test_{uuid.uuid4().hex}")
+    # No run's, and below those that the kernel gives: nobody begins or ceases to listen there meanwhile.
+    monkeypatch.setattr(claims, "FIRST_PORT", 9100)
+    monkeypatch.setattr(claims, "_LAST_PORT", 9299)
     spec = {"exp_dir": str(run_dir), "experts": 1}
     other, own = Claims(), Claims()
     first = own.take_port(None)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tfagents_system.launch import orphans
 from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -28,15 +29,21 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 @pytest.fixture
-def start_orphan(paths: RunPaths) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
-    """Starts a role whose supervisor has ended, for so many seconds."""
+def start_orphan(paths: RunPaths) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts a role whose supervisor has ended; it ends once the file `saved` is there."""
     started = []
     supervisor = subprocess.Popen(["true"])
     supervisor.wait()
 
-    def start(secs: float) -> subprocess.Popen[bytes]:
+    program = (
+        "import os, sys, time\n"
+        "end = time.monotonic() + 60.0\n"
+        "while not os.path.exists(sys.argv[1]) and time.monotonic() < end: time.sleep(0.02)\n"
+    )
+
+    def start() -> subprocess.Popen[bytes]:
         environ = os.environ | {"SAC_EXP_DIR": str(paths.exp_dir), "TFAGENTS_SUPERVISOR_PID": str(supervisor.pid)}
-        started.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({secs})"], env=environ))
+        started.append(subprocess.Popen([sys.executable, "-c", program, str(paths.exp_dir / "saved")], env=environ))
         deadline = time.monotonic() + 10.0
         while started[-1].pid not in processes_of_run(paths.exp_dir):
             assert time.monotonic() < deadline
@@ -50,11 +57,19 @@ def start_orphan(paths: RunPaths) -> Iterator[Callable[[float], subprocess.Popen
 
 
 def test_those_that_save_are_waited_for_and_not_touched(
-    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str]
+    paths: RunPaths,
+    start_orphan: Callable[[], subprocess.Popen[bytes]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    orphan = start_orphan(1.0)
+    def print_and_save(line: str, **options: Any) -> None:
+        print(line, **options)
+        (paths.exp_dir / "saved").touch()
+
+    monkeypatch.setattr(orphans, "print", print_and_save, raising=False)
+    orphan = start_orphan()
     wait_for_orphans(paths, 30.0)
-    assert orphan.wait(1.0) == 0, "it ended by itself"
+    assert orphan.wait(10.0) == 0, "it ended by itself"
     line = "waiting for 1 processes of an earlier start of this run to save and end\n"
     assert capfd.readouterr().out == line
     wait_for_orphans(paths, 30.0)
@@ -62,9 +77,9 @@ def test_those_that_save_are_waited_for_and_not_touched(
 
 
 def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
-    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]]
+    paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    orphan = start_orphan(60.0)
+    orphan = start_orphan()
     wait_for_orphans(paths, 0.3)
     assert orphan.poll() is None, "another start may have begun, whose roles these are"
     end_orphans(paths, 0.3)
@@ -72,9 +87,9 @@ def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
 
 
 def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
-    paths: RunPaths, start_orphan: Callable[[float], subprocess.Popen[bytes]]
+    paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    start_orphan(60.0)
+    start_orphan()
     with open(paths.lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()

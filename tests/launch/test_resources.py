@@ -97,10 +97,19 @@ def test_each_environment_of_a_worker_takes_memory() -> None:
 def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
     assert (
         resources.further_environments(
-            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings
+            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings, {}
         )
         == further
     )
+
+
+@pytest.mark.parametrize(("planned_slots", "further"), [(0, 2 * 7), (1, 2 * 7 + 3), (6, 2 * (7 + 3))])
+def test_workers_that_join_in_planned_slots_evaluate_too(planned_slots: int, further: int) -> None:
+    """Of 8 planned workers each has 4 of 32 episodes: 3 environments beyond the first one that evaluates."""
+    params = type("Episodes", (FakeParams,), {"n_eval_episodes": 32})({"horizon": 1})
+    values = {"envs_per_worker": 8, "num_collect_workers": 8, "local_workers": 2, "server": "node7:8443"}
+    environ = {resources.PLANNED_SLOTS: str(planned_slots)}
+    assert resources.further_environments(params, values, environ) == further
 
 
 def test_prior_data_beyond_the_memory_is_a_note() -> None:

@@ -47,6 +47,19 @@ def test_trials_of_a_study_are_checked_without_the_vars_files_grid(user: User) -
     assert command.endswith("--set n_step=2 --set SAC_GRID= --check") and "study_task" not in command
 
 
+def test_tasks_of_an_array_ask_for_the_same_and_have_the_same_files(user: User) -> None:
+    user.write_vars("SAC_GRID=grid.json\n")
+    (user.folder / "grid.json").write_text('{"SAC_NUM_COLLECT_WORKERS": [2, 40], "SAC_CONFIG": ["my.json", "c.json"]}')
+    workers, config = refused(user.submit("--array=0-3", "--no_check"))
+    grid = f"grid file {user.folder}/grid.json"
+    assert workers.startswith(f"{grid}: SAC_NUM_COLLECT_WORKERS can't differ in a job array")
+    assert config.startswith(f"{grid}: SAC_CONFIG can't differ in a job array") and user.calls == []
+    assert user.submit("--study=/the/study", "--array=7", "--no_check").returncode == 0, "it has its own settings"
+    (user.folder / "grid.json").write_text('{"discount": 0.9}')
+    (finding,) = refused(user.submit("--array=0-3", "--no_check"))
+    assert finding.startswith(f"{grid}: discount must be a list of values")
+
+
 def test_what_was_frozen_is_checked_before_it_is_queued(user: User) -> None:
     checks(user, "echo 'note  memory  it is tight'; exit 0")
     done = user.submit("--set", "discount=0.9", "--array=7-9")

@@ -25,10 +25,10 @@ from tests.support.supervised import (
     waits_for,
     waits_for_up,
 )
+from tests.support.waiting import until
 from tfagents_system.launch import directory_guard, run_status, wrap_up
 from tfagents_system.launch.early_answers import tell_finished
 from tfagents_system.launch.run_status import RunStatus
-from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import read_status, summary, write_status
 from tfagents_system.report.terminal import ProgressView
@@ -125,10 +125,6 @@ def test_the_trainer_alone_gets_the_gpu(
     assert seen == {"trainer": ["5"], "replay": ["-1"], "worker_0": ["-1"]}
 
 
-def taken_over(supervisor: Supervisor) -> None:
-    supervisor.paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
-
-
 @pytest.mark.parametrize("is_saving", [False, True])
 def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     run_dir: Path,
@@ -145,8 +141,10 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     taken: list[float] = []
 
     def take_over() -> None:
+        beside = run_dir / "run.lock.new"  # Who reads meanwhile would find an empty file, of nobody.
+        beside.write_text('{"pid": 7, "host": "node2", "token": "other"}')
+        beside.replace(supervisor.paths.lock)
         taken.append(time.monotonic())
-        taken_over(supervisor)
 
     if is_saving:
         once_up(run_dir, stop.set)
@@ -163,6 +161,7 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     monkeypatch.setattr(run_status, "write_status", note_and_write)
     with lock:
         assert supervisor.run() == 1
+    until(lambda: taken, 10.0, "when it was taken over is noted")
     assert time.monotonic() - taken[0] < 10.0
     assert max(written) - taken[0] < 1.0
     out = capfd.readouterr().out

@@ -11,11 +11,39 @@ from rich.console import Console
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
-from tfagents_system.launch import run_status
+from tfagents_system.launch import run_rules, run_status
+from tfagents_system.launch import supervisor as supervisor_module
+from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems, read_status
 from tfagents_system.report.terminal import ProgressView
+
+
+class StopClock:
+    """Replaces a supervisor's `time`: it passes only while nothing runs but a role that hangs and the replay server.
+
+    So the others save in no time, however busy the machine is, and so does the replay server, which is told last.
+
+    Attributes:
+      passed_secs: How much has passed: 0.25 s with each look.
+    """
+
+    time = staticmethod(time.time)
+
+    def __init__(self, supervisor: Supervisor, hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._supervisor, self._alone, self.passed_secs = supervisor, {hangs, "replay"}, 0.0
+        for module in (supervisor_module, run_rules):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.passed_secs
+
+    def sleep(self, secs: float) -> None:
+        time.sleep(secs)
+        if {name for name, role in self._supervisor.roles.items() if role.is_running()} == self._alone:
+            self.passed_secs += 0.25
+        assert self.passed_secs < 60.0
 
 
 def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
@@ -69,13 +97,16 @@ def test_a_trainer_that_dies_unsaved_is_not_called_saved(
 
 
 def test_a_role_that_does_not_end_is_killed_at_the_deadline(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
-    assert make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0).run() == 1
+    supervisor = make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0)
+    clock = StopClock(supervisor, "trainer", monkeypatch)
+    assert supervisor.run() == 1
+    assert clock.passed_secs == 1.75, "the first look after 1.5 s: the rest is the replay server's"
     out = capfd.readouterr().out
-    assert "killing trainer after" in out and "goes on from the last checkpoint" in out
+    assert "killing trainer after 2 s" in out and "goes on from the last checkpoint" in out
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
 
 
@@ -92,18 +123,14 @@ def test_a_second_signal_kills_at_once(
 
 
 def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began: list[float] = []
-
-    def ask_to_stop() -> None:
-        began.append(time.monotonic())
-        stop.set()
-
-    once_up(run_dir, ask_to_stop, ("trainer", "replay", "worker_0", "worker_1"))
+    once_up(run_dir, stop.set, ("trainer", "replay", "worker_0", "worker_1"))
     roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}
-    assert make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0).run() == 75
-    assert time.monotonic() - began[0] < 3.0
+    supervisor = make_supervisor(run_dir, stop, roles, workers=2, save_deadline_secs=3.0)
+    clock = StopClock(supervisor, "worker_1", monkeypatch)
+    assert supervisor.run() == 75
+    assert clock.passed_secs == 1.75, "the first look after 1.5 s, and nothing after that"
     out = capfd.readouterr().out
     assert "killing worker_1 after 2 s" in out
     assert "everything is saved" in out

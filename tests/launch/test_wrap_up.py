@@ -115,10 +115,13 @@ def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_ins
     program = (
         "import pathlib, signal, sys, time\n"
         f"told = pathlib.Path({str(told)!r})\n"
+        "def tell(what):\n"
+        "    told.with_name('new').write_text(what)\n"  # Who waits for the file finds the word in it.
+        "    told.with_name('new').rename(told)\n"
         "def end(number, frame):\n"
-        "    told.write_text('ends')\n"
+        "    tell('ends')\n"
         f"    time.sleep({100.0 if insists else 0.5})\n"
-        "    told.write_text('waits')\n"
+        "    tell('waits')\n"
         "    sys.exit()\n"
         "signal.signal(signal.SIGTERM, end)\n"
         f"pathlib.Path({str(begun)!r}).touch()\n"

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +20,7 @@ from tfagents_system.machine.peers import port_is_free
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def prefix(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Apart from real runs on this machine."""
-    name = f"test_{uuid.uuid4().hex}"
-    monkeypatch.setattr(claims_module, "_PREFIX", name)
-    return name
+pytestmark = pytest.mark.usefixtures("claims_prefix")
 
 
 def other_process(prefix: str, code: str) -> subprocess.Popen[str]:
@@ -44,8 +38,8 @@ def other_process(prefix: str, code: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def cpu_holder(prefix: str) -> Iterator[subprocess.Popen[str]]:
-    process = other_process(prefix, "c = claims.Claims()\nc.take_cpus([3, 4], exclusive=True)")
+def cpu_holder(claims_prefix: str) -> Iterator[subprocess.Popen[str]]:
+    process = other_process(claims_prefix, "c = claims.Claims()\nc.take_cpus([3, 4], exclusive=True)")
     yield process
     process.kill()
     process.wait()
@@ -67,9 +61,9 @@ def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert told == f"pid {process.pid} (run /logs/a run)"
 
 
-def test_cpus_of_trainers_are_told_from_the_others(cpu_holder: subprocess.Popen[str], prefix: str) -> None:
+def test_cpus_of_trainers_are_told_from_the_others(cpu_holder: subprocess.Popen[str], claims_prefix: str) -> None:
     assert held_cpus("trainer") == {}
-    trainer = other_process(prefix, "c = claims.Claims()\nc.take('trainer/4')")
+    trainer = other_process(claims_prefix, "c = claims.Claims()\nc.take('trainer/4')")
     assert sorted(held_cpus("trainer")) == [4] and sorted(held_cpus()) == [3, 4]
     trainer.kill()
     trainer.wait()

@@ -5,7 +5,8 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.machine.worker_slots import SlotCounts, Slots
 
-PORT = 7  # Of no server: claims are machine-wide, and these must meet no run's.
+PORT = 7  # Of no server.
+pytestmark = pytest.mark.usefixtures("claims_prefix")
 
 
 @pytest.fixture

@@ -208,6 +208,17 @@ def test_ctrl_c_lets_the_device_wait_and_leaves_no_traceback(files, tmp_path, mo
     assert [what for what, _, _ in made[0].log] == ["reset", *["capture"] * 3, "wait"]
 
 
+def test_a_check_sends_a_device_its_default_action_alone(tmp_path):
+    """Random ones may harm it."""
+    path = tmp_path / "params.py"
+    path.write_text(WATCHED)
+    params = load_params(path, {"horizon": 100})
+    *steps, end, _ = driving.check_environment(params, None, 0, tmp_path / "check", 1000)
+    assert len(steps) == 60 and end.startswith("end: terminated after 60 steps")
+    (device,) = params.made
+    assert device.sent() == [pytest.approx(list(device.default))] * 60
+
+
 def test_what_does_not_act_in_real_time_is_not_watched(files):
     flags, _ = files()
     with pytest.raises(UserError, match="--watch is for a device"):

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
@@ -60,6 +61,21 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     os.close(master)
 
 
+class Patience(threading.Event):
+    """Of a work in the place of `_is_over`: the time in which nothing is told ends when the test sets `is_spent`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_spent, self.waits = threading.Event(), list[float | None]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) > 1:
+            return super().wait(timeout)
+        assert self.is_spent.wait(10.0)
+        return self.is_set()
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10.0
     while not condition():
@@ -75,14 +91,20 @@ def test_what_is_soon_over_is_not_told(lines: io.StringIO, terminal: Terminal) -
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> None:
-    with redirect_stderr(lines), LongWork("montage", 400, "pictures", after_secs=0.05) as work:
-        assert lines.getvalue() == ""
+    work = LongWork("montage", 400, "pictures", after_secs=0.05)
+    work._is_over = patience = Patience()
+    with redirect_stderr(lines), work:
         work.advance(120)
         work.doing = "step 7"
+        wait_for(lambda: patience.waits == [0.05])
+        assert lines.getvalue() == ""
+        patience.is_spent.set()
         wait_for(lambda: lines.getvalue().count("\n") >= 3)
-        seen = lines.getvalue()
+    seen = lines.getvalue()
     assert {line.rpartition(", ")[0] for line in seen.splitlines()} == {"montage: 120 of 400 pictures (30 %), step 7"}
-    assert len(lines.getvalue()) - len(seen) <= len(seen.splitlines()[0]) + 1, "nothing more once it is over"
+    assert set(patience.waits[1:]) == {0.1}
+    time.sleep(0.3)
+    assert lines.getvalue() == seen, "nothing more once it is over"
 
 
 def test_nothing_is_more_than_whole() -> None:
@@ -99,8 +121,9 @@ def test_lines_come_as_often_as_those_of_a_run(text: str, secs: float, monkeypat
 
 def test_a_dumb_terminal_gets_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    with redirect_stderr(terminal.stream), LongWork("checks", after_secs=0.05) as work:
-        work.doing = "building the environment"
+    work = LongWork("checks", after_secs=0.05)
+    work.doing = "building the environment"
+    with redirect_stderr(terminal.stream), work:
         wait_for(lambda: "\n" in terminal.told())
     assert terminal.told().replace("\r\n", "\n").startswith("checks: building the environment, ")
 

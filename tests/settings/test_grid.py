@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tfagents_system.settings import grid
 from tfagents_system.settings.grid import Grid, GridError, assignment, parse_value, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.variable_table import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,6 +155,40 @@ def test_the_table_shows_what_set_takes(capsys: pytest.CaptureFixture[str], tmp_
         '   0  name="7" SAC_SEED=7 x=true',
         "   1  name=a",
     ]
+
+
+def test_a_job_array_has_one_request_and_one_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        [
+            {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_AGENT_FROM": "old_run@best"},
+            {"SAC_AGENT_FROM": "~/old_run", "SAC_REPLAY_FROM": "/a, b", "SAC_EXPERT_POLICY": "", "SAC_SEED": 3},
+            {"SAC_CONFIG": "/d.json", "SAC_REPLAY_FROM": "/b,c", "discount": 0.9, "config.horizon": 9},
+        ],
+    )
+    assert grid.main([path, "--of_job"]) == 2
+    told = capsys.readouterr()
+    lines = [line.removeprefix(f"error: grid file {path}: ") for line in told.err.splitlines()]
+    assert told.out == "" and [line.partition(" in a job array")[0] for line in lines] == [
+        "SAC_CONFIG can't differ", "SAC_NUM_COLLECT_WORKERS can't differ",
+        "SAC_AGENT_FROM=old_run@best must be absolute", "SAC_REPLAY_FROM= b must be absolute",
+        "SAC_REPLAY_FROM=c must be absolute",
+    ]  # fmt: skip
+    assert grid.main([path]) == 0, "on one machine each task has its own"
+    assert grid.main([written(tmp_path, {"discount": [0.9], "SAC_SEED": [1, 2], "SAC_LOG_SECS": [3]}), "--of_job"]) == 0
+
+
+def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
+    folder = ROOT / "tfagents_system/launch/slurm"
+    request = (folder / "request.sh").read_text().partition("\nown_workers() {")[2]
+    code = re.sub(r"(?m)(^|\s)#.*$", "", request + (folder / "job_script.sh").read_text())
+    assert set(re.findall(r"SAC_[A-Z_]+", code)) - {"SAC_EXP_NAME"} == set(grid.REQUESTED)
+
+
+def test_all_that_the_job_does_not_copy_has_absolute_paths() -> None:
+    kinds = ("path", "file", "file or folder", "files or folders", "agent", "program")
+    named = {variable.name for variable in VARIABLES if variable.kind in kinds and not variable.is_early}
+    assert named - {"SAC_PARAMS", "SAC_CONFIG"} - set(grid._NOT_IN_A_GRID) == set(grid.PATHS)
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])

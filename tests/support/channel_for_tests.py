@@ -41,7 +41,7 @@ class FakeConnection:
         self.newest_items: dict[str, list[np.ndarray]] = {}
         self.queues: dict[str, queue.Queue[list[np.ndarray]]] = collections.defaultdict(queue.Queue)
         self.takes = True
-        self.reads = 0
+        self.reads: collections.Counter[str] = collections.Counter()  # Of the newest item, by table.
         self.fed: list[str] = []
 
     def try_put(self, names: Any, arrays: Any, timeout_secs: float) -> bool:
@@ -88,7 +88,7 @@ class _FakeNewest:
 
     def get(self, timeout_secs: float = 5.0) -> list[np.ndarray] | None:
         del timeout_secs
-        self.connection.reads += 1
+        self.connection.reads[self.table] += 1
         return self.connection.newest_items.get(self.table)
 
 

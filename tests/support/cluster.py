@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tfagents_system.machine.claims import Claims
+
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _CLIENTS = ("sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 _UP_SECS = 30.0
@@ -93,6 +95,7 @@ class SlurmCluster:
         self.folder = folder
         self._kill_wait_secs, self._cpus = kill_wait_secs, cpus
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._claims = Claims()
         self.environ = {
             "PATH": _PATH,
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -191,13 +194,14 @@ class SlurmCluster:
         self._daemons.clear()
         for node in NODES:
             self._kill_jobs_of(node)  # What still waits to tell its controller.
+        self._claims.release_all()
 
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "state").mkdir(exist_ok=True)
         conf = _CONF.format(
             host=socket.gethostname().partition(".")[0],
-            ports=_free_ports(),
+            ports=_free_ports(self._claims),
             folder=self.folder,
             kill_wait_secs=self._kill_wait_secs,
             cpus=self._cpus,
@@ -273,9 +277,14 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _free_ports() -> list[int]:
-    """Four neighbours that nobody listens on."""
+def _free_ports(claims: Claims) -> list[int]:
+    """Four neighbours that nobody listens on; they are claimed.
+
+    Until its daemons listen, and while one of them is started again, a cluster of another process finds them free.
+    """
     for first in range(21000, 29000, 10):
+        if not claims.take(f"slurm_of_tests/{first}"):
+            continue
         sockets = []
         try:
             for port in range(first, first + 4):
@@ -283,7 +292,7 @@ def _free_ports() -> list[int]:
                 sockets[-1].bind(("", port))
             return list(range(first, first + 4))
         except OSError:
-            continue
+            claims.release(f"slurm_of_tests/{first}")
         finally:
             for each in sockets:
                 each.close()

@@ -30,7 +30,10 @@ from gymnasium import spaces
 
 
 class Counter(gymnasium.Env):
-    """Observes [step, mass, process, major version of NumPy]; does what `does` says in step 3."""
+    """Observes [step, mass, process, major version of NumPy]; does what `does` says in step 3.
+
+    Players it starts in step 2.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
     action_space = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 1.0]), dtype=np.float64)
@@ -59,6 +62,8 @@ class Counter(gymnasium.Env):
     def step(self, action):
         self.steps += 1
         self.actions.append(action)
+        if self.steps == 2 and self.does.startswith("player"):
+            self.start_players()
         if self.steps == 3:
             self.misbehave()
         info = {"log/first": self.first, "log/action": action[0], "other": object(), "is_success": np.True_}
@@ -68,12 +73,14 @@ class Counter(gymnasium.Env):
         info |= {"record/zone": np.int64(self.steps), "record/at": np.array([0.1, np.nan]), "record/track": "a"}
         return self._observe(), self.steps * 0.5, self.steps == self.terminate_at, self.steps == self.truncate_at, info
 
+    def start_players(self):
+        """One in a session of its own, as Unity's is, and a daemon."""
+        player = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        daemon = subprocess.check_output(["sh", "-c", "setsid sleep 1000 > /dev/null & echo $!"], text=True)
+        print("players", player.pid, int(daemon), flush=True)
+        self.does = self.does[len("player "):]
+
     def misbehave(self):
-        if self.does.startswith("player"):  # One in a session of its own, as Unity's is, and a daemon.
-            player = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-            daemon = subprocess.check_output(["sh", "-c", "setsid sleep 1000 > /dev/null & echo $!"], text=True)
-            print("players", player.pid, int(daemon), flush=True)
-            self.does = self.does[len("player "):]
         if self.does == "raise":
             raise ZeroDivisionError("the motor is off")
         if self.does == "hang":

@@ -12,6 +12,7 @@ from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.heartbeat import BeatReader, write_json
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.trainer import evaluations as evaluations_module
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.transport.tables import EVAL_WEIGHTS, REPORTS, Progress
 from tfagents_system.worker import evaluator as evaluator_module
@@ -32,9 +33,10 @@ STRAGGLER_SECS = 30.0
     ],
 )
 def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
-    tmp_path, state, since_secs, silent_secs, is_gone
+    tmp_path, monkeypatch, state, since_secs, silent_secs, is_gone
 ):
-    now = time.time()
+    now = 1_700_000_000.0
+    monkeypatch.setattr(evaluations_module, "time", types.SimpleNamespace(time=lambda: now))
     paths = RunPaths(tmp_path)
     beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     paths.heartbeats.mkdir(exist_ok=True)
@@ -50,12 +52,23 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
         is_far=False,
     )
     evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
-    assert not evaluations._is_gone(3) and not evaluations._is_gone(4), "their heartbeats are being read"
-    deadline = time.monotonic() + 10
-    while not evaluations._is_gone(4):
-        assert time.monotonic() < deadline, "it was never heard of"
-        evaluations._is_gone(3)
-    assert evaluations._is_gone(3) == is_gone
+    beats: list[Any] = []
+    last = role.beats.last
+    monkeypatch.setattr(role.beats, "last", lambda name: beats.append(last(name)) or beats[-1])
+
+    def answer(worker_id):
+        """Once its heartbeat has been read: until then nobody is gone, and an answer is forgotten within 10 ms."""
+        deadline = time.monotonic() + 20
+        while True:
+            answered = evaluations._is_gone(worker_id)
+            if beats[-1] is not None:
+                return answered
+            assert not answered and time.monotonic() < deadline, "its heartbeat is being read"
+            time.sleep(0.001)
+
+    assert not evaluations._is_gone(3) and beats == [None], "its heartbeat is being read"
+    assert answer(4), "it was never heard of"
+    assert answer(3) == is_gone
     role.is_far = True
     assert evaluations._is_gone(3), "a trainer elsewhere hears no heartbeats: whoever is late is gone"
 

@@ -28,6 +28,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker import background, background_sender
+from tfagents_system.worker import progress as progress_module
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import (
     BackgroundConnection,
@@ -266,17 +267,19 @@ def test_a_reader_returns_what_an_earlier_call_has_begun_to_read() -> None:
     assert reader.get() is answer and not reader.is_pending and int((answer or [])[0]) == 0, "one read alone was begun"
 
 
-def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server) -> None:
+def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_SECS", "_MAX_LOOK_SECS"):
+        monkeypatch.setattr(progress_module, name, 1000.0)
     told: Any = types.SimpleNamespace(agents_before=0)
     connection: Any = BackgroundConnection(server, sender_to(server))  # type: ignore[arg-type]
-    progress = ProgressReader(connection, 0)
+    progress = ProgressReader(connection, 0, straggler_secs=1e6)
     progress._take = lambda _: setattr(progress, "newest", told)  # type: ignore
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tfagents_system.worker.progress.tables.Progress.from_wire", lambda arrays: told)
         server.is_up.clear()
         assert progress.get() is None, "the read is under way"
         server.is_up.set()
-        until(lambda: progress.get() is told, 1.5, "the progress, before another look is due")
+        until(lambda: progress.get() is told, SECS, "the progress, before another look is due")
 
 
 def test_heartbeats_but_the_last_are_left_out_while_one_is_written_and_last_words_are_not(

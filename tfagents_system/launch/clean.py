@@ -117,9 +117,13 @@ def queued_jobs(form: str = "%o", each_task: bool = False) -> Optional[str]:
       each_task: A line for each task of an array.
     """
     tasks = ["--array"] if each_task else []
+    # A user's own SQUEUE_STATES, SQUEUE_PARTITION and such would leave jobs out.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
         done = subprocess.run(
-            ["squeue", "--noheader", f"--user={os.getuid()}", f"--format={form}", *tasks],
+            # All: in hidden partitions, too.
+            ["squeue", "--noheader", "--all", f"--user={os.getuid()}", f"--format={form}", *tasks],
+            env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             universal_newlines=True,

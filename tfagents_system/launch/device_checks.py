@@ -25,8 +25,7 @@ def check_device(
       params: The user's.
       env: The collect environment.
       check: Gets facts, notes and errors.
-      envs_per_worker: SAC_ENVS_PER_WORKER.
-      deterministic: SAC_DETERMINISTIC=1.
+      envs_per_worker, deterministic: SAC_ENVS_PER_WORKER, and SAC_DETERMINISTIC=1.
       is_driven: The check steps it.
     """
     if env.device is None:

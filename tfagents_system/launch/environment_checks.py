@@ -148,7 +148,7 @@ class _Check:
         self._checks = checks
         self._enter = enter
         self._envs_per_worker = envs_per_worker
-        self._has_workers = has_workers
+        self._is_driven = has_workers  # A device; without workers here it is one of other machines or other starts.
         self._build_secs = self._step_secs = 0.0
         self.device: Device | None = None
         self._more_env_bytes = 0
@@ -160,11 +160,6 @@ class _Check:
     def _is_fine(self) -> bool:
         own = (ENVIRONMENT, CONTRACT, EPISODE, SEEDING, EVALUATION, CURRICULUM, AGENT)
         return not any(self._checks[name].errors for name in own if name in self._checks)
-
-    @property
-    def _is_driven(self) -> bool:
-        """Not a device of other machines, or of a worker that steps it already."""
-        return self.device is None or self._has_workers
 
     def run(self, render: bool, deterministic: bool, plan: CpuPlan | None) -> Trial | None:
         if render:
@@ -228,6 +223,7 @@ class _Check:
         with self._told(ENVIRONMENT, "the collect environment"):
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
             self._build_secs, self.device = time.perf_counter() - began, env.device
+            self._is_driven |= env.device is None
             check.facts.append(f"{name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
             check.facts.append(f"actions {actions_in_words(env.actions)}")

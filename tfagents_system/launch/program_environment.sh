@@ -49,7 +49,7 @@ kept_environment() {
   for name in $(compgen -e); do
     case $name in
       SAC_JOB_PRELUDE) ;;
-      SAC_* | SLURM_* | TFAGENTS_* | CUDA_VISIBLE_DEVICES) tfagents_kept+=("$name=${!name}") ;;
+      SAC_* | SLURM_* | TFAGENTS_* | TMPDIR | CUDA_VISIBLE_DEVICES) tfagents_kept+=("$name=${!name}") ;;
     esac
   done
   tfagents_kept+=("TFAGENTS_HOST_VIRTUAL_ENV=${VIRTUAL_ENV:-}" "TFAGENTS_HOST_CONDA_PREFIX=${CONDA_PREFIX:-}")

@@ -26,6 +26,7 @@ _OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and superviso
 _IMPORTS_BYTES = 200 * 2**20  # Of a program that is not forked.
 _TIGHT = 0.8
 JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unknown.
+PLANNED_SLOTS = "TFAGENTS_PLANNED_SLOTS"  # Of the run that workers join: what it leaves to workers elsewhere.
 
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES = 64
@@ -192,19 +193,21 @@ def workers_here(values: Mapping[str, Any]) -> int:
     return int(collectors + values.get("expert_workers", 0) + values.get("eval_workers", 0))
 
 
-def further_environments(params: TrainParamsBase, values: Mapping[str, Any]) -> int:
+def further_environments(params: TrainParamsBase, values: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     """How many the workers of this start build beyond one to collect and one to evaluate each.
 
     Args:
       params: Of the run.
       values: Of its SAC_ variables, by field.
+      environ: Of those that join a run with PLANNED_SLOTS: who gets one has a share of the run's evaluations.
     """
     count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
     collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
     further = workers_here(values) * (count - 1)
-    if not evaluators and "server" not in values:  # Those that join a run leave its evaluations to it.
+    if not evaluators:
+        sharing = min(collectors, int(environ.get(PLANNED_SLOTS, 0))) if "server" in values else collectors
         share = -(-params.n_eval_episodes // planned)
-        further += collectors * max(0, min(count, share) - 1)
+        further += sharing * max(0, min(count, share) - 1)
     return further
 
 

@@ -46,6 +46,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.grid import faults_in_job
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
         )
     space = _space(args.space)
+    if args.slurm:
+        _refuse_in_job(args.space, space)
     ends, choices = list(corners(space)), choices_of_files(space)
     more = [{**ends[0], **choice} for choice in choices if choice]
     checked = dict(enumerate([*ends, *more], start=_CORNERS))
@@ -259,6 +262,15 @@ def _space(name: str) -> Space:
     if not Path(name).exists():
         raise UserError(f"--space {name} must be a JSON file, or one of {', '.join(SPACES)}")
     return read_space(Path(name))
+
+
+def _refuse_in_job(name: str, space: Space) -> None:
+    """Raises:
+    UserError: Trials would differ in what is the same for all tasks of a job array.
+    """
+    values = {key: found if isinstance(found, list) else [] for key, found in space.items()}
+    if faults := faults_in_job(values):
+        raise UserError(*(f"--space {name}: {fault}" for fault in faults))
 
 
 def _folder(of_a_task: RunPaths) -> Path:

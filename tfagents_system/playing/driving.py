@@ -134,7 +134,7 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
     An environment that can't be drawn is driven all the same; a line says so.
 
     Args:
-      policy: A loaded policy; None: the expert of the params, or random actions.
+      policy: A loaded policy; None: the expert of the params, or without one random actions, a device's default one.
       out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
       every: Steps between two pictures.
     """
@@ -146,9 +146,10 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
         if policy is not None:
             check_fit(policy, env)
         frames: dict[str, collections.deque[np.ndarray]] = {}
+        drive = _driver(chosen, env)
         first = env.reset()
         _remember(frames, first.observation, params.frame_stack)
-        for step in _episode(env, _driver(chosen, env), first):
+        for step in _episode(env, drive, first):
             check_stop()
             total += step.reward
             _remember(frames, step.observation, params.frame_stack)
@@ -189,7 +190,6 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
       steps: How many are measured, after as many episodes as there were before the first new one.
     """
     from tfagents_system.envs import loading  # noqa: F401 (its packages are not the environment's memory)
-    from tfagents_system.envs.actions import random_actions
     from tfagents_system.envs.step_times import mean_and_deviation
 
     _check_process()
@@ -197,15 +197,11 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     gc.collect()
     before = process.memory_info().rss
     with make_env(params, seed, render=False) as env, LongWork("benchmark", steps, "steps") as work:
-        spec = env.action_spec()
-        rng = np.random.default_rng(seed)
+        drive = _trial(env, seed)
         times: dict[str, list[float]] = {"reset": [], "step": []}
         is_last, cpu_secs = True, 0.0
         while len(times["step"]) < steps:
-            if env.device is None:
-                action = tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
-            else:
-                action = env.device.trial_action(env.actions)
+            action = drive()
             start, cpu_start = time.perf_counter(), time.process_time()
             time_step = env.reset() if is_last else env.step(action)
             cpu = time.process_time() - cpu_start
@@ -225,14 +221,28 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     )
 
 
-def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
-    """A function from a time step to an agent's action: of a policy or an expert; None: random ones."""
+def _trial(env: Any, seed: int) -> Callable[[], Any]:
+    """Returns agent's actions: random ones, of a device, which these may harm, its default one.
+
+    Raises:
+      UserError: See `Device.trial_action`.
+    """
     from tfagents_system.envs.actions import random_actions
+
+    if env.device is not None:
+        harmless = env.device.trial_action(env.actions)
+        return lambda: harmless
+    spec, rng = env.action_spec(), np.random.default_rng(seed)
+    return lambda: tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
+
+
+def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
+    """A function from a time step to an agent's action: of a policy or an expert; None: see `_trial`."""
     from tfagents_system.policies.fixed_policy import FixedPolicy
 
     if policy is None:
-        rng = np.random.default_rng(0)
-        return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
+        trial = _trial(env, 0)
+        return lambda time_step: trial()
     fixed = FixedPolicy(policy, env.actions)
     fixed.reset()
 

@@ -2,6 +2,7 @@
 
     python -m tfagents_system.settings.grid FILE                 prints the table: task id, settings
     python -m tfagents_system.settings.grid FILE --count         prints how many tasks there are
+    python -m tfagents_system.settings.grid FILE --of_job        says what can't differ between tasks of one job array
 
 A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
 
@@ -29,6 +30,17 @@ _NOT_IN_A_GRID = {
     "SAC_GRID": "a grid names no other grid",
 }
 _MOST_TASKS = 1000000
+# What a job's request follows from (launch/slurm/request.sh), and what is no part of its snapshot, in which relative
+# paths would be looked for.
+REQUESTED = (
+    *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
+    *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_USE_HYPERTHREADS", "SAC_MEM_GB", "SAC_WORKER_MEMORY_MB"),
+    *("SAC_FORK_ROLES", "SAC_SAVE_DEADLINE_SECS"),
+)
+PATHS = (
+    *("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON", "SAC_REPLAY_DIR"),
+    *("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_WANDB_KEY_FILE"),
+)
 
 
 class GridError(ValueError):
@@ -85,6 +97,15 @@ class Grid:
             found.update((key, None) for key in entry)
         found.update((key, None) for key, _ in self._axes)
         return list(found)
+
+    def values(self) -> Dict[str, List[Any]]:
+        """Of every key the values that some task has, in the order of the file."""
+        found = collections.OrderedDict((name, []) for name in self.names())  # type: Dict[str, List[Any]]
+        for name, value in (pair for entry in self._entries or () for pair in entry.items()):
+            found[name].append(value)
+        for name, values in self._axes:
+            found[name] += values
+        return found
 
     def with_axis(self, key: str, values: Sequence[Any]) -> "Grid":
         """The same for each of `values`, which vary fastest.
@@ -187,6 +208,22 @@ def _check_values(key: str, values: Sequence[Any]) -> List[str]:
         return []
     wrong = [value for value in values if not isinstance(value, (str, int, float))]
     return ['{} must be text or a number, found {}: correct it ("" is none)'.format(key, _shown(v)) for v in wrong]
+
+
+def faults_in_job(values: Mapping[str, Sequence[Any]]) -> List[str]:
+    """What of these values by key the tasks of one job array can't have: they have one request and one snapshot."""
+    each = "submit each value under another SAC_EXP_NAME, with a vars file that has it"
+    findings = []
+    for name, given in values.items():
+        if name in REQUESTED:
+            findings.append("{} can't differ in a job array, whose tasks all ask for the same: {}".format(name, each))
+        elif name in ("SAC_PARAMS", "SAC_CONFIG"):
+            findings.append("{} can't differ in a job array, which has one copy of it: {}".format(name, each))
+        elif name in PATHS:
+            texts = ",".join(map(str, given)).split(",") if name == "SAC_REPLAY_FROM" else map(str, given)
+            rule = "{}={} must be absolute in a job array, which runs in another folder: write the whole path"
+            findings += [rule.format(name, text) for text in texts if text.strip() and text.strip()[0] not in "/~"]
+    return findings
 
 
 def _canonical(value: Any) -> str:
@@ -338,15 +375,19 @@ def _table(grid: Grid) -> str:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Prints the table or the number of tasks; returns 2 where the file is no grid."""
+    """Prints the table or the number of tasks; returns 2 where the file is no grid, or none for a job array."""
     parser = argparse.ArgumentParser(
         prog="python -m tfagents_system.settings.grid", description="Shows which settings each task of a grid file has."
     )
     parser.add_argument("file", help="JSON: an object of lists, or a list of objects")
     parser.add_argument("--count", action="store_true", help="print the number of tasks")
+    parser.add_argument("--of_job", action="store_true", help="refuse what can't differ between tasks of one job array")
     args = parser.parse_args(argv)
     try:
         grid = read_grid(args.file)
+        faults = faults_in_job(grid.values()) if args.of_job else []
+        if faults:
+            raise GridError(["grid file {}: {}".format(args.file, fault) for fault in faults])
     except GridError as error:
         for finding in error.findings:
             print("error: " + finding, file=sys.stderr)

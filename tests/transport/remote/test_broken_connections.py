@@ -129,7 +129,7 @@ def test_waits_end_with_the_role_with_the_deadline_and_with_the_run(tmp_path):
         other.wait_until_up(10)
         running.tables.takes = False
         with pytest.raises(
-            ServerUnreachableError, match=f"waited . s for the gateway at {running.address} to take reports"
+            ServerUnreachableError, match=rf"waited \d+ s for the gateway at {running.address} to take reports"
         ):
             worker.put(tables.REPORTS, report().to_wire(), deadline_secs=0.5)
         worker.stop = lambda: True

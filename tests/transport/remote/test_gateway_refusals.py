@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.channel_for_tests import (
+    DEADLINE_SECS,
     IDENTITY,
     MAX_BYTES,
     Cable,
@@ -251,21 +252,35 @@ def test_a_changed_layout_of_progress_is_another_protocol():
 
 def test_slow_loris_connections_are_ended(shared, monkeypatch):
     running, _ = shared
-    monkeypatch.setattr(gateway, "HANDSHAKE_SECS", 0.5)
+    hear_hello = gateway.Gateway._hear_hello
+    left, all_have_begun = [], threading.Event()
+
+    def hear(transport, secs):
+        left.append(secs)
+        assert all_have_begun.wait(DEADLINE_SECS)
+        return hear_hello(transport, 0.5)
+
     with Counted(running, "silent", 12):
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway.Gateway, "_hear_hello", staticmethod(hear))
+            handshaken = [tls_client(running).open() for _ in range(6)]
+            wait_until(lambda: len(left) == 6)
+        assert all(0.0 < secs < gateway.HANDSHAKE_SECS for secs in left), "a hello has what the handshake leaves of it"
+        assert gateway.HANDSHAKE_SECS == 10.0
+        monkeypatch.setattr(gateway, "HANDSHAKE_SECS", 0.5)
         began = time.monotonic()
-        silent = [socket.create_connection(("localhost", running.port), timeout=5) for _ in range(6)]
-        handshaken = [tls_client(running).open() for _ in range(6)]
+        silent = [socket.create_connection(("localhost", running.port), timeout=9) for _ in range(6)]
         for transport in handshaken:
             transport._tls.setblocking(True)
             transport._tls.send(b"S")
+        all_have_begun.set()
         for slow in silent:
             slow.sendall(b"\x16\x03\x01")
             slow.recv(10)
         for transport in handshaken:
-            with pytest.raises(ChannelError):
-                transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 5)
-        assert time.monotonic() - began < 4
+            with pytest.raises(ChannelError, match="ended"):
+                transport.receive(messages.FromGateway, frames.HELLO_LIMITS, 9)
+        assert time.monotonic() - began < 9, "unpatched it is 10 s"
     wait_until(lambda: running.gateway._listener.shaking_hands == 0)
 
 

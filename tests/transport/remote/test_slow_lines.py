@@ -45,7 +45,7 @@ def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path,
         got: list[list[np.ndarray] | None] = []
         assert not reader.is_pending
         assert reader.get(PATIENCE_SECS) is None and reader.is_pending
-        wait_until(lambda: running.tables.reads == 1)
+        wait_until(lambda: running.tables.reads[tables.WEIGHTS] == 1)
         if is_cut:
             cable.cut()
 
@@ -56,7 +56,7 @@ def test_weights_arrive_that_come_later_than_they_are_waited_for(tmp_path: Path,
         wait_until(has_come)
         assert got[-1] is not None
         np.testing.assert_array_equal(got[-1][2], WEIGHTS[2])
-        assert running.tables.reads == 1 + is_cut, "it was asked for once on each connection"
+        assert running.tables.reads[tables.WEIGHTS] == 1 + is_cut, "it was asked for once on each connection"
         assert not reader.is_pending and cable.connections == 1 + is_cut
         newer = [np.array([1, 6, 600]), *WEIGHTS[1:]]
         running.tables.try_put(tables.WEIGHTS, newer, 1)

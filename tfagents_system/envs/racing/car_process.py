@@ -35,7 +35,9 @@ class Seen(NamedTuple):
     """What has arrived since the last one.
 
     Attributes:
+      observation, terminated: Of the newest; where nothing has arrived, of the last one again.
       reward: The sum of it.
+      info: Of the newest, with the `path` of all; where nothing has arrived, the last one's, with its position as path.
     """
 
     observation: dict[str, np.ndarray]
@@ -137,9 +139,10 @@ class Car:
         """What has arrived; the last one again where nothing has."""
         assert self._last is not None
         arrived = self._views.arrived(now)
-        newest = arrived[-1] if arrived else self._last
-        seen = self._last = newest._replace(reward=sum(each.reward for each in arrived))
-        return seen
+        self._last = arrived[-1] if arrived else self._last
+        info = self._last.info
+        path = [place for each in arrived for place in each.info["path"]] or [info["position"]]
+        return self._last._replace(reward=sum(each.reward for each in arrived), info={**info, "path": path})
 
 
 def serve(connection: Connection, car: Car, now: Callable[[], float] = time.monotonic) -> None:

@@ -103,7 +103,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     def __init__(self, racing: RacingSettings, split: str = TRAIN, render_mode: str | None = None) -> None:
         self._settings = racing
-        self._is_drawn = split == TRAIN
+        self._split, self._is_drawn = split, split == TRAIN
         self._tracks, self._held_out = racing.tracks(split), racing.tracks(HELD_OUT)
         self._episode: int | None = None  # Of the evaluation, which begins next.
         self._camera = sensors.Camera(racing.camera_channels)
@@ -122,7 +122,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     @property
     def track_names(self) -> list[str]:
         """The tracks that it drives on."""
-        return ["/".join(map(str, track)) for track in self._tracks]
+        return self._settings.track_names(self._split)
 
     @property
     def track(self) -> Track:

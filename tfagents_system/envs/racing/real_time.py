@@ -28,6 +28,7 @@ from tfagents_system.envs.package_import import IMPORT_PACKAGE, ROOT
 from tfagents_system.envs.racing.car_process import BRAKE, Seen
 from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.racing.settings import RacingSettings
+from tfagents_system.envs.racing.track import HELD_OUT, TRAIN
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 
@@ -75,13 +76,13 @@ class RacingDevice:
 
     Attributes:
       pid: Of the process.
-      track_names: Of the race.
+      track_names: All tracks that it may drive on: evaluations take the held-out ones, whatever its split is.
     """
 
     def __init__(self, racing: RacingSettings, settings: RealTimeSettings, seed: int | None, **options: Any) -> None:
         twin = RacingEnvironment(racing, **options)  # For its spaces.
         self._spaces = twin.observation_space, twin.action_space
-        self.track_names = twin.track_names
+        self.track_names = racing.track_names(TRAIN, HELD_OUT)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

@@ -98,3 +98,7 @@ class RacingSettings:
         if self.kinds == "both":
             return [((CLOSED, POINT_TO_POINT)[k % 2], split, k // 2) for k in range(count)]
         return [(self.kinds, split, number) for number in range(count)]
+
+    def track_names(self, *splits: str) -> list[str]:
+        """The tracks of these splits, each once."""
+        return list(dict.fromkeys("/".join(map(str, track)) for split in splits for track in self.tracks(split)))

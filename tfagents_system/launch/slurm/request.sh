@@ -51,6 +51,15 @@ is_ambiguous() { # NAME: the current folder has another file of that name than t
     && ! [[ $PWD/$text -ef $tfagents_vars_folder/$text ]]
 }
 
+# The grid as one of a job array. A study has its own settings, and workers that are added those of their run.
+check_grid() {
+  local told line
+  [[ -n ${SAC_GRID:-} && -n $tfagents_python && -z $tfagents_add && " ${tfagents_settings[*]-}" != *" --study="* ]] || return 0
+  told=$(find_file SAC_GRID) || return 0 # See check_place.
+  told=$("$tfagents_python" -S -E "$tfagents_root/tfagents_system/settings/grid.py" "$told" --of_job 2>&1 >/dev/null) && return
+  while IFS= read -r line; do finding "${line#error: }"; done <<<"$told"
+}
+
 check_request() {
   check_options
   require_whole SAC_REVERB_CPUS "CPUs of the replay server"
@@ -65,6 +74,7 @@ check_request() {
   require_file SAC_PARAMS "Python file with class TrainParams" my_params.py
   require_file SAC_CONFIG "JSON file with horizon" my.json
   check_places
+  check_grid
   require_flag SAC_USE_HYPERTHREADS
   require_flag SAC_TRAIN_GPUS
   require_flag SAC_FORK_ROLES
