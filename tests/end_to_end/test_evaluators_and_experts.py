@@ -111,7 +111,7 @@ def finished(tmp_path_factory):
         run.wait_until(process, lambda: evaluations() > before + 1 and expert_has_played(other_than=killed))
         status = run.status()
         (folder / "fast").touch()
-        code, _ = finish(process, 120.0)
+        code, _ = finish(process)
     finally:
         if process.poll() is None:
             process.terminate()

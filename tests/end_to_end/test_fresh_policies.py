@@ -63,9 +63,8 @@ def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path
     process = run.start()
     run.wait_until(process, lambda: bool(ages(run, after=6)))
     trainer = run.status()["roles"]["trainer"]["pid"]
-    shared = [entry for entry in Path(f"/proc/{trainer}/fd").iterdir() if "sac_weights" in os.readlink(entry)]
-    place = (trainer, int(shared[0].name))
-    memory = shared[0].stat().st_ino
+    (descriptor, memory), *_ = shared_policies(trainer)
+    place = (trainer, descriptor)
     assert open_shared(place) is not None and trainer in holders(memory)
     os.kill(trainer, signal.SIGKILL)
     before = ages(run, after=6)
@@ -80,14 +79,21 @@ def test_they_stay_fresh_within_episodes_and_when_the_trainer_is_killed(tmp_path
     assert max([*before.values(), *after.values()]) < UPDATES / 2, (before, after)
 
 
+def shared_policies(pid: int) -> list[tuple[int, int]]:
+    """Descriptor and inode of each file of shared policies that a process has open."""
+    found = []
+    with contextlib.suppress(OSError):  # The process is gone.
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # It was closed meanwhile.
+                if "sac_weights" in os.readlink(entry):
+                    found.append((int(entry.name), entry.stat().st_ino))
+    return found
+
+
 def holders(memory: int) -> set[int]:
     """Processes that have the file of shared policies with this inode open."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if "sac_weights" in os.readlink(entry) and entry.stat().st_ino == memory:
-                found.add(int(entry.parts[2]))
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return {pid for pid in pids if any(inode == memory for _, inode in shared_policies(pid))}
 
 
 def ages(run: UserRun, after: int) -> dict[int, float]:

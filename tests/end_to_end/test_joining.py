@@ -12,6 +12,7 @@ from tests.support.launching import finish
 pytestmark = pytest.mark.slow
 
 JOINED = ("worker_1", "worker_2")
+WAIT_SECS, STRAGGLER_SECS = 300.0, 360.0  # No wait ends because the run has given a worker up.
 
 
 class JoinedRun(NumberedRun):
@@ -25,7 +26,7 @@ class JoinedRun(NumberedRun):
             local_workers=1,
             max_workers=4,
             eval_period=1000,
-            straggler_secs=60,
+            straggler_secs=STRAGGLER_SECS,
         )
         params = folder / "my_params.py"
         params.write_text(params.read_text() + f"    asynchronous = {asynchronous}\n")
@@ -36,8 +37,8 @@ class JoinedRun(NumberedRun):
             self.joins.append(self.join("--workers", "2", stdout=output))
         return self.joins[-1]
 
-    def wait(self, what, condition, secs=150.0):
-        deadline = time.monotonic() + secs
+    def wait(self, what, condition):
+        deadline = time.monotonic() + WAIT_SECS
         while not condition():
             words = [self.output.read_text()[-1500:], (self.folder / "join.txt").read_text(), self.logs()]
             assert time.monotonic() < deadline, "\n".join([f"not in time: {what}", *words])
@@ -91,15 +92,14 @@ def test_in_lockstep_they_come_and_go_as_they_like(start):
     earlier, iteration = run.pids(), run.iteration()
     join.terminate()
     assert finish(join, 60.0)[0] == 75
-    left_at = time.monotonic()
-    run.wait("the run goes on without them", lambda: run.iteration() > iteration + 5)
-    assert time.monotonic() - left_at < 30.0, "nobody waits SAC_STRAGGLER_SECS for those who have said goodbye"
+    run.wait("the run goes on without those who have said goodbye", lambda: run.iteration() > iteration + 5)
     assert "have left" in run.log("replay")
 
+    run.set_pace(2.0)  # It does not end before they are there.
     join = run.join_two()
     run.wait_until_all_collect(earlier)
     run.set_pace(0.0)
-    assert finish(process, 120.0)[0] == 0, run.output.read_text()
+    assert finish(process)[0] == 0, run.output.read_text()
     assert finish(join, 60.0)[0] == 0, (run.folder / "join.txt").read_text()
     balance = run.balance()
     assert balance.violations == []
@@ -120,7 +120,7 @@ def test_their_experience_counts_in_asynchronous_runs(start):
     join = run.join_two()
     run.wait_until_all_collect(earlier)
     run.set_pace(0.0)
-    assert finish(process, 120.0)[0] == 0, run.output.read_text()
+    assert finish(process)[0] == 0, run.output.read_text()
     assert finish(join, 60.0)[0] == 0, (run.folder / "join.txt").read_text()
     balance = run.balance()
     assert balance.violations == []

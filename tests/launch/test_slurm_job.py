@@ -109,6 +109,28 @@ def test_without_progress_the_second_attempt_is_the_last(job: Job) -> None:
     assert job.attempt(75, does=TRAINS)[0] == 75
 
 
+def collects(env_steps: int) -> str:
+    """Before the first update: the trainer waits."""
+    content = f'{{"capacity_steps": 9, "env_steps": {env_steps}, "ring_steps": 3}}'
+    return f"{TRAINS.replace('updating', 'waiting')}echo '{content}' >\"$exp_dir/heartbeats/replay.json\"\n"
+
+
+def test_saved_experience_is_progress_too(job: Job) -> None:
+    for env_steps in (0, 500, 1000, 1500, 1500):  # Neither the first nor the last is the second in a row.
+        assert job.attempt(75, does=collects(env_steps))[0] == 75 and job.calls == ["scontrol requeue 7"]
+    code, output = job.attempt(75, does=collects(1500))
+    assert code == 1 and "2 attempts in a row have saved no update after step 0, nor more experience: give" in output
+
+
+def test_experience_that_nobody_has_saved_is_none(job: Job) -> None:
+    assert job.attempt(137, does=collects(500))[0] == 75
+    assert job.attempt(137, does=collects(1000))[0] == 1
+    (job.exp_dir / "requeues").unlink()
+    for env_steps in range(1500, 4000, 500):
+        assert job.attempt(0, does=collects(env_steps) + "kill -KILL $PPID\n")[0] == -9
+    assert "it has died 5 times in a row" in job.attempt(0)[1]
+
+
 def test_a_start_that_is_interrupted_is_not_counted_unless_by_the_time_limit(job: Job) -> None:
     for _ in range(4):
         assert job.attempt(75)[0] == 75

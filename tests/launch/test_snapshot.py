@@ -84,15 +84,36 @@ def test_what_only_the_job_knows_is_expanded_there_in_the_users_own_variables_to
     values = user.resolved(SLURM_TMPDIR="/node", SLURM_ARRAY_TASK_ID="2", TMPDIR="/node/tmp")
     assert values["XDG_CACHE_HOME"] == "/node/tmp/it's" and values["TRACK"] == "track_2"
     assert "OTHER" not in values
-    told = dict(each.split("=", 1) for each in (user.tools / "sbatch.environ").read_text().split("\0") if "=" in each)
+    told = user.environ_of_sbatch
     assert not {"XDG_CACHE_HOME", "TRACK"} & told.keys() and told["OTHER"] == "1" and told["TMPDIR"] == "/login"
+
+
+@pytest.mark.parametrize(
+    ("lines", "tmpdir", "ring"),
+    [
+        ("export TMPDIR=/mine\nSAC_REPLAY_DIR=$TMPDIR/ring", "/mine", "/mine/ring"),
+        ("TMPDIR=$SLURM_TMPDIR/mine SAC_REPLAY_DIR=$SLURM_TMPDIR/ring", "/node/tmp/mine", "/node/tmp/mine/ring"),
+        ("SLURM_TMPDIR=/it\\'s SAC_REPLAY_DIR=$SLURM_TMPDIR/ring", "/node/tmp", "/it's/ring"),
+        ("SLURM_TMPDIR=$TMPDIR/x SAC_REPLAY_DIR=$SLURM_TMPDIR/ring", "/node/tmp", "/node/tmp/x/ring"),
+        ("SAC_REPLAY_DIR=${SLURM_TMPDIR:-/unused}/ring TMPDIR=/mine", "/mine", "/mine/ring"),
+        ("unset TMPDIR", "", None),
+    ],
+)
+def test_scratch_that_the_vars_file_sets_is_the_jobs(user: User, lines: str, tmpdir: str, ring: str | None) -> None:
+    user.write_vars(f"{lines}\n")
+    done = user.submit("--no_check", TMPDIR="/login")
+    assert done.returncode == 0, done.stderr
+    values = user.resolved(TMPDIR="/node/tmp")
+    assert (values["TMPDIR"], values.get("SAC_REPLAY_DIR")) == (tmpdir, ring)
+    told = user.environ_of_sbatch
+    assert told["TMPDIR"] == "/login" and "SLURM_TMPDIR" not in told
 
 
 def test_programs_of_the_login_node_find_their_libraries_and_variables_may_be_readonly(user: User) -> None:
     user.write_vars("LD_LIBRARY_PATH=$TMPDIR/lib:/login/lib\nreadonly CACHE=$TMPDIR/cache\n")
     done = user.submit("--no_check")
     assert done.returncode == 0, done.stderr
-    told = dict(each.split("=", 1) for each in (user.tools / "sbatch.environ").read_text().split("\0") if "=" in each)
+    told = user.environ_of_sbatch
     assert told["LD_LIBRARY_PATH"].endswith("/lib:/login/lib") and "CACHE" not in told
     assert user.resolved(TMPDIR="/t")["CACHE"] == "/t/cache"
     assert "LD_LIBRARY_PATH" not in (user.snapshot / "variables.sh").read_text()

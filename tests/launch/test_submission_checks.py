@@ -38,6 +38,19 @@ def test_the_dry_run_makes_the_checks(user: User) -> None:
     assert user.submit("--dry_run", "--no_check").returncode == 0 and not user.exp_dir.exists()
 
 
+def test_the_dry_run_checks_the_run_on_all_nodes(user: User) -> None:
+    checks(user, "exit 0")
+    for port, told in (("", "0"), ("SAC_GATEWAY_PORT=8443\n", "8443")):
+        user.write_vars(port)
+        done = user.submit("--dry_run", "--nodes=3", "--keep")
+        assert done.returncode == 0, done
+        command = (user.tools / "../env/bin/python.check").read_text().splitlines()[0]
+        assert command.endswith(
+            f"--keep --set SAC_LOCAL_WORKERS=5 --set SAC_NUM_COLLECT_WORKERS=15 --set SAC_GATEWAY_PORT={told} --check"
+        )
+        assert "--set" not in done.stdout, "the job has them from variables.sh"
+
+
 def test_trials_of_a_study_are_checked_without_the_vars_files_grid(user: User) -> None:
     checks(user, "exit 0")
     user.write_vars("SAC_GRID=grid.json\n")

@@ -261,6 +261,30 @@ def test_settings_that_python_judges_are_queued(user: User, setting: str) -> Non
     assert shlex.split(script.splitlines()[-1])[-2:] == ["--set", setting]
 
 
+OF_ANOTHER_JOB = {
+    "SLURM_JOB_ID": "5", "SLURM_MEM_PER_CPU": "100", "SLURM_CPU_BIND": "quiet", "SLURM_HINT": "nomultithread",
+    "SLURM_HET_SIZE": "2", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "1", "SLURM_TMPDIR": "/tmp/5",
+    "TFAGENTS_SUBMITTED_AGAIN": "4", "TFAGENTS_NO_TASK": "1",
+}  # fmt: skip
+OF_ITS_COMMANDS = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_TIME_FORMAT": "relative", "SLURM_JWT": "token"}
+
+
+def test_a_job_has_nothing_of_the_one_that_it_is_submitted_from(user: User) -> None:
+    user.write_vars("SAC_REPLAY_DIR=$SLURM_TMPDIR/ring\nreadonly SLURM_NTASKS=1\n")
+    for options in (("--wait",), (), ("--array=0-149",)):
+        assert user.submit("--no_check", *options, **OF_ANOTHER_JOB, **OF_ITS_COMMANDS).returncode == 0
+        told = user.environ_of_sbatch
+        assert {name: told[name] for name in told if name.startswith(("SLURM_", "TFAGENTS_"))} == OF_ITS_COMMANDS
+    assert len(user.calls) == 4
+    for script in user.folder.glob("run*/snapshot/*/variables.sh"):
+        assert '"${SLURM_TMPDIR:-' in script.read_text()
+
+
+def test_what_a_user_sets_for_slurm_on_the_login_node_holds_for_the_job(user: User) -> None:
+    assert user.submit("--no_check", SLURM_HINT="nomultithread", TFAGENTS_NO_TASK="1").returncode == 0
+    assert user.environ_of_sbatch["SLURM_HINT"] == "nomultithread" and "TFAGENTS_NO_TASK" not in user.environ_of_sbatch
+
+
 def test_further_nodes_get_as_many_workers(user: User) -> None:
     done = user.submit("--nodes", "3")
     assert done.returncode == 0, done.stderr
@@ -278,7 +302,7 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
     assert (user.snapshot / "package/tfagents_system/launch/join_script.sh").exists()
 
 
-def test_experts_and_evaluators_are_of_runs_on_one_node(user: User) -> None:
+def test_what_does_not_work_with_several_nodes_is_refused(user: User) -> None:
     user.write_vars("SAC_EXPERT_WORKERS=2")
     assert refused(user.submit("--dry_run", "--nodes=2")) == [
         "--nodes=2 does not work with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
@@ -289,6 +313,12 @@ def test_experts_and_evaluators_are_of_runs_on_one_node(user: User) -> None:
         "--nodes=2 does not work with SAC_EVAL_WORKERS=1: unset it, and let workers join with join_script.sh --role "
         "eval, which add to each evaluation"
     ]
+    user.write_vars("SAC_DETERMINISTIC=1")
+    assert refused(user.submit("--dry_run", "--nodes=2")) == [
+        "--nodes=2 does not work with SAC_DETERMINISTIC=1, where a run restarts all its workers with itself: leave out "
+        "one of the two"
+    ]
+    assert user.submit("--dry_run", "--no_check").returncode == 0
     user.write_vars("SAC_EXPERT_WORKERS=08")
     assert refused(user.submit("--dry_run")) == [
         "SAC_EXPERT_WORKERS=08 must be a whole number of at least 0 (expert workers)"

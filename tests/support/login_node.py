@@ -96,6 +96,11 @@ class User:
         return calls.read_text().splitlines() if calls.exists() else []
 
     @property
+    def environ_of_sbatch(self) -> dict[str, str]:
+        pairs = (self.tools / "sbatch.environ").read_text().split("\0")
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+    @property
     def snapshot(self) -> Path:
         (snapshot,) = self.folder.glob("run*/snapshot/*")
         return snapshot

@@ -140,9 +140,9 @@ class Car:
         assert self._last is not None
         arrived = self._views.arrived(now)
         self._last = arrived[-1] if arrived else self._last
-        info = self._last.info
+        observation, _, terminated, info = self._last
         path = [place for each in arrived for place in each.info["path"]] or [info["position"]]
-        return self._last._replace(reward=sum(each.reward for each in arrived), info={**info, "path": path})
+        return Seen(observation, sum(each.reward for each in arrived), terminated, {**info, "path": path})
 
 
 def serve(connection: Connection, car: Car, now: Callable[[], float] = time.monotonic) -> None:

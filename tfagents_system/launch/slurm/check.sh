@@ -106,10 +106,10 @@ submit_snapshot() { # SNAPSHOT
   tfagents_submitted=0
   forget_late
   if has_option --wait || has_option -W; then # The exit code is that of the job.
-    submit_job sbatch "$1/job.sbatch"
+    submit_job call_sbatch "$1/job.sbatch"
     return
   fi
-  submit_job sbatch "$1/job.sbatch" 2>"$told" || code=$?
+  submit_job call_sbatch "$1/job.sbatch" 2>"$told" || code=$?
   cat "$told" >&2
   if ((code && !tfagents_submitted)) && ! grep -qi 'timed out' "$told"; then # Else a job may be in the queue.
     drop_snapshot "$1"

@@ -3,13 +3,15 @@
 
 # Only the job script goes to standard output: `submit.sh ... --dry_run >job.sbatch`.
 dry_run() { # SNAPSHOT
-  local report
+  local report assignment
   show_submission "$1" >&2
   job_script "$1"
   report=$(mktemp)
   # shellcheck disable=SC2064
   trap "rm -f -- $(quoted "$report")" EXIT
   forget_late
+  # The user's own file is checked, and not the one that would be frozen.
+  while read -r assignment; do tfagents_settings+=(--set "$assignment"); done < <(variables_of_nodes)
   check_job "$tfagents_root" "$tfagents_vars" "$report"
 }
 

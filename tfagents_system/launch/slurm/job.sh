@@ -58,6 +58,6 @@ goes_on || end "$code" "failed with exit code $code, not requeued: see $exp_dir/
 outcome=saved
 if ((code != 75)); then outcome="ended with exit code $code"; fi
 if is_to_blame; then start=blamed; else start=excused; fi
-end_attempt $start || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step:" \
-  "give it more time (--time), or see above and $exp_dir/logs for what is in its way"
+end_attempt $start || end 1 "not requeued: $idle attempts in a row have saved no update after step $last_step, nor more" \
+  "experience: give it more time (--time), or see above and $exp_dir/logs for what is in its way"
 requeue

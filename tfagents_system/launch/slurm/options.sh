@@ -125,10 +125,23 @@ has_components() {
   [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
 }
 
+# sbatch takes options from its environment, and passes it on: in another job, such as an interactive one, what SLURM has
+# set there is not the new job's. What SLURM's commands need stays.
+call_sbatch() ( # WORD...
+  unset TFAGENTS_NO_TASK TFAGENTS_SUBMITTED_AGAIN
+  if [[ -n ${SLURM_JOB_ID:-}${SLURM_ARRAY_TASK_ID:-} ]]; then
+    for name in "${!SLURM_@}"; do
+      case $name in
+        SLURM_CONF | SLURM_CONF_SERVER | SLURM_CLUSTERS | SLURM_JWT | SLURM_TIME_FORMAT | SLURM_EXIT_ERROR | SLURM_DEBUG_FLAGS) ;;
+        *) export -n "${name?}" ;;
+      esac
+    done
+  fi
+  exec sbatch "$@"
+)
+
 submit_job() { # SBATCH JOB_SCRIPT -> tfagents_submitted: part of an array is in the queue
   local offset ids at_once=$TASKS_AT_ONCE
-  # sbatch passes its environment on. If this is called in another job, that job's variables are not the new one's.
-  unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_HET_SIZE TFAGENTS_NO_TASK
   if [[ -z $tfagents_array ]]; then
     "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} "$2"
     return

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Whether a run that is requeued repeatedly makes progress. Sourced by job.sh, which sets exp_dir and snapshot.
 #
-# <exp_dir>/requeues holds one line: saved train step, attempts in a row that saved no later one, whether the last
-# attempt has ended in words (`closed`) or died without one (`open`), and the snapshot that they ran.
+# <exp_dir>/requeues holds one line: saved train step, env steps of the saved experience, attempts in a row that added to
+# neither, whether the last attempt has ended in words (`closed`) or died without one (`open`), and the snapshot that they
+# ran.
 
 readonly MOST_IDLE=2      # Attempts that could save but had nothing new.
 readonly MOST_IDLE_OPEN=5 # Attempts that died without a word, such as with their node or by preemption without grace.
@@ -18,6 +19,13 @@ saved_step() {
   echo "$step"
 }
 
+# Env steps of the experience. A run that has saved all of it (exit code 75) goes on with them.
+stored_steps() {
+  local steps
+  steps=$(sed -nE 's/.*"env_steps": *([0-9]+).*/\1/p' "$exp_dir/heartbeats/replay.json" 2>/dev/null)
+  echo "${steps:-0}"
+}
+
 # Whether the attempt recorded in $exp_dir/requeues came so far that it could have trained.
 was_at_work() {
   local beat=$exp_dir/heartbeats/trainer.json
@@ -26,25 +34,27 @@ was_at_work() {
 
 read_progress() {
   local of=''
-  last_step=0 idle=0 attempt=closed
-  if [[ -r $exp_dir/requeues ]]; then read -r last_step idle attempt of <"$exp_dir/requeues" || true; fi
+  last_step=0 last_stored=0 idle=0 attempt=closed
+  if [[ -r $exp_dir/requeues ]]; then read -r last_step last_stored idle attempt of <"$exp_dir/requeues" || true; fi
   # Somebody submitted the run again: it may have what it lacked.
-  if [[ $of != "$snapshot" || ! $last_step =~ ^[0-9]+$ || ! $idle =~ ^[0-9]+$ ]]; then
-    last_step=$(saved_step) idle=0 attempt=closed
+  if [[ $of != "$snapshot" || ! "$last_step $last_stored $idle" =~ ^[0-9]+\ [0-9]+\ [0-9]+$ ]]; then
+    last_step=$(saved_step) last_stored=$(stored_steps) idle=0 attempt=closed
   fi
 }
 
 write_progress() { # open|closed
   mkdir -p "$exp_dir"
-  echo "$last_step $idle $1 $snapshot" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
+  echo "$last_step $last_stored $idle $1 $snapshot" >"$exp_dir/requeues.new" && mv -f "$exp_dir/requeues.new" "$exp_dir/requeues"
 }
 
-# Counts the attempt that is over. One that was told to stop during its start-up does not count (`excused`).
+# Counts the attempt that is over. One that was told to stop during its start-up does not count (`excused`). Experience
+# alone counts where all was saved: while the first of it is collected there are no updates.
 judge_attempt() { # [excused|blamed]
-  local step
+  local step stored=$last_stored
   step=$(saved_step)
-  if ((step != last_step)); then
-    idle=0 last_step=$step
+  if [[ ${code:-} == 75 ]]; then stored=$(stored_steps); fi
+  if ((step != last_step || stored > last_stored)); then
+    idle=0 last_step=$step last_stored=$stored
   elif [[ ${1:-excused} == blamed ]] || was_at_work; then
     idle=$((idle + 1))
   fi

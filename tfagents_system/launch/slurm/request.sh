@@ -86,6 +86,8 @@ check_request() {
     || finding "SAC_MLFLOW_URI must not hold a user, password or token: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
   [[ -n ${SAC_EXP_NAME:-} ]] || finding "SAC_EXP_NAME is missing (name of the run): add SAC_EXP_NAME=my_run to $tfagents_vars"
   [[ $tfagents_nodes =~ ^[1-9][0-9]{0,3}$ ]] || finding "--nodes=$tfagents_nodes must be a number of nodes, such as 2"
+  [[ $tfagents_nodes == 1 || -n $tfagents_add || ${SAC_DETERMINISTIC:-0} != 1 ]] \
+    || finding "--nodes=$tfagents_nodes does not work with SAC_DETERMINISTIC=1, where a run restarts all its workers with itself: leave out one of the two"
   local setting
   for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
     case $setting in

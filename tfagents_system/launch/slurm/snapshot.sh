@@ -69,8 +69,8 @@ forget_late() {
 
 # The line of variables.sh that exports one of the user's own. Inside SAC_EXEC_PREFIX that file is read once more: what
 # the prelude and the container made of the variable stays.
-late_assignment() { # NAME
-  echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$(quoted "${!1}")"
+late_assignment() { # NAME VALUE
+  echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$(quoted "$2")"
 }
 
 # A Python for what needs no package: 3.6 will do.
@@ -132,6 +132,7 @@ variables_script() { # TARGET
   local name params
   params=$(copied_params "$1")
   echo "# What $tfagents_vars said on $(date '+%F %T')."
+  for name in ${tfagents_scratch[@]+"${tfagents_scratch[@]}"}; do late_assignment "${name%%=*}" "${name#*=}"; done
   for name in $(compgen -A variable SAC_) PYTHONPATH VIRTUAL_ENV CONDA_PREFIX; do
     if [[ $name == SAC_* && ${!name:-} != *[![:space:]]* ]]; then # As if it were not set, whatever the job inherits.
       echo "$name=''"
@@ -152,15 +153,19 @@ variables_script() { # TARGET
   for name in $(late_names); do
     case $name in
       SAC_* | PYTHONPATH | VIRTUAL_ENV | CONDA_PREFIX) ;; # Above.
-      *) late_assignment "$name" ;;
+      *) late_assignment "$name" "${!name}" ;;
     esac
   done
   echo "SAC_EXP_DIR=$(quoted "$tfagents_exp_dir")"
-  if ((tfagents_nodes > 1)) && [[ -z $tfagents_add ]]; then # As many workers on each node; the first node's are the run's own.
-    echo "SAC_LOCAL_WORKERS=$SAC_NUM_COLLECT_WORKERS"
-    echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
-    echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
-  fi
+  variables_of_nodes
+}
+
+# Of a run on several nodes: as many workers on each; the first node's are the run's own.
+variables_of_nodes() {
+  if ((tfagents_nodes == 1)) || [[ -n $tfagents_add ]]; then return; fi
+  echo "SAC_LOCAL_WORKERS=$SAC_NUM_COLLECT_WORKERS"
+  echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
+  echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
 }
 
 # Paths, or RUN@CHECKPOINT, separated by commas and spaces: as absolute ones, found as Python finds them.
