@@ -29,7 +29,10 @@ def train(role: Role) -> int:
         trainer.run()
         return EXIT_DONE
     except StoppedError:
-        return _save(trainer)
+        code = _save(trainer)
+        if role.joined is not None:
+            role.joined.check_agents()
+        return code
     except CallbackError:
         _save(trainer)  # Training resumes from here when the callback is corrected.
         raise

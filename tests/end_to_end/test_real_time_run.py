@@ -19,7 +19,7 @@ from tfagents_system.run_files.metrics import read_metrics
 pytestmark = pytest.mark.slow
 
 STALL_SECS, HORIZON = 30.0, 50
-STEP_SECS, FACTOR = 0.02, 100.0  # Late is only who waits for what stalls, however busy the machine is.
+STEP_SECS, FACTOR = 0.02, 200.0  # Late is only who waits for what stalls, however busy the machine is.
 
 PARAMS = """
 import os
@@ -121,7 +121,7 @@ def of_steps(rows: list[dict[str, float | None]]) -> list[dict[str, float | None
     return [row for row in rows if row.get("train/late_steps") is not None]
 
 
-@pytest.mark.parametrize(("env_python", "stall_secs"), [("", STALL_SECS), (sys.executable, 3.0)])
+@pytest.mark.parametrize(("env_python", "stall_secs"), [("", STALL_SECS), (sys.executable, 6.0)])
 def test_it_is_built_once_misses_no_step_and_waits_last(tmp_path: Path, env_python: str, stall_secs: float) -> None:
     names = {"FOLDER_OF_THE_TEST": str(tmp_path), "STEP_SECS": str(STEP_SECS), "FACTOR": str(FACTOR)}
     params = PARAMS

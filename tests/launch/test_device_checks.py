@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,12 +11,15 @@ import pytest
 
 from tests.support.devices_for_tests import DummyDevice, OwnDevice
 from tests.support.fakes import FakeParams
+from tests.support.prepared_runs import variables_of_run
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch import environment_checks
 from tfagents_system.launch.device_checks import check_device
 from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.inspection import Inspector
 
 
 class Device(DummyDevice):
@@ -26,7 +30,12 @@ class Device(DummyDevice):
 
 
 def report(
-    clock: Any = None, curriculum: Any = None, envs_per_worker: int = 1, deterministic: bool = False, **attributes: Any
+    clock: Any = None,
+    curriculum: Any = None,
+    envs_per_worker: int = 1,
+    deterministic: bool = False,
+    has_workers: bool = True,
+    **attributes: Any,
 ) -> tuple[Checklist, list[Device]]:
     devices: list[Device] = []
 
@@ -38,7 +47,8 @@ def report(
     config = {"horizon": 10, **({"curriculum": curriculum} if curriculum else {})}
     params = type("TrainParams", (FakeParams,), {"env_ctor": env_ctor, **attributes})(config)
     checks = Checklist()
-    check_environment(params, 0, checks, render=True, envs_per_worker=envs_per_worker, deterministic=deterministic)
+    workers = {"envs_per_worker": envs_per_worker, "has_workers": has_workers}
+    check_environment(params, 0, checks, render=True, deterministic=deterministic, **workers)
     return checks, devices
 
 
@@ -55,6 +65,36 @@ def test_it_is_driven_with_its_default_action_alone_and_left_waiting() -> None:
     assert checks["episode"].facts[0] == "ends by a time limit (horizon=10) after 10 steps"
     assert "set_state works with gain = 1, gain = 2" in checks["curriculum"].facts
     assert not any("in real time" in note for note in checks["environment"].notes)
+
+
+def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
+    """Another machine has the device, or a worker of another start drives it already."""
+    gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
+    checks, (device,) = report(curriculum=gain, n_eval_episodes=3, action_history=1, has_workers=False)
+    assert checks.errors == []
+    assert {name for name, _, _ in device.log} <= {"close"}
+    told = "acts in real time: not stepped, as this start has no workers; each worker builds it once"
+    assert told in checks["environment"].facts
+    assert "agent" in checks and not any(name in checks for name in ("episode", "curriculum", "rendering"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_workers"),
+    [
+        ({}, True),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}, False),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0", "SAC_EXPERT_WORKERS": "1"}, True),
+        ({"SAC_TRAINER_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, False),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, True),
+    ],
+)
+def test_a_start_says_whether_it_has_workers(
+    variables: dict[str, str], has_workers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(environment_checks, "check_environment", lambda *_, **told: seen.append(told["has_workers"]))
+    Inspector({**variables_of_run(tmp_path), **variables}, None).run(False, None)
+    assert seen == [has_workers]
 
 
 def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:

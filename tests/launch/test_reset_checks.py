@@ -14,14 +14,19 @@ from tf_agents.specs import array_spec
 
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fakes import FakeParams
-from tests.support.segments_for_tests import numbered_segment
+from tests.support.prepared_runs import train as trained
+from tests.support.prepared_runs import variables_of_run
+from tests.support.segments_for_tests import filled_ring, numbered_segment
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import reset_checks
+from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.reset_checks import layout_findings, server_findings, size_changes
+from tfagents_system.launch.run_settings import RESET
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_sizes import ring_bytes
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column
 from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
@@ -204,3 +209,25 @@ def test_each_disk_has_to_have_space_for_what_is_made_there(
     else:
         assert not needed() and needed(home=enough - 1) == [in_home]
         assert needed(ring=enough - 1) == [in_ring] * scratch
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_reset_counts_the_steps_that_the_ring_tells_where_metrics_are_with_the_trainer(
+    is_elsewhere: bool, tmp_path: Path
+) -> None:
+    """The draws of its prior data begin with the discount of that step."""
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    environ = {**variables_of_run(tmp_path), RESET: AGENT}
+    if is_elsewhere:
+        environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    folder = read_variables(environ, vars_file=None, root=tmp_path)[0].get("replay_dir", paths.replay)
+    paths.run_json.write_text("{}")
+    trained(paths)
+    found = []
+    for make in (lambda: None, lambda: filled_ring(folder, 4), lambda: paths.metrics_csv.write_text("env_steps\n60\n")):
+        make()
+        reset = Preparation(environ, None).reset
+        assert reset is not None
+        found.append(reset.env_steps)
+    assert found == [0, 20, 60]

@@ -211,6 +211,10 @@ def test_check_environment_prints_rewards_and_writes_pictures(
         (["--instal"], "--instal is no option: --install is meant"),
         (["--check_environment", "--config={}"], "--check_environment is no option: --check-environment is meant"),
         (["--server", "--frsh", "--zzz=3"], "--frsh is no option: --fresh is meant; --zzz is no option: remove it"),
+        (
+            ["--install", "--config={'PORT': 5}"],
+            "--config is no option of --install, which writes no values of yours: leave it out",
+        ),
     ],
 )
 def test_a_misspelt_option_is_named_with_what_is_meant(

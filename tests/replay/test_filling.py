@@ -81,6 +81,18 @@ def test_a_new_run_has_the_experience_and_none_of_its_counts(tmp_path: Path) -> 
     )
 
 
+def test_numbers_that_are_not_finite_are_refused_and_not_taken_over(tmp_path: Path) -> None:
+    segment = numbered_segment(steps=5)
+    segment.observation[0][2] = np.nan
+    ring = Ring.open(tmp_path / "source" / "replay", LAYOUT, 60, 24)
+    ring.take_over([segment])
+    told = f"SAC_REPLAY_FROM={tmp_path / 'source'} has numbers that are not finite"
+    for _ in range(2):
+        with pytest.raises(UserError, match=told):
+            fill_run(tmp_path / "new", tmp_path / "source")
+    assert new_ring(tmp_path / "new").ring_steps == 0
+
+
 def test_it_is_done_once(tmp_path: Path) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
     ring = fill_run(run, source)

@@ -307,6 +307,37 @@ def test_simulated_time_has_no_clock() -> None:
     assert translation.attributes["action_history"] == 2
 
 
+def test_what_simulated_time_has_no_use_for_is_told() -> None:
+    clock = {"time_step_duration": 0.1, "start_obs_capture": 0.09, "time_step_timeout_factor": 0.5}
+    kwargs = {"real_time": False, "command_delay": [0, 0]}
+    translation = of_guide(ENV={"RTGYM_CONFIG": {**clock, "wait_on_done": False, "interface_kwargs": kwargs}})
+    told = [line.partition(" has no effect: ") for line in translation.lines if "wall time" in line]
+    prefix = "ENV.RTGYM_CONFIG."
+    names = [*clock, "wait_on_done", "interface_kwargs['command_delay']"]
+    assert [name for name, *_ in told] == [prefix + name for name in names]
+    assert {why for *_, why in told} == {
+        'interface_kwargs has "real_time": false, and the car does not drive in wall time'
+    }
+
+
+def test_arguments_of_the_game_are_told_and_near_misses_of_the_cars_refused() -> None:
+    def with_kwargs(**own: Any) -> Translation:
+        return of_guide(ENV={"RTGYM_CONFIG": {"interface_kwargs": own}})
+
+    lines = with_kwargs(x=0, gamepad=True, y=False, z=None).lines
+    told = [line for line in lines if "interface_kwargs" in line]
+    assert told == [
+        f"ENV.RTGYM_CONFIG.interface_kwargs['{name}'] is for the game, which is not here" for name in ("x", "gamepad")
+    ]
+    with pytest.raises(UserError) as error:
+        with_kwargs(trak="closed/train/1", comand_delay=[0, 0], realtime=False, gamepad=True)
+    meant = [finding.partition("the car's: ")[2] for finding in error.value.findings]
+    assert meant == [f"'{name}' is meant: correct it" for name in ("track", "command_delay", "real_time")]
+    for value in (0, 1, "false", None):
+        with pytest.raises(UserError, match="interface_kwargs must be an object .* whose `real_time` is true or false"):
+            with_kwargs(real_time=value)
+
+
 def test_the_games_own_interface_gets_what_it_knows() -> None:
     config = merged(json.loads(GUIDE), {"VIRTUAL_GAMEPAD": False, "ENV": {"WINDOW_WIDTH": 100}})
     translation = translate(read_keys(config, "config.json"), has_game=True)

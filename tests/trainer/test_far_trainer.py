@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from tests.support.ports import free_port
 from tests.support.replay_service import Server
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import numbered_segment
+from tfagents_system import sac_train
+from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.transport import tables
+from tfagents_system.transport.connection import StoppedError
 
 
 @pytest.fixture
@@ -83,6 +87,32 @@ def test_its_checkpoint_has_the_header_and_the_servers_has_it_without_an_agent(t
     header = ring_header.parse(first.replay.read_bytes(), server.ring.files.fingerprint)
     assert int(header["env_steps"]) == 30
     assert (server.checkpoints / ours.name / "replay.bin").read_bytes() == first.replay.read_bytes()
+
+
+def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    class Replaced:
+        def __init__(self, role: Any) -> None:
+            del role
+
+        def run(self) -> None:
+            raise StoppedError
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda: did.append(name)
+
+    def refuse() -> None:
+        raise UserError("the agent of the run was replaced")
+
+    monkeypatch.setattr(sac_train, "Trainer", Replaced)
+    joined = types.SimpleNamespace(check_agents=refuse, leave=lambda: did.append("leave"))
+    with pytest.raises(UserError, match="was replaced"):
+        sac_train.train(types.SimpleNamespace(joined=joined, is_far=True))  # type: ignore[arg-type]
+    assert did == ["stop", "close", "leave"]
+    joined.check_agents = lambda: None
+    role = types.SimpleNamespace(joined=joined, is_far=True)
+    assert sac_train.train(role) == EXIT_RESUMABLE  # type: ignore[arg-type]
 
 
 def test_a_server_that_does_not_answer_leaves_a_checkpoint_without_its_part(tmp_path: Path, server: Server) -> None:

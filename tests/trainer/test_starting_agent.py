@@ -16,6 +16,7 @@ from tfagents_system.agents.starting_values import statistics_by_source
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch.agent_start_checks import check_start
 from tfagents_system.policies import numpy_file
@@ -262,7 +263,7 @@ def test_policies_of_discrete_actions_are_the_start_of_an_actor(tmp_path):
 def test_what_the_variable_names_is_found_and_told(tmp_path):
     run = saved(trained(), tmp_path)
     check = Check("agent")
-    start = check_start(run, (), tmp_path / "new", fresh(), True, check)
+    start = check_start(run, (), tmp_path / "new", fresh(), True, check, actions_of(BOUNDS))
     assert (
         start is not None and start.files.name == "checkpoint_0000000700" and "actor 44, critics 184" in check.facts[0]
     )
@@ -275,7 +276,7 @@ def test_what_the_variable_names_is_found_and_told(tmp_path):
         (run, (), tmp_path / "new", False, None),
     ):
         check = Check("agent")
-        assert check_start(source, parts, exp_dir, fresh(), begins, check) is None
+        assert check_start(source, parts, exp_dir, fresh(), begins, check, actions_of(BOUNDS)) is None
         assert error is None or error in check.errors[0]
         assert bool(check.notes) == (error is None)
     (start.files / "agent.index").write_bytes(b"damaged")
@@ -342,7 +343,46 @@ def test_an_actor_of_other_parts_is_refused_though_its_layers_fit(tmp_path):
     new = fresh(observation={"there": tf.TensorSpec((3,), tf.float32), **OBSERVATION}, actor_observations=("there",))
     for source, parts in ((run, ()), (f"{run}@checkpoint_0000000700", ("actor",))):
         check = Check("agent")
-        assert check_start(source, parts, tmp_path / "new", new, True, check, ("there",)) is None
+        assert check_start(source, parts, tmp_path / "new", new, True, check, actions_of(BOUNDS), ("there",)) is None
         assert "its actor sees where, this run's there: set TrainParams.actor_observations as there" in check.errors[0]
     check = Check("agent")
-    assert check_start(run, ("actor",), tmp_path / "new", fresh(**SEEN), True, check, ["where"]) is not None
+    actions = actions_of(BOUNDS)
+    assert check_start(run, ("actor",), tmp_path / "new", fresh(**SEEN), True, check, actions, ["where"]) is not None
+
+
+TABLE = [[-3.0, 0.0], [5.0, 0.0], [-3.0, 1.0], [5.0, 1.0]]
+
+
+def started(source, agent, actions, parts=()):
+    """What a start of this agent finds."""
+    check = Check("agent")
+    return check_start(source, parts, Path("new"), agent, True, check, actions), check
+
+
+@pytest.mark.parametrize("table", [TABLE[::-1], [*TABLE[:3], [4.0, 1.0]]], ids=["other order", "other row"])
+def test_an_agent_that_chose_from_other_actions_is_no_start(table, tmp_path):
+    """Its layers fit; each of its numbers is another action."""
+    run = saved(trained(algorithm="dqn", action=CHOICE), tmp_path)
+    save_specs(RunPaths(Path(run)).specs, OBSERVATION, BOUNDS, TABLE)
+    agent = fresh(algorithm="dqn", action=CHOICE)
+    for source in (run, f"{run}@checkpoint_0000000700", f"{run}/checkpoints/checkpoint_0000000700"):
+        start, check = started(source, agent, actions_of(BOUNDS, table))
+        assert start is None and len(check.errors) == 1
+        assert "chooses from other actions than this run's agent, or has them in another order" in check.errors[0]
+        assert "Give TrainParams.action_table the same rows in the same order" in check.errors[0]
+    for parts, here in (((), TABLE), (("normalizer",), table)):
+        start, check = started(run, agent, actions_of(BOUNDS, here), parts)
+        assert start is not None and check.errors == check.notes == []
+
+
+def test_an_agent_of_other_bounds_is_a_start_that_is_told(tmp_path):
+    run = saved(trained(), tmp_path)
+    *_, file = policy_of(trained(), Path(run), actions_of(BOUNDS))
+    Path(file).rename(tmp_path / "policy.npz")
+    save_specs(RunPaths(Path(run)).specs, OBSERVATION, BOUNDS)
+    wider = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [6.0, 1.0], "action")
+    for source in (run, f"{run}@latest", str(tmp_path / "policy.npz")):
+        start, check = started(source, fresh(), actions_of(wider))
+        assert start is not None and check.errors == [] and len(check.notes) == 1
+        assert "action is (2,) in [-3, 5] there, (2,) in [-3, 6] here, and not the same bounds" in check.notes[0]
+        assert started(source, fresh(), actions_of(BOUNDS))[1].notes == []

@@ -94,9 +94,39 @@ def test_agents_that_differ_are_refused(tmp_path):
         "time": "",
     }
     paths.run_json.write_text(json.dumps({"resets": [reset]}))
-    joining._check_agents(paths, json.dumps({"resets": [reset]}))
+    joining._check_agents(paths, json.dumps({"resets": [reset]}), 1)
     with pytest.raises(UserError, match="replaced 0 times where its replay server is, and 1 times in"):
-        joining._check_agents(paths, json.dumps({}))
+        joining._check_agents(paths, json.dumps({}), 1)
+
+
+def test_a_far_trainer_hears_that_its_agent_was_replaced_where_the_server_is(environ, monkeypatch):
+    """Its channel stays: another gateway welcomes it, with the run.json of another start."""
+    reset = {"kind": "agent", "before": "b", "train_step": 5, "env_steps": 9, "catch_up": False, "time": ""}
+
+    class Remote(FakeConnection):
+        end_of_run = None
+        welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="one", run=json.dumps({"seed": 11}))
+
+        def __init__(self, address, stop, hello, *, credentials, password_file):
+            super().__init__(address, stop)
+
+        def tell(self, heartbeat):
+            pass
+
+    monkeypatch.setattr("tfagents_system.transport.remote.client.RemoteConnection", Remote)
+    monkeypatch.setattr("tfagents_system.transport.remote.messages.identity_of", lambda paths: {})
+    environ |= {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/c/credentials"}
+    membership = joining.join("trainer", never, environ)
+    assert membership.is_far and membership.ended() is None
+    Remote.welcome = types.SimpleNamespace(gateway="two", run=json.dumps({"seed": 11, "settings": {}}))
+    membership.check_agents()
+    assert membership.ended() is None, "the same agent after a restart"
+    Remote.welcome = types.SimpleNamespace(gateway="three", run=json.dumps({"seed": 11, "resets": [reset]}))
+    assert membership.ended() == "replaced"
+    with pytest.raises(UserError, match="replaced 1 times where its replay server is, and 0 times in .*--reset_train"):
+        membership.check_agents()
+    Remote.end_of_run = "done"
+    assert membership.ended() == "done"
 
 
 def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monkeypatch):

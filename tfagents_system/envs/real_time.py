@@ -142,7 +142,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self._capture: Call | None = None
         self._one_at_a_time = threading.Lock()  # A picture may be drawn while an observation is captured.
         self._captured: Any = None  # Where the device waits in the middle of an episode.
-        self._is_running = self._is_waiting = False
+        self._has_begun = self._is_running = self._is_waiting = False
         self._steps = 0
         self._sent_at: float | None = None
         self._returned_at = 0.0
@@ -169,7 +169,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self._give_up_capture()
         # The time of a reset is no time step's, whoever has ended the episode before.
         self._is_running, self._captured, self._sent_at = False, None, None
-        self._is_waiting = False  # A reset that is interrupted may have moved it.
+        self._has_begun, self._is_waiting = True, False  # A reset that is interrupted may have moved it.
         options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
         self._evaluation_episode = None
         observation, info = self.interface.reset(seed=seed, options=options)
@@ -246,9 +246,10 @@ class RealTimeEnvironment(gymnasium.Env):
         set_state(state)
 
     def close(self) -> None:
-        """Lets the device wait, and frees it."""
+        """Lets the device wait, unless nobody has driven it here, and frees it."""
         try:
-            self.wait()
+            if self._has_begun:
+                self.wait()
         finally:
             self._give_up_capture()
             self._clock.close()

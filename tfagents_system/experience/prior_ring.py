@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
@@ -19,7 +17,7 @@ from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.machine.scratch import DESCRIPTION
-from tfagents_system.replay.filling import add_segments
+from tfagents_system.replay.filling import add_segments, finite
 from tfagents_system.replay.prior_data import REMEDY, mark_as_made
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import RingFiles
@@ -169,17 +167,9 @@ def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
                 f"{name} holds other experience than this run collects:\n  {table}\nGive a run of the same environment "
                 "and settings (action_history, action_table, normalize_rewards, potential)"
             )
-        return _Source(name, lambda: _finite(name, stored.segments()))
+        return _Source(name, lambda: finite(stored.segments(), f"prior_data: {name}"))
     most = form.conversion.layout.max_segment_steps(form.sequence_length)
     read = read_episodes(name, tell, form.rewards)
     episodes = stored_episodes(read, form.conversion, name, tell, f"{name}: ")
     segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
     return _Source(name, lambda: segments)
-
-
-def _finite(name: str, segments: Iterable[Segment]) -> Iterator[Segment]:
-    for segment in segments:
-        arrays = [*segment.observation, *segment.action, segment.reward, segment.discount]
-        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
-            raise UserError(f"prior_data: {name} has numbers that are not finite (NaN or infinite): give another run")
-        yield segment

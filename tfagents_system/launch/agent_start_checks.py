@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.agents.part_names import ACTOR, NORMALIZER
+import tree
+
+from tfagents_system.agents.part_names import ACTOR, CRITICS, NORMALIZER
 from tfagents_system.checks.checklist import Check
+from tfagents_system.envs.actions import LeafActions, actions_of, in_words
+from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
+from tfagents_system.experience.ring_actions import mean_the_same
+from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.run_files.agent_start import AgentStart, find_start, split
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -24,9 +30,10 @@ def check_start(
     agent: Any,
     begins: bool,
     check: Check,
+    actions: Any,
     actor_observations: Sequence[str] | None = None,
 ) -> AgentStart | None:
-    """Compares each layer that is taken.
+    """Compares each layer that is taken, and what its actions are.
 
     Args:
       source: SAC_AGENT_FROM.
@@ -35,6 +42,7 @@ def check_start(
       agent: Of the run; None if it could not be built, which others report. It stays as it is.
       begins: The run, or its agent, is a new one.
       check: Gets what was found.
+      actions: Nest of LeafActions of the run's environment.
       actor_observations: The hyperparameter.
 
     Returns:
@@ -60,6 +68,7 @@ def check_start(
             return None
         _check_same_parts(source, parts, actor_observations)
         values = values_for(agent, start)
+        _compare_actions(start, tree.flatten(actions), check)
         check.facts.append(f"{start.files}: {values.in_words()}")
         return start
     return None
@@ -71,8 +80,7 @@ def _check_same_parts(source: Path, parts: tuple[str, ...], here: Sequence[str] 
     Raises:
       UserError: They see others.
     """
-    path = split(str(source))[0]
-    found = (read_json(RunPaths(folder).resolved) for folder in (path, *path.parents[:_MOST_PARENTS]))
+    found = (read_json(paths.resolved) for paths in _runs_around(str(source)))
     there = next((each["params"].get("actor_observations") for each in found if each and "params" in each), None)
     takes_actor = not parts or bool({ACTOR, NORMALIZER} & set(parts))
     if takes_actor and there is not None and here is not None and set(there) != set(here):
@@ -81,3 +89,43 @@ def _check_same_parts(source: Path, parts: tuple[str, ...], here: Sequence[str] 
             f"{', '.join(sorted(here))}: set TrainParams.actor_observations as there, or take its critics alone with "
             "SAC_AGENT_PARTS=critics"
         )
+
+
+def _compare_actions(start: AgentStart, ours: Sequence[LeafActions], check: Check) -> None:
+    """Agents of the same layers may have learned other actions: they choose rows of a table, or shares of bounds.
+
+    Raises:
+      UserError: The actions to choose from are others, or in another order.
+    """
+    if start.parts and not {ACTOR, CRITICS} & set(start.parts):
+        return
+    theirs = _actions_there(start) or ours
+    others = [pair for pair in zip(ours, theirs, strict=True) if not mean_the_same(*pair)]
+    told = [f"{own.spec.name} is {in_words(other)} there, {in_words(own)} here" for own, other in others]
+    if not others:
+        return
+    if any(own.rows is not None for own, _ in others):
+        raise UserError(
+            f"SAC_AGENT_FROM={start.source} chooses from other actions than this run's agent, or has them in another "
+            f"order: {', '.join(told)}. Give TrainParams.action_table the same rows in the same order, or take parts "
+            "that see no actions, such as SAC_AGENT_PARTS=encoder,normalizer"
+        )
+    check.notes.append(
+        f"SAC_AGENT_FROM={start.source}: {', '.join(told)}, and not the same bounds: an agent's actions are shares of "
+        "them, so it begins with other actions than it has learned"
+    )
+
+
+def _actions_there(start: AgentStart) -> list[LeafActions] | None:
+    """Of each leaf, as an exported file or the specs of its run say; None where nobody does."""
+    if start.kind == "npz":
+        policy = load_policy(start.files, "SAC_AGENT_FROM")
+        return tree.flatten(actions_of(policy.action_spec))
+    files = (paths.specs for paths in _runs_around(start.source) if paths.specs.is_file())
+    return next((tree.flatten(load_actions(file)) for file in files), None)
+
+
+def _runs_around(source: str) -> Iterator[RunPaths]:
+    """The directories that may be the run of a source: its own path, and those above it."""
+    path = split(source)[0]
+    return map(RunPaths, (path, *path.parents[:_MOST_PARENTS]))

@@ -12,7 +12,12 @@ from tfagents_system.worker.worker_environments import several_devices
 
 
 def check_device(
-    params: TrainParamsBase, env: TrainingEnvironment, check: Check, envs_per_worker: int, deterministic: bool
+    params: TrainParamsBase,
+    env: TrainingEnvironment,
+    check: Check,
+    envs_per_worker: int,
+    deterministic: bool,
+    is_driven: bool = True,
 ) -> None:
     """Adds what was found to `check`; does nothing with an environment that waits for the policy.
 
@@ -20,12 +25,13 @@ def check_device(
       params: The user's.
       env: The collect environment.
       check: Gets facts, notes and errors.
-      envs_per_worker: SAC_ENVS_PER_WORKER.
-      deterministic: SAC_DETERMINISTIC=1.
+      envs_per_worker, deterministic: SAC_ENVS_PER_WORKER, and SAC_DETERMINISTIC=1.
+      is_driven: The check steps it.
     """
     if env.device is None:
         return
-    check.facts.append("acts in real time: tried with its default action; each worker builds it once")
+    tried = "tried with its default action" if is_driven else "not stepped, as this start has no workers"
+    check.facts.append(f"acts in real time: {tried}; each worker builds it once")
     if envs_per_worker > 1:
         check.errors.append(several_devices(envs_per_worker))
     if deterministic and env.device.has_real_clock:

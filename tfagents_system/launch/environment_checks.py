@@ -14,15 +14,12 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
-from tfagents_system.envs import hooks, loading, rendering
+from tfagents_system.envs import loading, rendering
 from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.errors import UserError
 from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
@@ -32,16 +29,19 @@ from tfagents_system.launch.environment_memory import bytes_of_another, resident
 from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
+from tfagents_system.launch.rendering_checks import check_rendering
 from tfagents_system.launch.spec_checks import (
     EPISODE_SECS,
     OWN_NETWORKS,
     SPEC_CHECKS,
     actions_in_words,
+    are_alike,
     check_images,
     check_same_specs,
     check_sequences,
     end_in_words,
     in_words,
+    name_of,
     overridden,
     same_step,
     without_effect_here,
@@ -99,6 +99,7 @@ def check_environment(
     plan: CpuPlan | None = None,
     envs_per_worker: int = 1,
     has_evaluators: bool = False,
+    has_workers: bool = True,
 ) -> Trial | None:
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
@@ -111,6 +112,7 @@ def check_environment(
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
       envs_per_worker: SAC_ENVS_PER_WORKER: not with a vector environment.
       has_evaluators: There are workers that only evaluate.
+      has_workers: The start has workers of any kind here; without them a device is built for its specs and not stepped.
 
     Returns:
       None if the environment could not be built.
@@ -122,7 +124,7 @@ def check_environment(
         or params.algorithm not in ALGORITHMS
     ):
         return None
-    check = _Check(params, seed, checks, enter, envs_per_worker)
+    check = _Check(params, seed, checks, enter, envs_per_worker, has_workers)
     trial = check.run(render, deterministic, plan)
     if has_evaluators and check.device is not None:
         check_evaluating_devices(params, checks[ENVIRONMENT])
@@ -133,13 +135,20 @@ class _Check:
     """One check of an environment; the steps of `run` in their order."""
 
     def __init__(
-        self, params: TrainParamsBase, seed: int, checks: Checklist, enter: Enter, envs_per_worker: int
+        self,
+        params: TrainParamsBase,
+        seed: int,
+        checks: Checklist,
+        enter: Enter,
+        envs_per_worker: int,
+        has_workers: bool,
     ) -> None:
         self._params = params
         self._seed = seed
         self._checks = checks
         self._enter = enter
         self._envs_per_worker = envs_per_worker
+        self._is_driven = has_workers  # A device; without workers here it is one of other machines or other starts.
         self._build_secs = self._step_secs = 0.0
         self.device: Device | None = None
         self._more_env_bytes = 0
@@ -161,21 +170,11 @@ class _Check:
             if collect_env is None:
                 return None
             observation_spec = collect_env.observation_spec()
-            check_device(self._params, collect_env, self._checks[ENVIRONMENT], self._envs_per_worker, deterministic)
+            check = self._checks[ENVIRONMENT]
+            check_device(self._params, collect_env, check, self._envs_per_worker, deterministic, self._is_driven)
             specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
             layout = run_layout(self._params, observation_spec, collect_env.action_spec())
-            first = self._try_episode(collect_env)
-            self._try_lanes(collect_env, deterministic)
-            eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
-            if self._is_fine:
-                check_metrics(collect_env, self._checks[ENVIRONMENT])
-                self._enter("compute_reward of the collect environment")
-                with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
-                    check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
-                self._compare_seeds(first)
-                other = None if self.device else eval_env
-                check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
-                self._rest()
+            eval_env = self._try_steps(stack, collect_env, deterministic) if self._is_driven else None
             if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
                 agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
@@ -190,14 +189,32 @@ class _Check:
                     self._enter("saving the agent's policies")
                     try_saving(self._params, agent, collect_env.actions, self._checks[AGENT])
             sizes = sizes_of(agent)  # Before updates, which make the optimizers' variables.
-            if plan is not None and agent is not None and self._is_fine:
+            if plan is not None and agent is not None and self._is_fine and self._is_driven:
                 self._foretell(agent, collect_env, plan, deterministic)
-            if render and self._is_fine:
-                self._try_rendering(collect_env if self.device is not None else eval_env)
+            if render and self._is_fine and self._is_driven:
+                self._enter(RENDERING)
+                drawn = collect_env if self.device is not None else eval_env
+                check_rendering(self._params, drawn, self._seed, self._checks[RENDERING])
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
         return Trial(specs, layout, resident, self._more_env_bytes, *sizes, signature, agent)
+
+    def _try_steps(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment, deterministic: bool) -> Any:
+        """All that needs an episode; returns the environment that evaluates, None where nothing is evaluated."""
+        first = self._try_episode(collect_env)
+        self._try_lanes(collect_env, deterministic)
+        eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
+        if self._is_fine:
+            check_metrics(collect_env, self._checks[ENVIRONMENT])
+            self._enter("compute_reward of the collect environment")
+            with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
+                check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
+            self._compare_seeds(first)
+            other = None if self.device else eval_env
+            check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
+            self._rest()
+        return eval_env
 
     def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
         self._enter("building the collect environment")
@@ -206,7 +223,8 @@ class _Check:
         with self._told(ENVIRONMENT, "the collect environment"):
             env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
             self._build_secs, self.device = time.perf_counter() - began, env.device
-            check.facts.append(f"{_name_of(env.user_env)}, built in {self._build_secs:.2g} s")
+            self._is_driven |= env.device is None
+            check.facts.append(f"{name_of(env.user_env)}, built in {self._build_secs:.2g} s")
             check.facts.append(f"observations {in_words(env.observation_spec())}")
             check.facts.append(f"actions {actions_in_words(env.actions)}")
             for find in (*SPEC_CHECKS, check_goal_spaces):
@@ -307,7 +325,7 @@ class _Check:
         if self.device is not None:
             return
         again = self._eval_steps
-        if not again or not _are_alike(self._params):
+        if not again or not are_alike(self._params):
             if self._build_secs > _CHEAP_SECS:
                 self._checks[SEEDING].facts.append("not looked at: building another environment takes too long")
                 return
@@ -351,24 +369,6 @@ class _Check:
             self._checks[DURATION].facts += facts
             self._checks[DURATION].notes += faults + notes
 
-    def _try_rendering(self, env: TrainingEnvironment | None) -> None:
-        self._enter(RENDERING)
-        check = self._checks[RENDERING]
-        try:
-            with contextlib.ExitStack() as stack:
-                is_other = env is None or (self.device is None and hooks.takes_render_mode(self._params))
-                if env is None or is_other:  # Another one: as run.py builds it.
-                    env = loading.make_play_env(self._params, self._seed, render=True)
-                    stack.callback(env.close)
-                rendering.enable_frames(env.user_env)
-                env.reset()
-                frame = env.render_frame()
-        except Exception as error:
-            told = error.findings[0] if isinstance(error, UserError) else describe_error(error)
-            check.notes.append(f"{told}; training needs no pictures")
-        else:
-            check.facts.append(f"frames of {frame.shape[1]} x {frame.shape[0]}")
-
     def _rest(self) -> None:
         """Nobody steps a device for a while."""
         if self.device is not None:
@@ -379,13 +379,3 @@ class _Check:
     def _told(self, name: str, what: str) -> Iterator[None]:
         with told(self._checks[name].errors, what):
             yield
-
-
-def _name_of(env: Any) -> str:
-    """The name of the innermost environment's class, or of the process in which it runs."""
-    return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
-
-
-def _are_alike(params: TrainParamsBase) -> bool:
-    """Whether evaluation environments are built like those for collecting: by the same hooks and arguments."""
-    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & overridden(params)

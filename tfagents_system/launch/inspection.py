@@ -149,7 +149,7 @@ class Inspector:
                 check_saved_expert(self._values, *trial.specs[:2], self.found.checks, self._enter)
                 self._check_experience(params, trial)
                 self._check_replay_sources(params, self.found.specs)
-                self._check_agent_start(trial.agent, params.actor_observations)
+                self._check_agent_start(trial, params.actor_observations)
                 if not self.found.checks[PARAMS].errors:
                     start, folder = self._prior_start(params), self._origin().parent
                     self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
@@ -278,16 +278,17 @@ class Inspector:
         has_begun = run_directory.has_begun(self._run)
         check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
 
-    def _check_agent_start(self, agent: Any, actor_observations: Sequence[str] | None) -> None:
+    def _check_agent_start(self, trial: Any, actor_observations: Sequence[str] | None) -> None:
         """Whether the agent that SAC_AGENT_FROM names fits this one."""
         source, parts = self._values.get("agent_from"), self._values.get("agent_parts", ())
         if (source is None and not parts) or self._paths is None or "server" in self._values:
             return
+        from tfagents_system.envs.actions import actions_of
         from tfagents_system.launch.agent_start_checks import check_start
 
-        check = self.found.checks["agent's start"]
-        exp_dir, begins = self._paths.exp_dir, self._agent_begins
-        self.found.agent_start = check_start(source, parts, exp_dir, agent, begins, check, actor_observations)
+        check, actions = self.found.checks["agent's start"], actions_of(*trial.specs[1:])
+        settings = self._paths.exp_dir, trial.agent, self._agent_begins, check, actions, actor_observations
+        self.found.agent_start = check_start(source, parts, *settings)
 
     @property
     def _agent_begins(self) -> bool:
@@ -305,8 +306,7 @@ class Inspector:
         if self._paths is None or self.found.checks[PARAMS].errors or self.found.checks[CONFIG].errors:
             return
         checks, values = self.found.checks, self._values
-        workers = values.get("local_workers", values.get("num_collect_workers", 1))
-        workers += values.get("expert_workers", 0) + values.get("eval_workers", 0)
+        workers = resources.workers_here(values)
         each = {"envs_per_worker": values.get("envs_per_worker", 1)}
         each["more_bytes"] = resources.further_environments(params, values, self._environ) * trial.more_env_bytes
         each["are_forked"] = values.get("fork_roles", True)
@@ -385,7 +385,9 @@ def _in_words(params: TrainParamsBase) -> str:
 def _of_workers(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the checks of the environment need to know of those that will step it."""
     has_evaluators = bool(values.get("eval_workers")) or values.get("worker_role") == EVAL
-    return {"envs_per_worker": int(values.get("envs_per_worker") or 1), "has_evaluators": has_evaluators}
+    has_workers = "server" in values or resources.workers_here(values) > 0  # Those that join are workers.
+    count = int(values.get("envs_per_worker") or 1)
+    return {"envs_per_worker": count, "has_evaluators": has_evaluators, "has_workers": has_workers}
 
 
 def _specs_file(specs: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -39,7 +40,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
-from tfagents_system.replay.stored_ring import ring_folder
+from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
@@ -219,7 +220,8 @@ class Preparation:
         kind = self._environ.get(RESET)
         if kind is None or self._paths is None or not run_directory.has_begun(self._run_before):
             return None
-        return run_directory.new_reset(self._paths, kind, catch_up=CATCH_UP in self._environ)
+        stored = _stored_steps(self._paths.replay, self._values.get("replay_dir"))
+        return run_directory.new_reset(self._paths, kind, catch_up=CATCH_UP in self._environ, stored_steps=stored)
 
     def files(self) -> Inputs:
         """The user's files, for the run."""
@@ -302,3 +304,12 @@ class Preparation:
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+
+
+def _stored_steps(*folders: Path | None) -> int:
+    """Environment steps of a run as its ring tells: where the trainer is elsewhere, metrics.csv is, too."""
+    found = [0]
+    for folder in filter(None, folders):
+        with contextlib.suppress(UserError):  # No ring, or a damaged one.
+            found.append(StoredRing(folder).env_steps)
+    return max(found)

@@ -183,6 +183,16 @@ def _left_in_cgroup(folder: Path, limit: str, usage: str, prefix: str) -> int | 
     return max(0, most - used + sum(map(int, cached)))
 
 
+def workers_here(values: Mapping[str, Any]) -> int:
+    """How many workers a start has on this machine, of all kinds.
+
+    Args:
+      values: Its SAC_ variables, by field.
+    """
+    collectors = values.get("local_workers", values.get("num_collect_workers", 1))
+    return int(collectors + values.get("expert_workers", 0) + values.get("eval_workers", 0))
+
+
 def further_environments(params: TrainParamsBase, values: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     """How many the workers of this start build beyond one to collect and one to evaluate each.
 
@@ -193,7 +203,7 @@ def further_environments(params: TrainParamsBase, values: Mapping[str, Any], env
     """
     count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
     collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
-    further = (collectors + evaluators + values.get("expert_workers", 0)) * (count - 1)
+    further = workers_here(values) * (count - 1)
     if not evaluators:
         sharing = min(collectors, int(environ.get(PLANNED_SLOTS, 0))) if "server" in values else collectors
         share = -(-params.n_eval_episodes // planned)

@@ -15,7 +15,9 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
 from tfagents_system.envs.action_history import OBSERVATION
+from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names, seen_by_actor
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
@@ -250,3 +252,13 @@ def same_step(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
         tree.flatten((ours.observation, ours.reward)), tree.flatten((theirs.observation, theirs.reward)), strict=True
     )
     return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def name_of(env: Any) -> str:
+    """The name of the innermost environment's class, or of the process in which it runs."""
+    return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
+
+
+def are_alike(params: TrainParamsBase) -> bool:
+    """Whether evaluation environments are built like those for collecting: by the same hooks and arguments."""
+    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & overridden(params)

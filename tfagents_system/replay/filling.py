@@ -49,7 +49,8 @@ def fill(
       has_begun: The run has done updates: whatever is asked for now, its own steps stay.
 
     Raises:
-      UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it.
+      UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it, or
+        numbers that are not finite.
     """
     wanted = [str(source) for source in sources]
     is_done = wanted == (read_json(home / _DONE) or {}).get("sources", [])
@@ -65,13 +66,23 @@ def fill(
         if lines := differences(ring.layout, stored.layout):
             raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
         steps = ring.ring_steps
-        add_segments(ring, stored.segments(ring.capacity_rows), source, frame_stack)
+        segments = finite(stored.segments(ring.capacity_rows), f"SAC_REPLAY_FROM={source}")
+        add_segments(ring, segments, source, frame_stack)
         logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
         if stored.damaged_steps:
             logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
     ring.make_durable()
     write_json(home / _DONE, {"sources": wanted, "steps": ring.ring_steps})
     logging.info("the ring was filled with %d steps in %.1f s", ring.ring_steps, time.monotonic() - began)
+
+
+def finite(segments: Iterable[Segment], what: str) -> Iterator[Segment]:
+    """The same segments; raises UserError, which begins with `what`, at the first number that is not finite."""
+    for segment in segments:
+        arrays = [*segment.observation, *segment.action, segment.reward, segment.discount]
+        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
+            raise UserError(f"{what} has numbers that are not finite (NaN or infinite): give another run")
+        yield segment
 
 
 def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_stack: FrameStack) -> None:

@@ -29,6 +29,7 @@ class StoredRing:
       folder: Of the ring.
       layout: Its columns.
       rows: Rows that it holds.
+      env_steps: Transitions of its run so far, those overwritten since included.
       capacity_rows, slack_rows: Its size, as of Ring.
       damaged_steps: Transitions that the last call of `segments` left out, because a checksum was wrong.
 
@@ -56,6 +57,7 @@ class StoredRing:
         self._columns = RingRows(files, mode="r")
         self._first, self._end = int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
         self.rows = self._end - self._first
+        self.env_steps = int(header["env_steps"])
         self.damaged_steps = 0
 
     @property

@@ -238,11 +238,11 @@ def keeps_experience(
     return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 
-def new_reset(paths: RunPaths, kind: str, *, catch_up: bool) -> Reset:
-    """A reset of the run as it is now; nothing is done."""
+def new_reset(paths: RunPaths, kind: str, *, catch_up: bool, stored_steps: int = 0) -> Reset:
+    """A reset of the run as it is now; nothing is done. `stored_steps`: its environment steps as its ring tells."""
     newest = run_checkpoints.newest_train_step(paths.trainer_checkpoints)
     steps = max((row.get("env_steps") or 0 for row in read_metrics(paths.metrics_csv)), default=0)
-    return Reset(kind, next_folder(paths), max(0, newest), int(steps), catch_up, _now())
+    return Reset(kind, next_folder(paths), max(0, newest), max(int(steps), stored_steps), catch_up, _now())
 
 
 def _agent_from(inputs: Inputs) -> dict[str, Any] | None:

@@ -65,8 +65,12 @@ _Password = Annotated[
 _Arguments = Annotated[
     Mapping[str, Any],
     Rule(
-        'an object such as {"save_replays": false}',
-        lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
+        'an object such as {"save_replays": false}, whose `real_time` is True or False',
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(key, str) for key in value)
+            and isinstance(value.get("real_time", True), bool)
+        ),
     ),
 ]
 _Below1 = Annotated[float, number_where("a number of at least 0 and below 1", lambda value: 0 <= value < 1)]

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.racing.settings import CAMERA, LIDAR, MOTION, PROGRESS, RacingSettings
+from tfagents_system.errors import UserError
 from tfagents_system.settings.tmrl_keys import KEYS
 
 Given = Mapping[str, Any]  # The values of config.json by path.
@@ -24,7 +26,9 @@ _OBSERVATIONS = {
 _DELAYS = {"command_delay": [0.0, 0.02], "observation_delay": [0.0, 0.01]}
 _OPEN_SLOTS = 256  # NB_WORKERS of -1.
 _GUIDES_PASSWORD = "YourRandomPasswordHere"
+_KWARGS = "ENV.RTGYM_CONFIG.interface_kwargs"
 _OF_DEVICE = ("command_delay", "observation_delay")
+_SIMULATED = 'interface_kwargs has "real_time": false, and the car does not drive in wall time'
 _BYTES_OF_LIDAR = 4 * 30  # A step: rays, motion, action, reward, discount; float32.
 
 
@@ -127,9 +131,12 @@ def _reward(name: str) -> Row:
 def _clock(name: str) -> Row:
     def put(given: Given, to: Translation) -> None:
         if is_in_real_time(given):
-            to.put_json(f"real_time.{name}", given[f"ENV.RTGYM_CONFIG.{name}"])
+            to.put_json(f"real_time.{name}", given[path])
+        elif given[path] != KEYS[path].default:
+            to.lines.append(f"{path} has no effect: {_SIMULATED}")
 
-    return Row(f"ENV.RTGYM_CONFIG.{name}", f"`real_time.{name}` in the JSON", put, with_game=False)
+    path = f"ENV.RTGYM_CONFIG.{name}"
+    return Row(path, f"`real_time.{name}` in the JSON", put, with_game=False)
 
 
 def _variable(path: str, name: str, of_machine: bool = True) -> Row:
@@ -258,20 +265,31 @@ def _put_history(given: Given, to: Translation) -> None:
 
 
 def _put_kwargs(given: Given, to: Translation) -> None:
-    """Those that the car has; the game's are told."""
-    of_race = {field.name for field in dataclasses.fields(RacingSettings)}
-    for name, value in given["ENV.RTGYM_CONFIG.interface_kwargs"].items():
+    """Those that the car has; the game's are told.
+
+    Raises:
+      UserError: Some are near misses of the car's own.
+    """
+    of_race = [field.name for field in dataclasses.fields(RacingSettings)]
+    own, known = given[_KWARGS], [*of_race, *_OF_DEVICE, IN_REAL_TIME]
+    if meant := near_misses(own, known):
+        raise UserError(
+            *(f"{_KWARGS}[{name!r}] is no key of the car's: {right!r} is meant: correct it" for name, right in meant)
+        )
+    for name, value in own.items():
         if name in of_race:
             to.put_json(f"racing.{name}", value)
         elif name in _OF_DEVICE and is_in_real_time(given):
             to.put_json(f"real_time.{name}", value)
-        elif name != IN_REAL_TIME and value not in (False, None):
-            to.lines.append(f"ENV.RTGYM_CONFIG.interface_kwargs[{name!r}] is for the game, which is not here")
+        elif name in _OF_DEVICE:
+            to.lines.append(f"{_KWARGS}[{name!r}] has no effect: {_SIMULATED}")
+        elif name != IN_REAL_TIME and value is not False and value is not None:
+            to.lines.append(f"{_KWARGS}[{name!r}] is for the game, which is not here")
 
 
 def is_in_real_time(given: Given) -> bool:
     """Whether the car drives in wall time: unless `interface_kwargs` has `"real_time": false`."""
-    return given["ENV.RTGYM_CONFIG.interface_kwargs"].get(IN_REAL_TIME, True) is not False
+    return given[_KWARGS].get(IN_REAL_TIME, True) is not False
 
 
 _NO_LOCAL_PORT = "trainer and workers need no port of their own"
@@ -333,7 +351,12 @@ ROWS: tuple[Row, ...] = (
     _part_of_optimizer("ALG.BETAS_CRITIC"),
     _part_of_optimizer("ALG.L2_ACTOR"),
     _part_of_optimizer("ALG.L2_CRITIC"),
-    Row("ENV.RTGYM_INTERFACE", "`racing.observations` in the JSON", _put_interface, with_game=False),
+    Row(
+        "ENV.RTGYM_INTERFACE",
+        "`racing.observations` in the JSON; the game's interface is that of config.json itself",
+        _put_interface,
+        with_game=False,
+    ),
     _of_game("ENV.WINDOW_WIDTH", "the game's window; its interface reads it from config.json itself"),
     _of_game("ENV.WINDOW_HEIGHT", "the game's window; its interface reads it from config.json itself"),
     Row("ENV.IMG_WIDTH", _SIZE, _nothing),

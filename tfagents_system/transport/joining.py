@@ -9,6 +9,7 @@ The run's own workers have neither: their supervisor gives them the port and a n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import secrets
@@ -28,6 +29,7 @@ from tfagents_system.transport.connection import Connection
 
 SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
+REPLACED = "replaced"
 _START_DEADLINE_SECS = 600.0
 _LOG_BYTES = 128 * 1024
 
@@ -41,10 +43,12 @@ class Membership:
       worker_id: Its number, which is its slot; -1 for the trainer.
       settings: Variables of the run that it takes over.
       tell: Passes a heartbeat on to the run.
-      ended: Why the run is over, `done` or `stopped`, if it says so; None while it is not.
+      ended: Why the run is over, `done` or `stopped`, if it says so; `replaced` for a trainer whose agent was replaced
+        where the replay server is; None while it is not.
       leave: Says goodbye after sending everything that is still to be sent.
       slots: Holds the slot, where nobody else does.
       is_far: Of a trainer: its run directory is another one than the replay server's.
+      check_agents: Of one that is far: raises UserError once the run has another agent there than here.
     """
 
     connection: Connection
@@ -55,6 +59,7 @@ class Membership:
     leave: Callable[[], None] = lambda: None
     slots: Slots | None = None
     is_far: bool = False
+    check_agents: Callable[[], None] = lambda: None
 
 
 def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
@@ -143,20 +148,33 @@ def _join_elsewhere(
         connection.close()
 
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
-    if is_far:
-        _check_agents(paths, welcome.run)
+    here = agents_in(run_directory.read_run_json(paths)) if is_far else 0
+
+    def check_agents() -> None:
+        if is_far:
+            _check_agents(paths, connection.welcome.run, here)
+
+    def ended() -> str | None:
+        # Each start of the run sends its run.json anew: the agent may have been replaced there meanwhile.
+        is_another = is_far and _agents_there(connection.welcome.run) != here
+        return connection.end_of_run or (REPLACED if is_another else None)
+
+    check_agents()
     # A trainer in the run's own directory writes its heartbeat there itself.
     tell = connection.tell if is_far or kind != TRAINER else None
     same = cast(Connection, connection)  # It has the same methods.
-    return Membership(
-        same, welcome.worker_id, welcome.settings, tell, lambda: connection.end_of_run, leave, is_far=is_far
-    )
+    joined = same, welcome.worker_id, welcome.settings, tell, ended, leave
+    return Membership(*joined, is_far=is_far, check_agents=check_agents)
 
 
-def _check_agents(paths: RunPaths, run: str) -> None:
+@functools.lru_cache(maxsize=2)  # Asked for in every wait.
+def _agents_there(run: str) -> int:
+    return agents_in(json.loads(run))
+
+
+def _check_agents(paths: RunPaths, run: str, here: int) -> None:
     """Raises UserError if the replay server's run has had another number of agents than the trainer's."""
-    there, here = agents_in(json.loads(run)), agents_in(run_directory.read_run_json(paths))
-    if there != here:
+    if (there := _agents_there(run)) != here:
         raise UserError(
             f"the agent of the run was replaced {there} times where its replay server is, and {here} times in "
             f"{paths.exp_dir}: start both anew, the one that is behind with --reset_training"

@@ -61,16 +61,22 @@ def _game(ours: dict[str, Any]) -> gymnasium.Env:
     """TMRL's rtgym environment of the game, as its own configuration builds it, with the run's settings of rtgym.
 
     Raises:
-      UserError: The package `tmrl` is not installed here, or can't be imported.
+      UserError: The package `tmrl` is not installed here, or can't be imported, or has another interface.
     """
     try:
         from rtgym.envs.real_time_env import RealTimeEnv
+        from tmrl.config.config_constants import RTGYM_INTERFACE
         from tmrl.config.config_objects import CONFIG_DICT
     except Exception as error:
         raise UserError(
             f"the run drives the game, but the package tmrl can't be imported here ({type(error).__name__}: {error}): "
             "install it, or have all machines of the run without it"
         ) from error
+    if ours["interface"] != RTGYM_INTERFACE:
+        raise UserError(
+            f"the run has RTGYM_INTERFACE={ours['interface']}, and the game's interface is that of this machine's "
+            f"config.json, {RTGYM_INTERFACE}: set it there, --config can't change it"
+        )
     own = ours["interface_kwargs"]
     if "resize_to" in own:
         own = {**own, "resize_to": tuple(own["resize_to"])}
