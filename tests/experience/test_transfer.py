@@ -391,7 +391,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class Pictures(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 255, (4, 6, 3), np.uint8)
-    action_space = gymnasium.spaces.Box(-1, 1, (2, 1))
+    action_space = gymnasium.spaces.Box(-1, 1, (2, 3))
 
     def reset(self, *, seed=None, options=None):
         return np.zeros((4, 6, 3), np.uint8), {}
@@ -403,14 +403,23 @@ class TrainParams(TrainParamsBase):
 """
 
 
+@pytest.mark.parametrize("of_actions", [(2, 3), (6,)])
 @pytest.mark.parametrize("shape", [(4, 6, 3), (72,), (4, 1, 6, 3)])
-def test_rows_may_be_flat_or_have_axes_of_size_1(tmp_path: Path, files: dict[str, str], shape: tuple[int, ...]) -> None:
+def test_rows_may_be_flat_or_have_axes_of_size_1(
+    tmp_path: Path, files: dict[str, str], shape: tuple[int, ...], of_actions: tuple[int, ...]
+) -> None:
+    """The environment's actions are flat for the agent, whatever their shape."""
     (tmp_path / "my_params.py").write_text(PICTURES)
     pictures = np.arange(5 * 72).reshape(5, 4, 6, 3).astype(np.uint8)
-    ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "data.npz", observations=pictures.reshape(5, *shape), **ends, actions=np.zeros((5, 2)))
+    actions = np.linspace(-1, 1, 30)
+    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
+    np.savez(
+        tmp_path / "data.npz", observations=pictures.reshape(5, *shape), actions=actions.reshape(5, *of_actions), **ends
+    )
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    np.testing.assert_array_equal(next(episodes_of(stored)).observation[0][:-1], pictures)
+    (episode,) = episodes_of(stored)
+    np.testing.assert_array_equal(episode.observation[0][:-1], pictures)
+    np.testing.assert_allclose(np.ravel(episode.action[0]), actions, atol=1e-6)
 
 
 @pytest.mark.parametrize("order", [(3, 1, 2), (2, 1, 3)], ids=["channel first", "height and width exchanged"])
@@ -419,7 +428,7 @@ def test_axes_in_another_order_are_refused(tmp_path: Path, files: dict[str, str]
     (tmp_path / "my_params.py").write_text(PICTURES)
     pictures = np.zeros((5, 4, 6, 3), np.uint8).transpose(0, *order)
     ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "data.npz", observations=pictures, **ends, actions=np.zeros((5, 2)))
+    np.savez(tmp_path / "data.npz", observations=pictures, **ends, actions=np.zeros((5, 6)))
     shape = ", ".join(map(str, pictures.shape[1:]))
     told = rf"has the shape \[6, {shape}\], this needs \[6, 4, 6, 3\]: bring its axes into this order"
     with pytest.raises(UserError, match=told):

@@ -47,7 +47,7 @@ def report(
     config = {"horizon": 10, **({"curriculum": curriculum} if curriculum else {})}
     params = type("TrainParams", (FakeParams,), {"env_ctor": env_ctor, **attributes})(config)
     checks = Checklist()
-    workers = {"envs_per_worker": envs_per_worker, "has_workers": has_workers}
+    workers: dict[str, Any] = {"envs_per_worker": envs_per_worker, "has_workers": has_workers}
     check_environment(params, 0, checks, render=True, deterministic=deterministic, **workers)
     return checks, devices
 

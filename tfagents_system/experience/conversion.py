@@ -209,7 +209,7 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
     array = np.asarray(arrays[name])
     wanted, dtype = (length, *column.shape), np.dtype(column.dtype)
     if array.shape[:1] != (length,) or not _are_rows(array.shape[1:], column.shape):
-        has_all = array.size == int(np.prod(wanted))
+        has_all = sorted(array.shape[1:]) == sorted(column.shape)
         remedy = ": bring its axes into this order, as with numpy.transpose" if has_all else ""
         raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}{remedy}")
     if dtype.kind != "f" and not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -218,9 +218,10 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
 
 
 def _are_rows(found: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether rows of one shape are those of the other, flat ones too: the same axes but for those of size 1."""
+    """Whether rows of one shape are those of the other: the same axes but for those of size 1, or one of both flat."""
     axes, own = ([size for size in shape if size != 1] for shape in (found, wanted))
-    return axes in (own, [math.prod(own)])
+    is_flat = min(len(axes), len(own)) <= 1
+    return axes == own or (is_flat and math.prod(axes) == math.prod(own))
 
 
 def _action(
