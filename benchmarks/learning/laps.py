@@ -9,7 +9,6 @@ A policy drives in its run's own environment, a race in real time thus in wall t
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,9 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, row in rows.items():
         times = [time for time in row.values() if time is not None]
         told = ["-" if time is None else f"{time:.2f}" for time in row.values()]
-        print(
-            f"| {name} |", " | ".join(told), f"| {len(times)} | {statistics.mean(times) if times else math.nan:.2f} |"
-        )
+        mean = f"{statistics.mean(times):.2f}" if times else "-"
+        print(f"| {name} |", " | ".join(told), f"| {len(times)} | {mean} |")
     return 0
 
 

@@ -8,91 +8,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import array_spec, tensor_spec
 
+from tests.support.agents_to_begin_with import (
+    BOUNDS,
+    CAMERA,
+    CHOICE,
+    CHOICES,
+    OBSERVATION,
+    fresh,
+    policy_of,
+    saved,
+    step,
+    trained,
+)
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.network_parts import networks_of, normalizations_of, statistics_of
-from tfagents_system.agents.starting_values import statistics_by_source
-from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch.agent_start_checks import check_start
 from tfagents_system.policies import numpy_file
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.run_files.agent_start import find_start
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.starting_agent import values_for
-
-OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec((3,), tf.float32)}
-CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
-ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
-CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
-BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
-CHOICES = array_spec.BoundedArraySpec((), "int64", 0, 3, "action")
-OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
-
-
-class Params(TrainParamsBase):
-    actor_fc_layer_params = (4,)
-    critic_joint_fc_layer_params = (5,)
-    image_encoder_filters = (2, 2)
-    image_encoder_features = 3
-    normalize_observations = True
-    normalize_rewards = True
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
-
-
-def fresh(observation=OBSERVATION, action=ACTION, **attributes):
-    params = Params({"horizon": 5})
-    vars(params).update(attributes)
-    return make_agent(params, observation, action, tf.Variable(0, dtype=tf.int64))
-
-
-def trained(seed=3, **options):
-    """With other weights, statistics and moments than a new one, each number of its own."""
-    agent = fresh(**options)
-    rng = np.random.default_rng(seed)
-    for variable in agent.variables:
-        if variable.dtype.is_floating:
-            variable.assign(rng.uniform(0.1, 1.0, variable.shape))
-    alike = {}
-    networks = [network for part in ("actor", "critics", "targets") for network in networks_of(agent)[part]]
-    for variable, source in statistics_by_source(networks):  # Alike in all networks.
-        variable.assign(alike.setdefault(source, variable.numpy()))
-    for _ in range(3):
-        step(agent, rng.uniform(0.1, 1.0))
-    agent.train_step_counter.assign(700)
-    return agent
-
-
-def trained_variables(agent):
-    networks = networks_of(agent)
-    critics = networks["critics"] + networks["encoder"]
-    found = [networks["actor"], critics]
-    lists = [[v for network in each for v in network.trainable_variables] for each in found]
-    return [*lists, [agent._log_alpha] if hasattr(agent, "_log_alpha") else []]
-
-
-def step(agent, gradient=0.5):
-    """One step of each optimizer."""
-    for name, variables in zip(OPTIMIZERS, trained_variables(agent), strict=True):
-        if hasattr(agent, name) and variables:
-            getattr(agent, name).apply_gradients([(tf.fill(v.shape, np.float32(gradient)), v) for v in variables])
-
-
-def saved(agent, tmp_path):
-    """A run with a checkpoint of it."""
-    folder = RunPaths(tmp_path / "run").trainer_checkpoints
-    folder.mkdir(parents=True)
-    checkpoints, _ = checkpoints_of(folder, agent)
-    checkpoints.save(5.0, {}, wait=True)
-    return str(folder.parent)
 
 
 def numbers(agent):
@@ -198,17 +137,6 @@ def test_another_algorithm_s_actor_fits_and_what_does_not_is_told_layer_by_layer
         values_for(fresh(normalize_observations=False), find_start(run, ("actor",)))
     with pytest.raises(UserError, match="actor's is Adam there, SGD with momentum here"):
         values_for(fresh(actor_optimizer={"name": "sgd", "momentum": 0.9}), find_start(run, ("actor", "optimizers")))
-
-
-def policy_of(agent, folder, actions):
-    """`run@latest`, a SavedModel and policy.npz of it."""
-    export = PolicyExport(RunPaths(folder), agent, actions, agent.train_step_counter)
-    export.save_models()
-    export.save_checkpoint()
-    found = [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]
-    told = describe(OBSERVATION, actions, (), "policy_checkpoint_7", 7, 3)
-    numpy_file.save(folder / "policy.npz", agent.policy, told)
-    return [*found, str(folder / "policy.npz")]
 
 
 def test_policies_that_were_saved_are_the_start_of_the_actor(tmp_path):
@@ -348,41 +276,3 @@ def test_an_actor_of_other_parts_is_refused_though_its_layers_fit(tmp_path):
     check = Check("agent")
     actions = actions_of(BOUNDS)
     assert check_start(run, ("actor",), tmp_path / "new", fresh(**SEEN), True, check, actions, ["where"]) is not None
-
-
-TABLE = [[-3.0, 0.0], [5.0, 0.0], [-3.0, 1.0], [5.0, 1.0]]
-
-
-def started(source, agent, actions, parts=()):
-    """What a start of this agent finds."""
-    check = Check("agent")
-    return check_start(source, parts, Path("new"), agent, True, check, actions), check
-
-
-@pytest.mark.parametrize("table", [TABLE[::-1], [*TABLE[:3], [4.0, 1.0]]], ids=["other order", "other row"])
-def test_an_agent_that_chose_from_other_actions_is_no_start(table, tmp_path):
-    """Its layers fit; each of its numbers is another action."""
-    run = saved(trained(algorithm="dqn", action=CHOICE), tmp_path)
-    save_specs(RunPaths(Path(run)).specs, OBSERVATION, BOUNDS, TABLE)
-    agent = fresh(algorithm="dqn", action=CHOICE)
-    for source in (run, f"{run}@checkpoint_0000000700", f"{run}/checkpoints/checkpoint_0000000700"):
-        start, check = started(source, agent, actions_of(BOUNDS, table))
-        assert start is None and len(check.errors) == 1
-        assert "chooses from other actions than this run's agent, or has them in another order" in check.errors[0]
-        assert "Give TrainParams.action_table the same rows in the same order" in check.errors[0]
-    for parts, here in (((), TABLE), (("normalizer",), table)):
-        start, check = started(run, agent, actions_of(BOUNDS, here), parts)
-        assert start is not None and check.errors == check.notes == []
-
-
-def test_an_agent_of_other_bounds_is_a_start_that_is_told(tmp_path):
-    run = saved(trained(), tmp_path)
-    *_, file = policy_of(trained(), Path(run), actions_of(BOUNDS))
-    Path(file).rename(tmp_path / "policy.npz")
-    save_specs(RunPaths(Path(run)).specs, OBSERVATION, BOUNDS)
-    wider = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [6.0, 1.0], "action")
-    for source in (run, f"{run}@latest", str(tmp_path / "policy.npz")):
-        start, check = started(source, fresh(), actions_of(wider))
-        assert start is not None and check.errors == [] and len(check.notes) == 1
-        assert "action is (2,) in [-3, 5] there, (2,) in [-3, 6] here, and not the same bounds" in check.notes[0]
-        assert started(source, fresh(), actions_of(BOUNDS))[1].notes == []

@@ -42,4 +42,5 @@ def mean_the_same(own: LeafActions, other: LeafActions) -> bool:
     if own.rows is not None and other.rows is not None:
         return np.array_equal(own.rows, other.rows)
     bounds = ((each.environment_spec.minimum, each.environment_spec.maximum) for each in (own, other))
-    return all(np.array_equal(*pair) for pair in zip(*bounds, strict=True))
+    is_same_kind = (own.rows is None) == (other.rows is None)
+    return is_same_kind and all(np.array_equal(*pair) for pair in zip(*bounds, strict=True))

@@ -10,10 +10,11 @@ import tree
 
 from tfagents_system.agents.part_names import ACTOR, CRITICS, NORMALIZER
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.actions import LeafActions, actions_of, in_words
+from tfagents_system.envs.actions import LeafActions, in_words, is_discrete
 from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.ring_actions import mean_the_same
+from tfagents_system.policies.policy_description import described_actions
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.run_files.agent_start import AgentStart, find_start, split
 from tfagents_system.run_files.heartbeat import read_json
@@ -99,28 +100,56 @@ def _compare_actions(start: AgentStart, ours: Sequence[LeafActions], check: Chec
     """
     if start.parts and not {ACTOR, CRITICS} & set(start.parts):
         return
-    theirs = _actions_there(start) or ours
-    others = [pair for pair in zip(ours, theirs, strict=True) if not mean_the_same(*pair)]
-    told = [f"{own.spec.name} is {in_words(other)} there, {in_words(own)} here" for own, other in others]
-    if not others:
+    theirs = _actions_there(start)
+    if theirs is None:
         return
-    if any(own.rows is not None for own, _ in others):
-        raise UserError(
-            f"SAC_AGENT_FROM={start.source} chooses from other actions than this run's agent, or has them in another "
-            f"order: {', '.join(told)}. Give TrainParams.action_table the same rows in the same order, or take parts "
-            "that see no actions, such as SAC_AGENT_PARTS=encoder,normalizer"
+    told, differing = _compare_leaves(ours, theirs)
+    if not told:
+        return
+    if all(each.rows is None for each in differing):
+        check.notes.append(
+            f"SAC_AGENT_FROM={start.source}: {told}: an agent's actions are shares of the bounds, in the order of the "
+            "action space, so it begins with other actions than it has learned"
         )
-    check.notes.append(
-        f"SAC_AGENT_FROM={start.source}: {', '.join(told)}, and not the same bounds: an agent's actions are shares of "
-        "them, so it begins with other actions than it has learned"
+        return
+    no_actions = "take parts that see no actions, such as SAC_AGENT_PARTS=encoder,normalizer"
+    remedy = f"It is an agent of another action space: {no_actions}"
+    if all(_has_table(each) for each in differing):
+        remedy = f"Give TrainParams.action_table the same rows in the same order, or {no_actions}"
+    raise UserError(
+        f"SAC_AGENT_FROM={start.source} chooses from other actions than this run's agent, or has them in another "
+        f"order: {told}. {remedy}"
     )
+
+
+def _compare_leaves(ours: Sequence[LeafActions], theirs: Sequence[LeafActions]) -> tuple[str, list[LeafActions]]:
+    """How the actions differ, in words, and those of both sides that do; empty where all are the same."""
+    if len(ours) != len(theirs):
+        there, here = (f"{len(each)} ({', '.join(map(in_words, each))})" for each in (theirs, ours))
+        return f"parts of the action space are {there} there, {here} here", [*ours, *theirs]
+    others = [pair for pair in zip(ours, theirs, strict=True) if not mean_the_same(*pair)]
+    return ", ".join(_difference(*pair) for pair in others), [each for pair in others for each in pair]
+
+
+def _difference(own: LeafActions, other: LeafActions) -> str:
+    """Of numbered actions the first that is another one; else both in words."""
+    name = own.spec.name
+    if own.rows is not None and other.rows is not None and len(own.rows) == len(other.rows):
+        rows = enumerate(zip(other.rows.tolist(), own.rows.tolist(), strict=True))
+        number, (there, here) = next((number, pair) for number, pair in rows if pair[0] != pair[1])
+        return f"{name} {number} is {there} there, {here} here"
+    told = f"{name} is {in_words(other)} there, {in_words(own)} here"
+    return told if own.rows is not None or other.rows is not None else f"{told}, and not the same bounds"
+
+
+def _has_table(actions: LeafActions) -> bool:
+    return actions.rows is not None and not is_discrete(actions.environment_spec)
 
 
 def _actions_there(start: AgentStart) -> list[LeafActions] | None:
     """Of each leaf, as an exported file or the specs of its run say; None where nobody does."""
     if start.kind == "npz":
-        policy = load_policy(start.files, "SAC_AGENT_FROM")
-        return tree.flatten(actions_of(policy.action_spec))
+        return [described_actions(load_policy(start.files, "SAC_AGENT_FROM").description)]
     files = (paths.specs for paths in _runs_around(start.source) if paths.specs.is_file())
     return next((tree.flatten(load_actions(file)) for file in files), None)
 

@@ -1,0 +1,95 @@
+"""New agents, and trained ones that these begin with (SAC_AGENT_FROM)."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.specs import array_spec, tensor_spec
+
+from tests.support.checkpoints_for_tests import checkpoints_of
+from tfagents_system.agents.network_parts import networks_of
+from tfagents_system.agents.starting_values import statistics_by_source
+from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.policies import numpy_file
+from tfagents_system.policies.policy_description import describe
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
+
+OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec((3,), tf.float32)}
+CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
+ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
+BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
+CHOICES = array_spec.BoundedArraySpec((), "int64", 0, 3, "action")
+OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
+
+
+class Params(TrainParamsBase):
+    actor_fc_layer_params = (4,)
+    critic_joint_fc_layer_params = (5,)
+    image_encoder_filters = (2, 2)
+    image_encoder_features = 3
+    normalize_observations = True
+    normalize_rewards = True
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        raise AssertionError("not needed")
+
+
+def fresh(observation=OBSERVATION, action=ACTION, **attributes):
+    params = Params({"horizon": 5})
+    vars(params).update(attributes)
+    return make_agent(params, observation, action, tf.Variable(0, dtype=tf.int64))
+
+
+def trained(seed=3, **options):
+    """With other weights, statistics and moments than a new one, each number of its own."""
+    agent = fresh(**options)
+    rng = np.random.default_rng(seed)
+    for variable in agent.variables:
+        if variable.dtype.is_floating:
+            variable.assign(rng.uniform(0.1, 1.0, variable.shape))
+    alike = {}
+    networks = [network for part in ("actor", "critics", "targets") for network in networks_of(agent)[part]]
+    for variable, source in statistics_by_source(networks):  # Alike in all networks.
+        variable.assign(alike.setdefault(source, variable.numpy()))
+    for _ in range(3):
+        step(agent, rng.uniform(0.1, 1.0))
+    agent.train_step_counter.assign(700)
+    return agent
+
+
+def trained_variables(agent):
+    networks = networks_of(agent)
+    critics = networks["critics"] + networks["encoder"]
+    found = [networks["actor"], critics]
+    lists = [[v for network in each for v in network.trainable_variables] for each in found]
+    return [*lists, [agent._log_alpha] if hasattr(agent, "_log_alpha") else []]
+
+
+def step(agent, gradient=0.5):
+    """One step of each optimizer."""
+    for name, variables in zip(OPTIMIZERS, trained_variables(agent), strict=True):
+        if hasattr(agent, name) and variables:
+            getattr(agent, name).apply_gradients([(tf.fill(v.shape, np.float32(gradient)), v) for v in variables])
+
+
+def saved(agent, tmp_path):
+    """A run with a checkpoint of it."""
+    folder = RunPaths(tmp_path / "run").trainer_checkpoints
+    folder.mkdir(parents=True)
+    checkpoints, _ = checkpoints_of(folder, agent)
+    checkpoints.save(5.0, {}, wait=True)
+    return str(folder.parent)
+
+
+def policy_of(agent, folder, actions):
+    """`run@latest`, a SavedModel and policy.npz of it."""
+    export = PolicyExport(RunPaths(folder), agent, actions, agent.train_step_counter)
+    export.save_models()
+    export.save_checkpoint()
+    found = [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]
+    told = describe(OBSERVATION, actions, (), "policy_checkpoint_7", 7, 3)
+    numpy_file.save(folder / "policy.npz", agent.policy, told)
+    return [*found, str(folder / "policy.npz")]
