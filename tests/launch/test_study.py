@@ -1,7 +1,6 @@
 """Searches for settings: which trials there are, how they go on, and what was found."""
 
 import errno
-import json
 import os
 import shlex
 import signal
@@ -585,17 +584,6 @@ def test_what_is_left_is_submitted_as_an_array(
     for wrong in (["--time", "5:00"], ["--slurm", "--array=0-3"], ["--slurm", "-a0-3"]):
         with pytest.raises(SystemExit):
             studies._parse(["vars.sh", "--space", "sac", *wrong])
-
-
-def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(tmp_path: Path) -> None:
-    space = tmp_path / "space.json"
-    workers = {"low": 1, "high": 9}
-    space.write_text(json.dumps({"SAC_NUM_COLLECT_WORKERS": workers, "SAC_CONFIG": ["a.json", "b.json"]}))
-    with pytest.raises(UserError) as raised:
-        studies.main(["vars.sh", "--space", str(space), "--slurm"])
-    assert [finding.partition(" in a job array")[0] for finding in raised.value.findings] == [
-        f"--space {space}: SAC_NUM_COLLECT_WORKERS can't differ", f"--space {space}: SAC_CONFIG can't differ",
-    ]  # fmt: skip
 
 
 def test_trials_in_the_queue_are_not_submitted_again(

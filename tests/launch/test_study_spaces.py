@@ -241,6 +241,37 @@ def test_on_a_login_node_a_study_is_to_be_submitted(
     assert study("--slurm") == 3
 
 
+def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(
+    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = user_folder / "space.json"
+    workers = {"low": 1, "high": 2}
+    (user_folder / "b.json").write_text('{"horizon": 50}')
+    space.write_text(json.dumps({"SAC_NUM_COLLECT_WORKERS": workers, "SAC_CONFIG": ["c.json", "b.json"]}))
+    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: "")
+
+    def is_refused(*words: str) -> None:
+        with pytest.raises(UserError) as raised:
+            study("--slurm", *words)
+        assert [finding.partition(" in a job array")[0] for finding in raised.value.findings] == [
+            f"--space {space}: SAC_NUM_COLLECT_WORKERS can't differ", f"--space {space}: SAC_CONFIG can't differ",
+        ]  # fmt: skip
+
+    for words in ((), ("--dry_run",)):
+        is_refused(*words)
+        assert not (user_folder / "a_study").exists(), "it has not begun with such a space"
+    assert study("--trials", "1") == EXIT_DONE, "on one machine each trial has its own"
+    is_refused("--trials", "1")
+    end_trial(user_folder, TrialState.COMPLETE)
+    capsys.readouterr()
+    assert study("--trials", "1", "--slurm") == EXIT_DONE, "nothing is left to submit"
+    assert "1 trials have a value" in capsys.readouterr().out
+    is_refused("--trials", "2", "--dry_run")
+    monkeypatch.setattr(studies, "queued_trials", lambda _: {1})
+    assert study("--trials", "2", "--slurm") == EXIT_DONE
+    assert "1 trials wait in the queue, none is left to submit" in capsys.readouterr().out
+
+
 def test_trials_that_have_begun_go_on_with_the_files_that_they_have(
     user_folder: Path, study: Callable[..., int]
 ) -> None:

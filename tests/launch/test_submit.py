@@ -264,7 +264,8 @@ def test_settings_that_python_judges_are_queued(user: User, setting: str) -> Non
 OF_ANOTHER_JOB = {
     "SLURM_JOB_ID": "5", "SLURM_MEM_PER_CPU": "100", "SLURM_CPU_BIND": "quiet", "SLURM_HINT": "nomultithread",
     "SLURM_HET_SIZE": "2", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "1", "SLURM_TMPDIR": "/tmp/5",
-    "TFAGENTS_SUBMITTED_AGAIN": "4", "TFAGENTS_NO_TASK": "1",
+    "TFAGENTS_SUBMITTED_AGAIN": "4", "TFAGENTS_NO_TASK": "1", "SLURMD_NODENAME": "node5",
+    "CUDA_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "1", "GPU_DEVICE_ORDINAL": "1",
 }  # fmt: skip
 OF_ITS_COMMANDS = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_TIME_FORMAT": "relative", "SLURM_JWT": "token"}
 
@@ -274,10 +275,19 @@ def test_a_job_has_nothing_of_the_one_that_it_is_submitted_from(user: User) -> N
     for options in (("--wait",), (), ("--array=0-149",)):
         assert user.submit("--no_check", *options, **OF_ANOTHER_JOB, **OF_ITS_COMMANDS).returncode == 0
         told = user.environ_of_sbatch
-        assert {name: told[name] for name in told if name.startswith(("SLURM_", "TFAGENTS_"))} == OF_ITS_COMMANDS
+        kept = {name: told[name] for name in told if name in OF_ANOTHER_JOB or name.startswith(("SLURM", "TFAGENTS_"))}
+        assert kept == OF_ITS_COMMANDS
     assert len(user.calls) == 4
     for script in user.folder.glob("run*/snapshot/*/variables.sh"):
         assert '"${SLURM_TMPDIR:-' in script.read_text()
+
+
+def test_devices_of_the_vars_file_or_the_login_node_hold_for_the_job(user: User) -> None:
+    assert user.submit("--no_check", CUDA_VISIBLE_DEVICES="1").returncode == 0
+    assert user.environ_of_sbatch["CUDA_VISIBLE_DEVICES"] == "1"
+    user.write_vars("CUDA_VISIBLE_DEVICES=1\n")
+    assert user.submit("--no_check", **OF_ANOTHER_JOB).returncode == 0
+    assert user.environ_of_sbatch["CUDA_VISIBLE_DEVICES"] == "1", "the same device, but the vars file's"
 
 
 def test_what_a_user_sets_for_slurm_on_the_login_node_holds_for_the_job(user: User) -> None:

@@ -157,25 +157,63 @@ def test_the_table_shows_what_set_takes(capsys: pytest.CaptureFixture[str], tmp_
     ]
 
 
-def test_a_job_array_has_one_request_and_one_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        [
-            {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_AGENT_FROM": "old_run@best"},
-            {"SAC_AGENT_FROM": "~/old_run", "SAC_REPLAY_FROM": "/a, b", "SAC_EXPERT_POLICY": "", "SAC_SEED": 3},
-            {"SAC_CONFIG": "/d.json", "SAC_REPLAY_FROM": "/b,c", "discount": 0.9, "config.horizon": 9},
-        ],
-    )
+def told_of_job(path: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The faults of a grid for a job array."""
     assert grid.main([path, "--of_job"]) == 2
     told = capsys.readouterr()
-    lines = [line.removeprefix(f"error: grid file {path}: ") for line in told.err.splitlines()]
-    assert told.out == "" and [line.partition(" in a job array")[0] for line in lines] == [
-        "SAC_CONFIG can't differ", "SAC_NUM_COLLECT_WORKERS can't differ",
-        "SAC_AGENT_FROM=old_run@best must be absolute", "SAC_REPLAY_FROM= b must be absolute",
-        "SAC_REPLAY_FROM=c must be absolute",
+    assert told.out == ""
+    return [line.removeprefix(f"error: grid file {path}: ") for line in told.err.splitlines()]
+
+
+def test_a_job_array_has_one_request_and_one_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tasks = [
+        {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_MEM_GB": 8, "SAC_PARAMS": "/p.py"},
+        {"SAC_CONFIG": "/d.json", "SAC_NUM_COLLECT_WORKERS": 3, "SAC_MEM_GB": 8, "discount": 0.9, "config.horizon": 9},
+    ]
+    path = written(tmp_path, tasks)
+    each, move = (
+        ": submit each value under another SAC_EXP_NAME, with a vars file that has it",
+        ": move it into the vars file",
+    )
+    why = "a job array, whose tasks have one request and one copy of files"
+    assert told_of_job(path, capsys) == [
+        f"SAC_CONFIG can't differ in {why}{each}", f"SAC_NUM_COLLECT_WORKERS can't differ in {why}{each}",
+        f"SAC_MEM_GB belongs in the vars file of {why}{move}", f"SAC_PARAMS belongs in the vars file of {why}{move}",
     ]  # fmt: skip
     assert grid.main([path]) == 0, "on one machine each task has its own"
     assert grid.main([written(tmp_path, {"discount": [0.9], "SAC_SEED": [1, 2], "SAC_LOG_SECS": [3]}), "--of_job"]) == 0
+
+
+def test_a_job_array_finds_what_the_folder_of_its_submission_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    (folder / "logs/a").mkdir(parents=True)
+    (folder / "x@y").touch()
+    monkeypatch.chdir(folder)
+    agents = ["logs/a", " logs/a@best", "x@y", "~/b", "/b@best", "", "@best", "logs/a,logs/a", "logs/b@best"]
+    path = written(tmp_path, {"SAC_AGENT_FROM": agents, "SAC_REPLAY_FROM": ["/a, logs/a", "logs/a,c ,logs/a@best", ""]})
+    for name in ("grid.json", "c"):
+        (tmp_path / name).touch()
+    why = f"is not in {folder}, where a job array would look for it: write the whole path"
+    assert told_of_job(path, capsys) == [
+        f"SAC_AGENT_FROM=@best {why}", f"SAC_AGENT_FROM=logs/a,logs/a {why}", f"SAC_AGENT_FROM=logs/b@best {why}",
+        f"SAC_REPLAY_FROM=c {why}",
+    ]  # fmt: skip
+
+
+def test_folders_of_the_repository_are_not_those_of_its_copy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, {"SAC_REPLAY_DIR": ["/ring", "ring", "grid.json"], "SAC_PASSWORD_FILE": ["p", "~/p"]})
+    monkeypatch.delenv("TFAGENTS_FOLDER", raising=False)
+    told = told_of_job(path, capsys)
+    assert [line.partition(" must be absolute in a job array")[0] for line in told] == [
+        "SAC_REPLAY_DIR=ring", "SAC_REPLAY_DIR=grid.json", "SAC_PASSWORD_FILE=p",
+    ]  # fmt: skip
+    monkeypatch.setenv("TFAGENTS_FOLDER", str(tmp_path))
+    assert grid.main([path, "--of_job"]) == 0, "with sac, they are in the folder of the submission"
 
 
 def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
@@ -185,10 +223,15 @@ def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
     assert set(re.findall(r"SAC_[A-Z_]+", code)) - {"SAC_EXP_NAME"} == set(grid.REQUESTED)
 
 
-def test_all_that_the_job_does_not_copy_has_absolute_paths() -> None:
+def test_every_path_is_looked_for_as_a_job_does() -> None:
     kinds = ("path", "file", "file or folder", "files or folders", "agent", "program")
-    named = {variable.name for variable in VARIABLES if variable.kind in kinds and not variable.is_early}
-    assert named - {"SAC_PARAMS", "SAC_CONFIG"} - set(grid._NOT_IN_A_GRID) == set(grid.PATHS)
+    kind_of = {
+        variable.name: variable.kind for variable in VARIABLES if variable.kind in kinds and not variable.is_early
+    }
+    for name in ("SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID):
+        kind_of.pop(name, None)
+    assert {name for name, kind in kind_of.items() if kind == "path"} == set(grid.IN_REPOSITORY)
+    assert {name for name, kind in kind_of.items() if kind != "path"} == set(grid.SOUGHT)
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])

@@ -69,8 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
         )
     space = _space(args.space)
-    if args.slurm:
-        _refuse_in_job(args.space, space)
     ends, choices = list(corners(space)), choices_of_files(space)
     more = [{**ends[0], **choice} for choice in choices if choice]
     checked = dict(enumerate([*ends, *more], start=_CORNERS))
@@ -79,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
     plan.raise_findings()
     folder = _folder(plan.tasks[0].paths)
+    if args.slurm and not (folder / _JOURNAL).exists():  # Else the study would have begun with that space.
+        _refuse_in_job(args.space, space)
     if not args.is_dry or (folder / _JOURNAL).exists():
         _keep_space(folder, space)
         values = plan.values[len(ends) :] or plan.values[:1]
@@ -153,6 +153,7 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
         numbers = _numbers_to_submit(args, space, folder)
     if not numbers:
         return EXIT_DONE
+    _refuse_in_job(args.space, space)
     if not args.is_dry:
         plan = StudyPlan(args.trials, args.pruner)
         write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())

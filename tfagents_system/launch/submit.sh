@@ -63,6 +63,7 @@ source "$tfagents_root/tfagents_system/launch/slurm/job_script.sh"
 source "$tfagents_root/tfagents_system/launch/slurm/check.sh"
 # shellcheck source=tfagents_system/launch/slurm/dry_run.sh
 source "$tfagents_root/tfagents_system/launch/slurm/dry_run.sh"
+forget_devices
 tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh

@@ -17,6 +17,7 @@ import argparse
 import collections
 import json
 import math
+import os
 import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -30,17 +31,16 @@ _NOT_IN_A_GRID = {
     "SAC_GRID": "a grid names no other grid",
 }
 _MOST_TASKS = 1000000
-# What a job's request follows from (launch/slurm/request.sh), and what is no part of its snapshot, in which relative
-# paths would be looked for.
+# What a job's request follows from (launch/slurm/request.sh).
 REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
     *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_USE_HYPERTHREADS", "SAC_MEM_GB", "SAC_WORKER_MEMORY_MB"),
     *("SAC_FORK_ROLES", "SAC_SAVE_DEADLINE_SECS"),
 )
-PATHS = (
-    *("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON", "SAC_REPLAY_DIR"),
-    *("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_WANDB_KEY_FILE"),
-)
+# Paths. A job looks for the relative ones in the folder of the submission, and for those below in its own copy of the
+# repository, or with `sac` in the folder of the submission, too.
+SOUGHT = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON", "SAC_WANDB_KEY_FILE")
+IN_REPOSITORY = ("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
 
 
 class GridError(ValueError):
@@ -92,19 +92,15 @@ class Grid:
 
     def names(self) -> List[str]:
         """Every key that some task has, in the order of the file."""
-        found = collections.OrderedDict()  # type: collections.OrderedDict[str, None]
-        for entry in self._entries or ():
-            found.update((key, None) for key in entry)
-        found.update((key, None) for key, _ in self._axes)
-        return list(found)
+        return list(self.values())
 
     def values(self) -> Dict[str, List[Any]]:
         """Of every key the values that some task has, in the order of the file."""
-        found = collections.OrderedDict((name, []) for name in self.names())  # type: Dict[str, List[Any]]
+        found = collections.OrderedDict()  # type: Dict[str, List[Any]]
         for name, value in (pair for entry in self._entries or () for pair in entry.items()):
-            found[name].append(value)
+            found.setdefault(name, []).append(value)
         for name, values in self._axes:
-            found[name] += values
+            found.setdefault(name, []).extend(values)
         return found
 
     def with_axis(self, key: str, values: Sequence[Any]) -> "Grid":
@@ -211,19 +207,29 @@ def _check_values(key: str, values: Sequence[Any]) -> List[str]:
 
 
 def faults_in_job(values: Mapping[str, Sequence[Any]]) -> List[str]:
-    """What of these values by key the tasks of one job array can't have: they have one request and one snapshot."""
-    each = "submit each value under another SAC_EXP_NAME, with a vars file that has it"
+    """What of these values by key the tasks of one job array can't have, which would be submitted from this folder."""
     findings = []
     for name, given in values.items():
-        if name in REQUESTED:
-            findings.append("{} can't differ in a job array, whose tasks all ask for the same: {}".format(name, each))
-        elif name in ("SAC_PARAMS", "SAC_CONFIG"):
-            findings.append("{} can't differ in a job array, which has one copy of it: {}".format(name, each))
-        elif name in PATHS:
-            texts = ",".join(map(str, given)).split(",") if name == "SAC_REPLAY_FROM" else map(str, given)
-            rule = "{}={} must be absolute in a job array, which runs in another folder: write the whole path"
-            findings += [rule.format(name, text) for text in texts if text.strip() and text.strip()[0] not in "/~"]
+        texts = ",".join(map(str, given)).split(",") if name == "SAC_REPLAY_FROM" else map(str, given)
+        relative = [text.strip() for text in texts if text.strip() and text.strip()[0] not in "/~"]
+        if name in REQUESTED or name in ("SAC_PARAMS", "SAC_CONFIG"):
+            rule = "{} {} a job array, whose tasks have one request and one copy of files: {}"
+            words = ("can't differ in", "submit each value under another SAC_EXP_NAME, with a vars file that has it")
+            if len(set(map(_canonical, given))) == 1:
+                words = ("belongs in the vars file of", "move it into the vars file")
+            findings.append(rule.format(name, *words))
+        elif name in IN_REPOSITORY and not os.environ.get("TFAGENTS_FOLDER"):
+            rule = "{}={} must be absolute in a job array, which has a copy of the repository: write the whole path"
+            findings += [rule.format(name, text) for text in relative]
+        elif name in SOUGHT:
+            rule = "{}={} is not in {}, where a job array would look for it: write the whole path"
+            findings += [rule.format(name, text, os.getcwd()) for text in relative if not _is_there(text)]
     return findings
+
+
+def _is_there(path: str) -> bool:
+    """Whether a file, a folder or the run of RUN@CHECKPOINT is there."""
+    return os.path.exists(path) or os.path.isdir(path.rpartition("@")[0])
 
 
 def _canonical(value: Any) -> str:
@@ -266,15 +272,11 @@ def leaves_of(content: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterato
 
 
 def assignment(name: str, value: Any) -> str:
-    """The text of --set that overrides `name` with `value`."""
-    return "{}={}".format(name, _as_text(name, value))
-
-
-def _as_text(name: str, value: Any) -> str:
-    """A value as --set takes it: JSON; text as it is if it is read as text, and a variable's always."""
+    """The text of --set that overrides `name` with `value`: as JSON, where it would not be read as the text it is."""
     if name.startswith("SAC_"):
-        return variable_text(value)
-    return value if isinstance(value, str) and _is_read_as_it_is(value) else json.dumps(value)
+        return "{}={}".format(name, variable_text(value))
+    is_plain = isinstance(value, str) and _is_read_as_it_is(value)
+    return "{}={}".format(name, value if is_plain else json.dumps(value))
 
 
 def variable_text(value: Any) -> str:
@@ -306,18 +308,15 @@ def parse_value(text: str) -> Any:
     except OverflowError as error:
         raise ValueError("{}: give a smaller one".format(error))
     except ValueError as error:
+        as_text = "and the text {} as {}".format(text, json.dumps(text))
         if text in _PYTHON_CONSTANTS:
-            raise ValueError(
-                "JSON writes {}, and the text {} as {}".format(_PYTHON_CONSTANTS[text], text, json.dumps(text))
-            )
+            raise ValueError("JSON writes {}, {}".format(_PYTHON_CONSTANTS[text], as_text))
         if text[:1] == "(":
-            raise ValueError("a list is written as [256, 256], and the text {} as {}".format(text, json.dumps(text)))
+            raise ValueError("a list is written as [256, 256], {}".format(as_text))
         if text[:1] in ("[", "{", '"'):
             raise ValueError("it is not valid JSON ({}): correct it".format(error))
         if _is_number_of_python(text):
-            raise ValueError(
-                "JSON writes numbers as in 0.5, 1e-3 and 12, and the text {} as {}".format(text, json.dumps(text))
-            )
+            raise ValueError("JSON writes numbers as in 0.5, 1e-3 and 12, {}".format(as_text))
         return text
     if twice:
         raise ValueError('it has the key "{}" twice in one object: remove one'.format('", "'.join(twice)))

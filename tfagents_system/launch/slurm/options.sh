@@ -125,11 +125,18 @@ has_components() {
   [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
 }
 
+is_in_job() { [[ -n ${SLURM_JOB_ID:-}${SLURM_ARRAY_TASK_ID:-} ]]; }
+
+# What SLURM has set for another job, before the vars file is read: what that sets, the new job has.
+forget_devices() {
+  if is_in_job; then unset CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL SLURMD_NODENAME; fi
+}
+
 # sbatch takes options from its environment, and passes it on: in another job, such as an interactive one, what SLURM has
 # set there is not the new job's. What SLURM's commands need stays.
 call_sbatch() ( # WORD...
   unset TFAGENTS_NO_TASK TFAGENTS_SUBMITTED_AGAIN
-  if [[ -n ${SLURM_JOB_ID:-}${SLURM_ARRAY_TASK_ID:-} ]]; then
+  if is_in_job; then
     for name in "${!SLURM_@}"; do
       case $name in
         SLURM_CONF | SLURM_CONF_SERVER | SLURM_CLUSTERS | SLURM_JWT | SLURM_TIME_FORMAT | SLURM_EXIT_ERROR | SLURM_DEBUG_FLAGS) ;;
