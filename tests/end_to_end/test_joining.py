@@ -124,5 +124,6 @@ def test_their_experience_counts_in_asynchronous_runs(start):
     assert finish(join, 60.0)[0] == 0, (run.folder / "join.txt").read_text()
     balance = run.balance()
     assert balance.violations == []
-    assert balance.stored == balance.collected - sum(balance.lost.values())
+    # The workers don't wait for the trainer: they may collect more than the ring holds.
+    assert balance.stored + balance.evicted == balance.collected - sum(balance.lost.values())
     assert run.trainer()["train_step"] == run.iterations * UPDATES

@@ -182,7 +182,7 @@ def test_a_lap_that_somebody_else_drives_is_recorded_and_nothing_is_sent(tmp_pat
     assert "driven in 60 steps, track the yard" in said
     assert read_points(out)[[0, -1]].tolist() == [[0.5, 0.0], [30.0, 0.0]]
     (device,) = params.made
-    assert [what for what, _, _ in device.log] == ["reset", *["capture"] * 60, "wait"]
+    assert [what for what, _, _ in device.log] == ["reset", *["capture"] * 60]
     short = load_params(path, {"horizon": 20})
     with pytest.raises(UserError, match=r"it ended after 20 steps \(horizon\)"):
         driving.record_reward(short, None, 0, out, True, is_watched=True)

@@ -68,10 +68,7 @@ tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_root/tfagents_system/launch/vars_file.sh"
-tfagents_scratch=() # The vars file's own, for the job.
-for tfagents_name in SLURM_TMPDIR TMPDIR; do
-  [[ ${!tfagents_name-} == "@$tfagents_name@" ]] || tfagents_scratch+=("$tfagents_name=${!tfagents_name-}")
-done
+keep_scratch
 unset "${LATE[@]}"
 eval "$tfagents_saved"
 

@@ -43,6 +43,15 @@ is_late() { # TEXT
   return 1
 }
 
+# What the vars file itself has made of the job's folders.
+keep_scratch() { # -> tfagents_scratch
+  local name
+  tfagents_scratch=()
+  for name in SLURM_TMPDIR TMPDIR; do
+    [[ ${!name-} == "@$name@" ]] || tfagents_scratch+=("$name=${!name-}")
+  done
+}
+
 # Exported variables, the user's own among them, that refer to what only the job knows. Not the paths of programs and
 # libraries, without which nothing starts, here or there.
 late_names() {
