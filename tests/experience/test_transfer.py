@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.data_sets import EPISODES, PARAMS, episode, imported
 from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
@@ -24,45 +25,6 @@ from tfagents_system.playing import saved_run
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
-
-PARAMS = """
-import gymnasium
-from tfagents_system.train_params_base import TrainParamsBase
-
-
-class TrainParams(TrainParamsBase):
-    discount = 0.5
-    normalize_rewards = True
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
-"""
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "my_params.py").write_text(PARAMS)
-    (tmp_path / "my.json").write_text('{"horizon": 20}')
-    return {"params": str(tmp_path / "my_params.py"), "config": str(tmp_path / "my.json")}
-
-
-def episode(steps: int, first: float, is_terminated: bool) -> NamedEpisode:
-    step = np.arange(steps + 1, dtype=np.float32)
-    return NamedEpisode(
-        {"": np.stack([np.full(steps + 1, first, np.float32), step, -step], axis=1)},
-        {"": (np.arange(steps, dtype=np.float32)[:, None] % 5 - 2)},  # Pendulum's torques are in [-2, 2].
-        np.arange(steps, dtype=np.float32),
-        is_terminated,
-    )
-
-
-EPISODES = [episode(5, 1, True), episode(7, 2, False), episode(1, 3, True)]
-
-
-def imported(source: str, out: Path, files: dict[str, str]) -> tuple[StoredRing, list[str], list[str]]:
-    notes: list[str] = []
-    lines = transfer.import_into(source, out, None, files["params"], files["config"], notes.append)
-    return StoredRing(out), lines, notes
 
 
 def assert_are_the_episodes(stored: StoredRing) -> None:
@@ -274,189 +236,6 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
         assert [each.discount[-1] for each in episodes_of(stored)] == [0, 0, 0] and notes == []
 
 
-def changed(**arrays: Any) -> Any:
-    return lambda data: {name: each for name, each in (data | arrays).items() if each is not None}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (changed(rewards=np.full(13, np.nan)), "the rewards of episode 0 have 5 numbers that are not finite"),
-        (
-            changed(observations=np.full((13, 3), np.inf)),
-            "observation of episode 0 have 15 numbers that are not finite",
-        ),
-        (
-            changed(rewards=np.full(13, -1e39)),
-            r"the rewards of episode 0 have 5 numbers that float32 can't hold, such as -1e\+39: scale them, or remove",
-        ),
-        (
-            changed(observations=np.full((13, 3), 1e200), next_observations=np.full((13, 3), 1e200)),
-            r"observation of episode 0 have 18 numbers that float32 can't hold, such as 1e\+200",
-        ),
-        (changed(terminals=np.zeros(13)), "has terminations and terminals, which mean the same: remove one of them"),
-        (changed(action=np.zeros((13, 1))), "has actions and action, which mean the same"),
-        (
-            changed(truncations=None, dones=np.zeros(12)),
-            r"different numbers of rows, 12 \(dones\) and 13 \(terminations\): give each one row a step",
-        ),
-        (changed(actions=np.zeros((13, 2))), r"episode 0: action has the shape \[5, 2\], this needs \[5, 1\]"),
-        (changed(rewards=None), "has no rewards: it has"),
-        (changed(actions=None), "has no actions: it has"),
-        (
-            changed(terminations=np.zeros(12)),
-            r"different numbers of rows, 12 \(terminations\) and 13 \(observations, .*: give each one row a step",
-        ),
-        (changed(next_observations=np.zeros((13, 2))), r"shape \[13, 3\], and next_observations \[13, 2\]"),
-        (changed(action_was_greedy=np.zeros(13), observations=None), "give the run's directory, or what `python -m"),
-        (
-            changed(terminations=np.zeros(13, bool), truncations=np.zeros(13, bool)),
-            "next_observations of 2 rows, the first of row 4, are not the observations of the next row",
-        ),
-        (
-            changed(observations=None, next_observations=None, **{"observations/camera": np.zeros((13, 3))}),
-            r"episode 0 has no observation \(one array\): it has 'camera'",
-        ),
-        (
-            changed(terminations=np.where(np.arange(13) % 2, np.nan, 0.0)),
-            r"terminations must be 0 or 1 \(false or true\) in each row, 6 are not, such as nan: correct them",
-        ),
-        (changed(terminations=None, dones=np.full(13, 0.25)), "dones must be 0 or 1 .*, 13 are not, such as 0.25"),
-        (changed(truncations=np.full(13, 2)), "truncations must be 0 or 1 .*, 13 are not, such as 2"),
-        (changed(explored=np.full(13, np.nan)), "explored must be 0 or 1 .*, 13 are not, such as nan"),
-        (changed(truncations=np.full(13, "False")), "truncations must be 0 or 1 .*, 13 are not, such as False"),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_leaves_nothing(
-    tmp_path: Path, files: dict[str, str], change: Any, message: str
-) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        np.savez(tmp_path / "other.npz", **change(dict(file)))
-    with pytest.raises(UserError, match=message):
-        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
-    assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
-
-
-TWO_PARTS = """
-import gymnasium
-import numpy as np
-from tfagents_system.train_params_base import TrainParamsBase
-
-
-class Parts(gymnasium.Env):
-    observation_space = gymnasium.spaces.Dict(
-        {
-            "arm": gymnasium.spaces.Box(-1, 1, (3,)),
-            "camera": gymnasium.spaces.Box(0, 255, (4, 4, 1), np.uint8),
-            "place": gymnasium.spaces.Box(-1, 1, (2,)),
-        }
-    )
-    action_space = gymnasium.spaces.Box(-1, 1, (2,))
-
-    def reset(self, *, seed=None, options=None):
-        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}, {}
-
-
-class TrainParams(TrainParamsBase):
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return Parts()
-"""
-
-
-def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str]) -> None:
-    (tmp_path / "my_params.py").write_text(TWO_PARTS)
-    other = {
-        "": {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))},
-        "next_": {"next_observations/arm": np.zeros((5, 4)), "next_observations/camera": np.zeros((5, 4, 4, 1))},
-    }
-    ends = {"rewards": np.full(5, np.nan), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "other.npz", **other[""], **other["next_"], **ends, actions=np.zeros((5, 3)))
-    with pytest.raises(UserError) as error:
-        imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
-    assert list(error.value.findings) == [
-        "episode 0: observation/arm has the shape [6, 4], this needs [6, 3]",
-        "episode 0: observation/camera is float64, this needs uint8",
-        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is observation/place",
-        "episode 0: action has the shape [5, 3], this needs [5, 2]",
-        "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
-    ]
-
-
-PICTURES = """
-import gymnasium
-import numpy as np
-from tfagents_system.train_params_base import TrainParamsBase
-
-
-class Pictures(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 6, 3), np.uint8)
-    action_space = gymnasium.spaces.Box(-1, 1, (2, 3))
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros((4, 6, 3), np.uint8), {}
-
-
-class TrainParams(TrainParamsBase):
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return Pictures()
-"""
-
-
-@pytest.mark.parametrize("of_actions", [(2, 3), (6,)])
-@pytest.mark.parametrize("shape", [(4, 6, 3), (72,), (4, 1, 6, 3)])
-def test_rows_may_be_flat_or_have_axes_of_size_1(
-    tmp_path: Path, files: dict[str, str], shape: tuple[int, ...], of_actions: tuple[int, ...]
-) -> None:
-    """The environment's actions are flat for the agent, whatever their shape."""
-    (tmp_path / "my_params.py").write_text(PICTURES)
-    pictures = np.arange(5 * 72).reshape(5, 4, 6, 3).astype(np.uint8)
-    actions = np.linspace(-1, 1, 30)
-    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(
-        tmp_path / "data.npz", observations=pictures.reshape(5, *shape), actions=actions.reshape(5, *of_actions), **ends
-    )
-    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    (episode,) = episodes_of(stored)
-    np.testing.assert_array_equal(episode.observation[0][:-1], pictures)
-    np.testing.assert_allclose(np.ravel(episode.action[0]), actions, atol=1e-6)
-
-
-@pytest.mark.parametrize("order", [(3, 1, 2), (2, 1, 3)], ids=["channel first", "height and width exchanged"])
-def test_axes_in_another_order_are_refused(tmp_path: Path, files: dict[str, str], order: tuple[int, ...]) -> None:
-    """They have as many numbers, which would make scrambled pictures."""
-    (tmp_path / "my_params.py").write_text(PICTURES)
-    pictures = np.zeros((5, 4, 6, 3), np.uint8).transpose(0, *order)
-    ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "data.npz", observations=pictures, **ends, actions=np.zeros((5, 6)))
-    shape = ", ".join(map(str, pictures.shape[1:]))
-    told = rf"has the shape \[6, {shape}\], this needs \[6, 4, 6, 3\]: bring its axes into this order"
-    with pytest.raises(UserError, match=told):
-        imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-
-
-def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
-    """256 would become 0 without a word."""
-    (tmp_path / "my_params.py").write_text(TWO_PARTS)
-    pixels = np.full((5, 4, 4, 1), 255, np.uint16)
-    arm, place = np.zeros((5, 3)), np.zeros((5, 2))
-    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    observations: dict[str, np.ndarray] = {
-        "observations/arm": arm,
-        "observations/camera": pixels,
-        "observations/place": place,
-    }
-    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
-    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    camera = next(episodes_of(stored)).observation[1]
-    assert camera.dtype == np.uint8 and (camera == 255).all()
-    pixels[1, 2, 3] = 256
-    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
-    told = "camera of episode 0 have 1 numbers that uint8 can't hold, such as 256: scale them"
-    with pytest.raises(UserError, match=told):
-        imported(str(tmp_path / "data.npz"), tmp_path / "again", files)
-
-
 @pytest.mark.parametrize("cut", [None, "truncations", "timeouts"])
 @pytest.mark.parametrize("terminated", ["terminations", "terminated"])
 def test_dones_beside_what_terminates_say_where_episodes_end(
@@ -485,44 +264,6 @@ def test_columns_that_nobody_asks_for_may_be_of_any_kind(tmp_path: Path, suffix:
         parquet.write_table(table.append_column("infos", [["words"] * 13]), tmp_path / "data.parquet")
     read = columns.read(tmp_path / f"data{suffix}", lambda text: None)
     np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
-
-
-@pytest.mark.parametrize("suffix", columns.SUFFIXES)
-def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"data{suffix}"
-    columns.write(path, EPISODES)
-    whole, refused = path.read_bytes(), 0
-    for content in [
-        whole[:-1],
-        whole[: len(whole) // 2],
-        *(damaged(whole, place) for place in range(0, len(whole), 9)),
-    ]:
-        path.write_bytes(content)
-        try:
-            list(columns.read(path, lambda text: None))
-        except UserError:
-            refused += 1
-    assert refused > len(whole) // 90
-
-
-def damaged(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-
-
-def test_a_damaged_minari_set_is_refused_by_its_own_name(
-    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    columns.write(tmp_path / "data.npz", EPISODES)
-    imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    transfer.export(str(tmp_path / "imported"), "minari:us/pendulum-v0", lambda text: None)
-    with pytest.raises(UserError, match="minari:us/pendulum-v0 exists: give another name, or remove it"):
-        transfer.export(str(tmp_path / "nowhere"), "minari:us/pendulum-v0", lambda text: None)
-    (data,) = (tmp_path / "sets").rglob("main_data.hdf5")
-    os.truncate(data, data.stat().st_size // 2)
-    with pytest.raises(UserError, match="^minari:us/pendulum-v0 can't be read by Minari: "):
-        imported("minari:us/pendulum-v0", tmp_path / "again", files)
 
 
 def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
@@ -562,19 +303,6 @@ def test_a_run_is_imported_from_where_it_is_shown(
     assert_are_the_episodes(imported("logs/first", tmp_path / "second", files)[0])
 
 
-def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
-    columns.write(tmp_path / "data.npz", [episode(30, 1, True)])
-    with np.load(tmp_path / "data.npz") as file:
-        data = dict(file)
-    seen = data["next_observations"].astype(np.float64) * (1 + 1e-7)
-    np.savez(tmp_path / "rounded.npz", **(data | {"next_observations": seen}))
-    assert "30 steps" in imported(str(tmp_path / "rounded.npz"), tmp_path / "imported", files)[1][0]
-    seen[7, 1] += 0.01
-    np.savez(tmp_path / "other.npz", **(data | {"next_observations": seen}))
-    with pytest.raises(UserError, match="of 1 rows, the first of row 7,"):
-        imported(str(tmp_path / "other.npz"), tmp_path / "imported_2", files)
-
-
 def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> None:
     """Actions out of bounds, and one episode of 30 steps where the horizon is 20."""
     long = episode(30, 1, False)
@@ -612,31 +340,6 @@ def test_an_export_says_why_parts_of_episodes_are_left_out(tmp_path: Path, files
     beginning, end = notes
     assert beginning.startswith("1 episodes without their beginning") and "newer experience" in beginning
     assert end.startswith("2 episodes without their end") and "faults" in end
-
-
-def test_minari_sets_that_are_not_here_have_a_remedy(
-    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    for source, message in (
-        (
-            "minari:mujoco/hopper/expert-v0",
-            "not on this machine: get it with `minari download mujoco/hopper/expert-v0`",
-        ),
-        ("minary:mujoco/hopper/expert-v0", "does not exist: minari:mujoco/hopper/expert-v0 is meant"),
-        ("demos:mine", "SOURCE=demos:mine does not exist .looked for"),
-    ):
-        with pytest.raises(UserError, match=message):
-            imported(source, tmp_path / "imported", files)
-
-
-def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
-    (tmp_path / "data.csv").write_text("")
-    (tmp_path / "data.npz").write_text("no zip")
-    for name, message in (("data.csv", "no known format"), ("data.npz", "can't be read"), ("x.npz", "does not exist")):
-        with pytest.raises(UserError, match=message):
-            imported(str(tmp_path / name), tmp_path / "imported", files)
 
 
 MINI_RACES = """
@@ -681,9 +384,3 @@ def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_
     columns.write(tmp_path / f"unsaid{suffix}", given)
     unsaid, _, _ = imported(str(tmp_path / f"unsaid{suffix}"), tmp_path / "nothing explored", files)
     assert not any(np.any(np.array(each.explored)) for each in episodes_of(unsaid))
-
-
-def test_a_folder_without_experience_is_told_as_such(tmp_path: Path, files: dict[str, str]) -> None:
-    (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="run has no replay ring: give the directory of a run that has collected"):
-        imported(str(tmp_path / "run"), tmp_path / "imported", files)
