@@ -37,7 +37,7 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     (user.folder / "parts/robot.xml").touch()
     (user.folder / "my_grid.json").write_text("[{}]")
     user.write_vars("SAC_GRID=my_grid.json\nSAC_ROBOT=$((3 + 4))\nSAC_JOB_PRELUDE='export TOKEN=123\nmodule load x'\n")
-    options = ("--array=0-149", "--time=5", "--hold", "--set", "config.note=a b", "--take_edits")
+    options = ("--array=0-99", "--time=5", "--hold", "--set", "config.note=a b", "--take_edits")
     told = user.submit("--dry_run", *options).stderr
     assert not list(user.folder.glob("run*")) and user.calls == [] and "TOKEN" not in told
     done = user.submit(*options)
@@ -45,7 +45,7 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     snapshot = str(user.snapshot)
     told = re.sub(r"(?<![\w-])/[^\n]*?snapshot/\d{8}-\d{6}-\d+", "SNAPSHOT", told)
     commands = re.findall(r"(?m)^  sbatch (.*)$", told)
-    assert commands == [call.replace(snapshot, "SNAPSHOT") for call in user.calls] and len(commands) == 2
+    assert commands == [call.replace(snapshot, "SNAPSHOT") for call in user.calls]
     launch = "SNAPSHOT/package/tfagents_system/launch"
     assert f"{launch}/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
     frozen = told.split("frozen in SNAPSHOT:\n")[1].split("the job script:\n")[0]
@@ -83,24 +83,6 @@ def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User, i
     assert values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
 
 
-@pytest.mark.parametrize(
-    ("option", "near"),
-    [
-        ("--aray=0-9", "array"), ("--dryrun", "dry_run"), ("--dry-run", "dry_run"), ("--arra=0-3", "array"),
-        ("--node=3", "nodes"), ("--partitoin=long", "partition"), ("--no-check", "no_check"),
-        ("--take-edits", "take_edits"), ("--zzz", ""),
-    ],
-)  # fmt: skip
-def test_an_option_that_nobody_has_is_refused(user: User, option: str, near: str) -> None:
-    (finding,) = refused(user.submit(option))
-    assert finding.startswith(f"{option}: neither submit.sh nor sbatch has such an option")
-    assert re.findall(r", is --(\S+) meant", finding) == [near] * bool(near)
-    assert user.calls == [] and not user.exp_dir.exists()
-    done = user.submit("--time=5", "--", option)  # A plugin of the site's may have it.
-    assert done.returncode == 0, done
-    assert user.calls == [f"--time=5 {option} {user.snapshot}/job.sbatch"]
-
-
 def test_an_address_of_mlflow_is_frozen_as_an_absolute_one_and_not_with_a_key(user: User) -> None:
     for uri in ("http://s3cret@host:5000", "mysql://me:s3cret@host/db", "s3cret@host"):
         user.write_vars(f"SAC_MLFLOW_URI={uri}\n")
@@ -112,9 +94,10 @@ def test_an_address_of_mlflow_is_frozen_as_an_absolute_one_and_not_with_a_key(us
     assert user.resolved()["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder.resolve()}/runs/a.db"
 
 
-def test_what_sbatch_knows_in_short_passes(user: User) -> None:
-    assert user.submit("--part=long", "--mail-user", "me", "--exclusive", "-C", "fast").returncode == 0
-    assert user.calls[0].startswith("--part=long --mail-user me --exclusive -C fast ")
+def test_options_that_are_not_ours_are_sbatchs(user: User) -> None:
+    assert user.submit("--part=long", "--mail-user", "me", "--of-this-site", "-C", "fast").returncode == 0
+    assert user.calls[0].startswith("--part=long --mail-user me --of-this-site -C fast ")
+    assert user.submit("--", "--nodes=7").returncode == 0 and user.calls[1].startswith("--nodes=7 ")
 
 
 def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside(user: User) -> None:
@@ -157,9 +140,6 @@ def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) 
         ("SAC_EVAL_WORKERS=2", (), "--cpus-per-task=22"),  # 2 * 2 more
         ("SAC_EVAL_WORKERS=2", (), "--mem=5300M"),  # 2 * 400 more
         ("SAC_WORKER_MEMORY_MB=1000", (), "--mem=7500M"),
-        ("SAC_FORK_ROLES=0", (), "--mem=5900M"),  # 200 more for each of 7
-        ("SAC_MEM_GB=3", (), "--mem=3072M"),
-        ("SAC_USE_HYPERTHREADS=0", (), "--hint=nomultithread"),
         ("SAC_SAVE_DEADLINE_SECS=20.5", (), "--signal=B:USR1@80"),
         ("", ("--array", "0-9"), "--open-mode=append"),
     ],
@@ -272,12 +252,12 @@ OF_ITS_COMMANDS = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_TIME_FORMAT": "relati
 
 def test_a_job_has_nothing_of_the_one_that_it_is_submitted_from(user: User) -> None:
     user.write_vars("SAC_REPLAY_DIR=$SLURM_TMPDIR/ring\nreadonly SLURM_NTASKS=1\n")
-    for options in (("--wait",), (), ("--array=0-149",)):
+    for options in (("--wait",), (), ("--array=0-99",)):
         assert user.submit("--no_check", *options, **OF_ANOTHER_JOB, **OF_ITS_COMMANDS).returncode == 0
         told = user.environ_of_sbatch
         kept = {name: told[name] for name in told if name in OF_ANOTHER_JOB or name.startswith(("SLURM", "TFAGENTS_"))}
         assert kept == OF_ITS_COMMANDS
-    assert len(user.calls) == 4
+    assert len(user.calls) == 3
     for script in user.folder.glob("run*/snapshot/*/variables.sh"):
         assert '"${SLURM_TMPDIR:-' in script.read_text()
 
@@ -315,12 +295,11 @@ def test_further_nodes_get_as_many_workers(user: User) -> None:
 def test_what_does_not_work_with_several_nodes_is_refused(user: User) -> None:
     user.write_vars("SAC_EXPERT_WORKERS=2")
     assert refused(user.submit("--dry_run", "--nodes=2")) == [
-        "--nodes=2 does not work with SAC_EXPERT_WORKERS=2: unset it, and let experts join with join_script.sh --role "
-        "expert"
+        "--nodes=2 does not work with SAC_EXPERT_WORKERS=2: unset it, and let experts join with sac join --role expert"
     ]
     user.write_vars("SAC_EVAL_WORKERS=1")
     assert refused(user.submit("--dry_run", "--nodes=2")) == [
-        "--nodes=2 does not work with SAC_EVAL_WORKERS=1: unset it, and let workers join with join_script.sh --role "
+        "--nodes=2 does not work with SAC_EVAL_WORKERS=1: unset it, and let workers join with sac join --role "
         "eval, which add to each evaluation"
     ]
     user.write_vars("SAC_DETERMINISTIC=1")
@@ -342,31 +321,3 @@ def test_a_reference_that_no_shell_replaces_is_refused(user: User) -> None:
         f"SAC_REPLAY_DIR=$SLURM_TMPDIR must be a path, and $SLURM_TMPDIR {where}",
         f"SAC_CREDENTIALS_DIR=~/${{USER}}/x must be a path, and ${{USER}} {where}",
     ]
-
-
-def test_workers_are_added_to_a_run_that_lets_them_in(user: User) -> None:
-    findings = refused(user.submit("--add_workers", "many", "--to", "nowhere", "--array", "1"))
-    assert [words in "\n".join(findings) for words in ("--add_workers=many", "--to=nowhere", "--array and")] == [
-        True
-    ] * 3
-    user.exp_dir.mkdir()
-    (user.exp_dir / "run.json").write_text("{}")
-    add = ("--add_workers", "5", "--to", str(user.exp_dir), "--nodes=2")
-    assert "start it with SAC_GATEWAY_PORT=0" in refused(user.submit(*add))[0]
-    (user.exp_dir / "gateway.json").write_text("{}")
-    assert refused(user.submit(*add, "--set", "discount=0.9")) == [
-        "--add_workers: workers take the settings and files of their run: remove --set, --keep, --take_edits and "
-        "--reset_training"
-    ]
-    cpus = int(re.findall(r"SAC_COLLECT_WORKER_CPUS=(\d+)", (user.folder / "vars.sh").read_text())[0])
-    beside = user.submit("--add_workers", "5", "--to", "run", "--dry_run").stdout
-    assert shlex.split(beside.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "5"]
-    done = user.submit(*add)
-    assert done.returncode == 0, done.stderr
-    (snapshot,) = user.exp_dir.glob("joined/snapshot/*")
-    script = (snapshot / "job.sbatch").read_text()
-    assert f"#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task={3 * cpus + 1}\n" in script
-    # The signal goes to the workers themselves.
-    assert "#SBATCH --signal=USR1@" in script
-    assert shlex.split(script.splitlines()[-1])[-4:] == ["--to", str(user.exp_dir), "--workers", "3"]
-    assert "SAC_LOCAL_WORKERS" not in (snapshot / "variables.sh").read_text()

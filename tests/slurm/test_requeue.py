@@ -89,7 +89,7 @@ class Job:
         (folder / "my_params.py").write_text("class TrainParams: ...\n")
         (folder / "my.json").write_text("{}")
         (folder / "vars.sh").write_text(
-            f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json SAC_MEM_GB=1\n'
+            f'SAC_EXP_NAME=test SAC_EXP_DIR="{self.exp_dir}" SAC_PARAMS=my_params.py SAC_CONFIG=my.json\n'
             "SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1 SAC_COLLECT_WORKER_CPUS=1\n"
             f"SAC_SAVE_DEADLINE_SECS=5 {variables}\n"
         )

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
-from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.login_node import refuse_login_node
-from tfagents_system.launch.python_path import LAUNCHERS, ROOT
+from tfagents_system.launch.python_path import LAUNCHERS
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
     KEEP,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
 PRUNERS = ("median", "hyperband", "none")
 _STUDY = "_study"  # Behind the name of its runs.
 _JOURNAL = "journal.log"
+_SQUEUE_SECS = 10.0
 _CORNERS = 10**6  # Task numbers of settings that are checked and never run.
 
 
@@ -162,8 +162,6 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
     settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
-    if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
-        os.environ.setdefault("SAC_PYTHON", sys.executable)
     if code := subprocess.call([str(word) for word in command]):
         return code
     if not args.is_dry:
@@ -194,16 +192,21 @@ def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> 
 
 def queued_trials(folder: Path) -> set[int] | None:
     """Trials of a study that are tasks of this user's queued or running arrays; None if SLURM does not say."""
-    if (lines := queued_jobs("%K %o", each_task=True)) is None:
+    # A user's own SQUEUE_STATES, SQUEUE_PARTITION and such would leave jobs out.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+    command = ["squeue", "--noheader", "--all", f"--user={os.getuid()}", "--format=%K %o", "--array"]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_SQUEUE_SECS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
         return None
     snapshots = f"{os.path.realpath(folder).removesuffix(_STUDY)}_array/snapshot/"
     found = set[int]()
-    for line in lines.splitlines():
-        # SLURM's number of the task, and the command of the array, whose last word is added to that.
-        number, _, command = line.partition(" ")
-        script, _, offset = command.rpartition(" ")
-        if snapshots in os.path.realpath(script) and number.isdigit() and offset.isdigit():
-            found.add(int(number) + int(offset))
+    for line in done.stdout.splitlines():
+        number, _, script = line.partition(" ")
+        if snapshots in os.path.realpath(script.strip()) and number.isdigit():
+            found.add(int(number))
     return found
 
 
@@ -338,7 +341,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args.is_dry = "--dry_run" in further
     if further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    own = [word for word in further if re.match(r"-a|--(array|add_workers|to|study|reset_training)(=|$)", word)]
+    own = [word for word in further if re.match(r"-a|--(array|study|reset_training)(=|$)", word)]
     if own:
         parser.error(f"{' '.join(own)}: --slurm submits an array of trials: leave it out")
     for name in ("trials", "parallel"):

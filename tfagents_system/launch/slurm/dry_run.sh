@@ -20,11 +20,7 @@ show_submission() { # SNAPSHOT
   submit_job show_sbatch "$1/job.sbatch"
   echo "run directory: $tfagents_exp_dir${tfagents_array:+_task_<id>}"
   echo "each attempt of the job runs:"
-  if [[ -n $tfagents_add ]]; then
-    show_command "$1/package/tfagents_system/launch/join_script.sh" "$1/variables.sh" --to "$tfagents_exp_dir" --workers "$(added_workers_a_node)"
-  else
-    show_command "$1/package/tfagents_system/launch/run_script.sh" "$1/variables.sh" ${tfagents_settings[@]+"${tfagents_settings[@]}"}
-  fi
+  show_command "$1/package/tfagents_system/launch/run_script.sh" "$1/variables.sh" ${tfagents_settings[@]+"${tfagents_settings[@]}"}
   echo "frozen in $1:"
   show_snapshot "$1" | sed 's/^/  /'
   echo "the job script:"
