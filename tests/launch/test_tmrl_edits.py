@@ -21,7 +21,7 @@ from tfagents_system.launch.tmrl_roles import server_start
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.transport.remote import credentials
-from tfagents_system.transport.remote.admission import Admission, Holder, RefusedClientError
+from tfagents_system.transport.remote.admission import Admission, RefusedClientError
 from tfagents_system.transport.remote.messages import PROTOCOL, Hello
 
 Begin = Callable[..., RunPaths]
@@ -124,9 +124,9 @@ def test_the_launchers_messages_have_the_words_of_config_json(
     assert "choose another RUN_NAME for a new run, or go on with this one with a larger MAX_EPOCHS or ROUNDS" in said
     assert "SAC_" not in said and "--set" not in said
 
-    admission = Admission({}, "a password of mine", lambda: ())
+    admission = Admission({}, "a password of mine")
     with pytest.raises(RefusedClientError) as raised:
-        admission.check(Hello("collect", {}, protocol=PROTOCOL), Holder("tmrl", 0.0))
+        admission.check(Hello("collect", {}, protocol=PROTOCOL))
     print_findings([str(raised.value), "SAC_EXP_NAME=x, MY_SAC_EXP_NAME and SAC_EXP_NAMES"])
     password, names = capsys.readouterr().err.splitlines()
     assert password.endswith(
@@ -136,9 +136,7 @@ def test_the_launchers_messages_have_the_words_of_config_json(
     folder = tmp_path / "credentials"
     folder.mkdir()
     (lacks,) = credentials.check_credentials(folder, credentials.CLIENT)
-    assert in_callers_terms(lacks).endswith(
-        "start --server anew, and copy the files in credentials/machines/tmrl of its TmrlData there"
-    )
+    assert in_callers_terms(lacks).endswith("copy the files in credentials/client of the server's TmrlData")
     monkeypatch.delenv(TERMS)
     assert in_callers_terms(lacks) == lacks
 

@@ -107,9 +107,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
         credentials = run.credentials
     if credentials is None:
         raise UserError(
-            f"no credentials for the server {server}: make some on the run's machine (python -m "
-            "tfagents_system.transport.remote.machines RUN add NAME), copy the folder that it names to this one, and "
-            "give that with --credentials DIR"
+            f"no credentials for the server {server}: copy the folder credentials/client of the run directory there to "
+            "this machine, and give the copy with --credentials DIR"
         )
     return Target(server, credentials, password_file, run, follows=not environ.get("SAC_SERVER"))
 
