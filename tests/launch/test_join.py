@@ -605,7 +605,7 @@ def test_the_script_refuses_bad_input_before_anything_starts(tmp_path: Path) -> 
     vars_file = tmp_path / "vars.sh"
     lines = [f"{name}={value}" for name, value in environ_of(tmp_path).items()]
     vars_file.write_text("\n".join([*lines, "SAC_SHARE_CPUS=yes"]))
-    result = run(ROOT / "join_script.sh", vars_file, VIRTUAL_ENV=sys.prefix)
+    result = run(ROOT / "tfagents_system/launch/join_script.sh", vars_file, VIRTUAL_ENV=sys.prefix)
     assert result.returncode == 2
     assert "SAC_SHARE_CPUS=yes must be 0 or 1" in result.stderr
     assert "is no run directory that can be seen from here" in result.stderr

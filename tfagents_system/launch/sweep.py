@@ -1,8 +1,8 @@
 """Trains the tasks of a grid on this machine, a few at a time: what a job array does on a cluster.
 
-    python -m tfagents_system.launch.sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
+    sac sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
 
-Called by sweep.sh. Each task has the run directory <name>_task_<id>. The same command continues what is unfinished.
+Each task has the run directory <name>_task_<id>. The same command continues what is unfinished.
 Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started, 75 stopped and saved.
 """
 
@@ -77,10 +77,19 @@ def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./sweep.sh", description="Train the tasks of a grid on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="sac sweep",
+        description="Train every task of a grid here, in the run directories <name>_task_<id>. The same command "
+        "continues what is unfinished.",
+    )
     parser.add_argument("vars_file", type=Path, metavar="VARS.sh")
-    parser.add_argument("--seeds", help="such as 0-4 or 0,3,7-9")
-    parser.add_argument("--grid", type=Path, metavar="FILE", help="grid file (default: SAC_GRID)")
+    parser.add_argument("--seeds", help="such as 0-4 or 0,3,7-9: one more list of the grid")
+    parser.add_argument(
+        "--grid",
+        type=Path,
+        metavar="FILE",
+        help='JSON: an object of lists, such as {"discount": [0.9, 0.99]}, or a list of objects (default: SAC_GRID)',
+    )
     parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
     add_edit_options(parser)
