@@ -144,7 +144,7 @@ def help_of_module(module: str) -> str | None:
     source, folder = Path(spec.origin), Path(spec.origin).parent
     files = [source, *(folder.glob("*.py") if source.stem == "__init__" else ())]
     if module.startswith("tfagents_system.sac_"):  # A role by hand.
-        files += [ROOT / f"tfagents_system/launch/{name}.py" for name in ("by_hand", "join")]
+        files += [ROOT / "tfagents_system/launch/join.py"]
     if folder.name == "tfagents_system":  # A program whose options are those of its room.
         files += (folder / "playing").glob("*.py")
     names = {f"tfagents_system.{one.module}".removesuffix(".__main__"): name for name, one in command.COMMANDS.items()}

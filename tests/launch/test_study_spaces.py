@@ -164,7 +164,7 @@ def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: C
         told = " ".join(words) or "none"
         with pytest.raises(UserError, match=rf"has begun with num_iter=100 config.horizon=40, found {told}: .*so give"):
             study("--trials", "4", *(word for text in words for word in ("--set", text)))
-    assert study(*begun[2:], "--trials", "4", "--set", "SAC_LOG_SECS=3") == EXIT_DONE
+    assert study(*begun[2:], "--trials", "4", "--set", "SAC_STRAGGLER_SECS=3") == EXIT_DONE
     assert study("--trials", "2") == EXIT_DONE, "nothing is left to run"
 
 

@@ -248,7 +248,7 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
 def test_each_sweep_of_a_requeued_job_does_once_with_each_task_what_it_asks_for(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    """The job's script has `sweep.sh V` before it, in which it was requeued."""
+    """The job's script has `sac sweep V` before it, in which it was requeued."""
     command = [str(vars_file), "--seeds", "0"]
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

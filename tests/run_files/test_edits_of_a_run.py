@@ -346,13 +346,21 @@ def test_variables_of_all_tasks_of_an_array_are_looked_at(
     environ: dict[str, str], project: Path, tmp_path: Path
 ) -> None:
     grid, vars_file = tmp_path / "grid.json", tmp_path / "vars.sh"
-    tasks = [{"SAC_LOG_SECS": -1}, {"SAC_LOG_SECS": 3}, {"SAC_LOG_SECS": -2}, {"SAC_REPLAY_FROM": "/gone"}]
-    grid.write_text(json.dumps([*tasks, {"SAC_LOG_SECS": -2, "discount": 0.9}]))
+    tasks = [
+        {"SAC_REVERB_PORT": -1},
+        {"SAC_REVERB_PORT": 3},
+        {"SAC_REVERB_PORT": -2},
+        {"SAC_REPLAY_FROM": "/gone"},
+    ]
+    grid.write_text(json.dumps([*tasks, {"SAC_REVERB_PORT": -2, "discount": 0.9}]))
     environ |= {"SAC_GRID": str(grid)}
     vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
     check = Check("")
     look_at_array({**environ, ARRAY: "0-4", "SLURM_ARRAY_TASK_ID": "0"}, vars_file, [], check)
-    assert [error.partition(" must be ")[0] for error in check.errors] == ["SAC_LOG_SECS=-2", "SAC_REPLAY_FROM=/gone"]
+    assert [error.partition(" must be ")[0] for error in check.errors] == [
+        "SAC_REVERB_PORT=-2",
+        "SAC_REPLAY_FROM=/gone",
+    ]
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:

@@ -19,7 +19,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import TASK, missing_beginnings, read_variables
 
 ARRAY = "TFAGENTS_ARRAY"  # `0-9:2,20%4`: the task ids of a job that is about to be submitted.
-NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
+NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _MOST_SHOWN = 8
 _MOST_TASKS = 200  # Of an array; each takes 10 ms.
 _JOB = "SLURM_JOB_ID"
@@ -64,7 +64,7 @@ class EditChecks:
     def _digests_of(self, folder: Path, values: Mapping[str, Any]) -> Mapping[str, str]:
         if folder not in self._digests:
             left_out = [values[name] for name in NEVER_KEPT if name in values]
-            files = params_folder.files_of(folder, left_out, values.get("snapshot_mb", 100))
+            files = params_folder.files_of(folder, left_out)
             self._digests[folder] = params_folder.digests(folder, files)
         return self._digests[folder]
 

@@ -309,7 +309,6 @@ class Inspector:
         workers = resources.workers_here(values)
         each = {"envs_per_worker": values.get("envs_per_worker", 1)}
         each["more_bytes"] = resources.further_environments(params, values, self._environ) * trial.more_env_bytes
-        each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
             resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)
             return

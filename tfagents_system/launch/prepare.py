@@ -78,13 +78,13 @@ _STDERR = 2
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
-    """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
+    """Starts the process that the roles will be forked from; it begins to import.
 
-    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
+    None if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
     became this one may have one already, and hands it over.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
-    if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
+    if not values.keys() >= {"exp_dir", "params", "config"}:
         return None
     try:
         load_env_config(values["config"])

@@ -23,7 +23,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and supervisor.
-_IMPORTS_BYTES = 200 * 2**20  # Of a program that is not forked.
 _TIGHT = 0.8
 JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unknown.
 PLANNED_SLOTS = "TFAGENTS_PLANNED_SLOTS"  # Of the run that workers join: what it leaves to workers elsewhere.
@@ -220,7 +219,6 @@ def check_memory(
     *,
     envs_per_worker: int = 1,
     more_bytes: int = 0,
-    are_forked: bool = True,
     available: tuple[int, str] | None = None,
 ) -> None:
     """Compares the memory that the run's processes will take with what is available.
@@ -233,11 +231,10 @@ def check_memory(
       prior_bytes: Size of the ring of prior data, likewise.
       envs_per_worker: SAC_ENVS_PER_WORKER.
       more_bytes: Memory of all further environments of the workers.
-      are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
+    worker_bytes = _WORKER_BYTES + own_bytes
     others_bytes = _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
     needed = num_workers * worker_bytes + more_bytes + others_bytes
     environments = f", {in_words(more_bytes)} of further environments" if more_bytes else ""
@@ -248,7 +245,7 @@ def check_memory(
     if needed > free:
         check.errors.append(
             f"a run needs {what}, {in_words(free)} {limit} are available: {_fewer(num_workers, envs_per_worker)}"
-            "give it more memory (a job: SAC_MEM_GB)"
+            "give it more memory (a job: --mem)"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} {limit} available")

@@ -136,10 +136,8 @@ class RunRules:
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
             stop=self._supervisor.stop,
-            plot=variables.plot,
-            video=variables.video,
-            tracking=TrackingSettings.of(vars(variables)),
             report=variables.report,
+            tracking=TrackingSettings.of(vars(variables)),
         )
 
     def closing_lines(self, code: int) -> list[str]:

@@ -233,7 +233,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
     if not task.isdecimal():
         raise UserError(
             f"{GRID}={path} needs the task's number in {TASK}, found {shown(task)}: submit an array "
-            "(./submit.sh --array), or train the whole grid here (./sweep.sh)"
+            "(./submit.sh --array), or train the whole grid here (sac sweep)"
         )
     try:
         settings = read_grid(str(path)).settings(int(task))

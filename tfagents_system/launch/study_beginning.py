@@ -131,10 +131,10 @@ def _files(values: Mapping[str, Any], overrides: Overrides) -> tuple[dict[str, s
     """Digests of the user's files and their paths, by the names that a run's copies have."""
     params, config = values["params"], values["config"]
     folder, digests = None, dict[str, str]()
-    if values.get("keep_folder", True) and not params_folder.is_kept_otherwise(params):
+    if not params_folder.is_kept_otherwise(params):
         left_out = [values[name] for name in NEVER_KEPT if name in values]
         with contextlib.suppress(params_folder.TooLargeError, OSError):  # The start of each trial tells it.
-            files = params_folder.files_of(params.parent, left_out, values.get("snapshot_mb", 100))
+            files = params_folder.files_of(params.parent, left_out)
             folder, digests = params.parent, params_folder.digests(params.parent, files)
     reward = named_in(overrides.merged(load_env_config(config)), params.parent)
     found = digests_of_task(Inputs(params, config, folder, digests, reward=reward), Overrides(), ())

@@ -18,8 +18,8 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
-from tfagents_system.launch.kept_in_place import fault_of_directory, needed_files
 from tfagents_system.launch.orphans import wait_for_orphans
+from tfagents_system.launch.preparation import fault_of_directory
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT, folders_of_python_path
 from tfagents_system.launch.run_settings import (
     ASKED,
@@ -39,7 +39,6 @@ from tfagents_system.launch.run_settings import (
 from tfagents_system.launch.sweep_tasks import DONE, Place, Task
 from tfagents_system.launch.vars_file import read_vars_file, run_environ
 from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.files import folders_around
 from tfagents_system.machine.gpus import found, usable_gpus
 from tfagents_system.machine.signals import die_with_parent
 from tfagents_system.machine.topology import (
@@ -52,7 +51,6 @@ from tfagents_system.machine.topology import (
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
-from tfagents_system.run_files.agent_start import split
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
@@ -102,12 +100,10 @@ class SweepPlan:
         self._is_open = is_open
         self._edits, self._asked = edits, asked_once(edits, None, False)
         self._to_move: list[Task] = []
-        self._needed = defaultdict[Path, list[int]](list)  # With --fresh: what tasks need where it is.
         self._edit_checks = EditChecks()
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
         self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
-        self._look_at_needed()
         try:
             to_check = _alike((task for task in self.tasks if task.state != DONE), self._environs)
             searched = {name for own in settings.values() for name in own} if is_open else set[str]()
@@ -189,32 +185,15 @@ class SweepPlan:
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-            elif (fault := self._fault_of_directory(paths, values, resolved)) is not None:
+            elif (fault := fault_of_directory(paths, values, self._vars_file, edits)) is not None:
                 self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
         if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
-        if self._edits == FRESH and task.state != DONE and "exp_dir" in values:
-            for path in needed_files(values, resolved.overrides):
-                self._needed[path].append(number)
         self.tasks.append(task)
         self.values.append(values)
         return resolved.environ
-
-    def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], resolved: RunSettings) -> str | None:
-        is_fresh = resolved.environ.get(EDITS) == FRESH
-        return fault_of_directory(paths, values, self._vars_file, resolved.overrides, moves_aside=is_fresh)
-
-    def _look_at_needed(self) -> None:
-        """Notes what tasks need and --fresh would move aside with another task's run, which does not need it."""
-        moved = {task.paths.exp_dir.resolve(): task.number for task in self._to_move}
-        for path, numbers in self._needed.items() if moved else ():
-            for folder in folders_around(split(str(path))[0]) & moved.keys():
-                if moved[folder] not in numbers:  # That is noted by its own directory.
-                    why = f"{path} is needed, and {EDIT_OPTIONS[FRESH]} would move it aside with the run of task"
-                    remedy = "choose another SAC_EXP_NAME, or name a copy elsewhere"
-                    self._note(numbers, [f"{why} {moved[folder]}: {remedy}"])
 
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
@@ -279,15 +258,13 @@ class SweepPlan:
             for _, values in self._waiting()
         )
         share = all(values.get("share_cpus", False) for values in self.values)
-        whole_cores = not all(values.get("use_hyperthreads", True) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()
         limit = None if quota is None else max(1, math.floor(quota))
         nothing: list[list[int]] = [[] for _ in range(parallel)]
-        if not is_confined(slurm_allotment(os.environ), cores, whole_cores=whole_cores):
+        if not is_confined(slurm_allotment(os.environ), cores):
             return nothing, []  # The ids are not ours to give.
         try:
-            held = held_cpus()
-            split = split_cpus(cores, parallel, needed, held=held, share=share, whole_cores=whole_cores, limit=limit)
+            split = split_cpus(cores, parallel, needed, held=held_cpus(), share=share, limit=limit)
         except UserError as error:
             return nothing, list(error.findings)
         return split, []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ _COLORS = {RUNNING: "green", DONE: "bold green", FAILED: "red", STOPPED: "yellow
 _ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # The first ones are shown if a terminal has too few lines.
 _SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # Dropped first in a narrow terminal.
 _LINES_BESIDE = 6
-_DEFAULT_LINE_SECS = 5.0
 
 
 def own_settings(tasks: Sequence[Task]) -> dict[int, str]:
@@ -59,11 +57,11 @@ class SweepView:
     """Shows tasks repeatedly; nothing that happens to the output ends the sweep.
 
     Args:
-      line_secs: Seconds between two summaries if that is no terminal; SAC_LOG_SECS by default.
+      line_secs: Seconds between two summaries if that is no terminal.
     """
 
-    def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
-        self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
+    def __init__(self, console: Console | None = None, line_secs: float = 5.0) -> None:
+        self._line_secs = line_secs
         self._console = console or SurvivingConsole(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._told: dict[int, str] = {}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import netrc
 import re
-import stat
 import urllib.parse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.machine.installed import is_installed
-from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.report.tracking.settings import TrackingSettings, mlflow_experiment, wandb_project
 
 _SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
 _DATABASES = ("mysql", "postgresql")
@@ -31,17 +29,15 @@ def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], check:
     settings = TrackingSettings.of(values)
     if settings.wandb is not None:
         _check_package("wandb", f"SAC_WANDB={settings.wandb}", check)
-        _check_key_file(settings, check)
-        if settings.wandb == "online" and not _has_key(settings, environ):
+        if settings.wandb == "online" and not _has_key(environ):
             check.errors.append(
-                "SAC_WANDB=online needs a key: set WANDB_API_KEY, run `wandb login`, or name a file that holds it "
-                "(SAC_WANDB_KEY_FILE); SAC_WANDB=offline needs none"
+                "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none"
             )
-        check.facts.append(f"Weights & Biases, {settings.wandb}, project {settings.wandb_project}")
+        check.facts.append(f"Weights & Biases, {settings.wandb}, project {wandb_project()}")
     if settings.mlflow_uri is not None:
         _check_package("mlflow", "SAC_MLFLOW_URI", check)
         _check_uri(settings.mlflow_uri, check)
-        check.facts.append(f"MLflow, experiment {settings.mlflow_experiment}")
+        check.facts.append(f"MLflow, experiment {mlflow_experiment()}")
 
 
 def _check_package(name: str, wanted_by: str, check: Check) -> None:
@@ -52,23 +48,8 @@ def _check_package(name: str, wanted_by: str, check: Check) -> None:
         )
 
 
-def _check_key_file(settings: TrackingSettings, check: Check) -> None:
-    if settings.wandb_key_file is None:
-        return
-    file = Path(settings.wandb_key_file)
-    try:
-        mode, key = file.stat().st_mode, file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be a file with the key: {error}")
-        return
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be yours alone to read: chmod 600 {file}")
-    if len(key.split()) != 1:
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must hold the key and nothing else")
-
-
-def _has_key(settings: TrackingSettings, environ: Mapping[str, str]) -> bool:
-    if settings.wandb_key_file is not None or environ.get("WANDB_API_KEY"):
+def _has_key(environ: Mapping[str, str]) -> bool:
+    if environ.get("WANDB_API_KEY"):
         return True
     host = urllib.parse.urlsplit(environ.get("WANDB_BASE_URL", f"https://{_WANDB_HOST}")).hostname or _WANDB_HOST
     try:

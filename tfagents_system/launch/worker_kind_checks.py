@@ -101,7 +101,7 @@ def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], chec
             "SAC_EXPERT_WORKERS=1, or a SAC_MAX_WORKERS that lets one join, give prior_data, or set it to None"
         )
     elif params.prior_data is None:
-        check.notes.append(f"{told}: nothing is learned until one joins (join_script.sh --role expert)")
+        check.notes.append(f"{told}: nothing is learned until one joins (sac join --role expert)")
     elif not may_join:
         check.notes.append(f"{told}, and none can join: set SAC_EXPERT_WORKERS=1, or set it to None")
 
