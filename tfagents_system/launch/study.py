@@ -18,9 +18,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
@@ -28,14 +28,10 @@ from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import LAUNCHERS
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
-    KEEP,
-    TAKE,
     add_edit_options,
     asked_once,
     edits_of_start,
-    is_again,
 )
-from tfagents_system.launch.study_beginning import Beginning, choices_of_files
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -43,7 +39,6 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import faults_in_job
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
@@ -69,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
         )
     space = _space(args.space)
-    ends, choices = list(corners(space)), choices_of_files(space)
-    more = [{**ends[0], **choice} for choice in choices if choice]
-    checked = dict(enumerate([*ends, *more], start=_CORNERS))
+    checked = dict(enumerate(corners(space), start=_CORNERS))
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
@@ -81,46 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_in_job(args.space, space)
     if not args.is_dry or (folder / _JOURNAL).exists():
         _keep_space(folder, space)
-        values = plan.values[len(ends) :] or plan.values[:1]
-        _look_at_trials(plan, folder, args, list(zip(choices, values, strict=True)))
+        _look_at_trials(plan, folder, args)
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
 
 
-def _look_at_trials(
-    plan: SweepPlan,
-    folder: Path,
-    args: argparse.Namespace,
-    choices: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> None:
-    """Looks whether trials that begin or go on have other settings or files than those before them.
-
-    Args:
-      choices: Of files, as of `Beginning.now`.
+def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> None:
+    """Looks whether files of trials that go on were edited.
 
     Raises:
-      UserError: They have.
+      UserError: They were.
     """
-    from tfagents_system.launch.trials import has_run, numbers_to_run
+    from tfagents_system.launch.trials import numbers_to_run
 
-    study = open_study(folder, args.pruner, args.parallel)
-    numbers = numbers_to_run(study, folder, args.trials)
-    plan.look_at_runs(numbers)
+    plan.look_at_runs(numbers_to_run(open_study(folder, args.pruner, args.parallel), folder, args.trials))
     plan.raise_findings()
-    if not numbers:  # What was found is shown, whatever the files are now.
-        return
-    now, began = Beginning.now(args.assignments, choices), Beginning.read(folder)
-    if began is not None and has_run(study):
-        runs = (RunPaths(folder.with_name(f"{folder.name.removesuffix(_STUDY)}_task_{n}")) for n in numbers)
-        if args.edits == KEEP and all(map(run_directory.has_begun, runs)):
-            now = dataclasses.replace(now, files=began.files, variables=began.variables)  # What they have.
-        if args.edits == TAKE:
-            began = dataclasses.replace(began, files=now.files)
-        if (faults := began.faults_of(now, folder)) and not is_again(os.environ):
-            raise UserError(*faults)
-        for fault in faults:
-            print(f"note: {fault}", flush=True)
-    if not args.is_dry:
-        now.write(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +204,6 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         code = runner.run()
         if stop.is_set():
             trials.look(is_stopped=True)
-        trials.leave_refused()
     with LongWork("results of the study"):
         lines = study_results.write(study, space, folder)
     print("\n".join(lines), flush=True)
@@ -245,8 +211,7 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         raise trials.refusal
     if trials.unstarted:
         print(
-            f"error: {trials.unstarted}; the same command goes on with that trial. If its settings are the reason, a "
-            f"larger --trials than {args.trials} shows it: it has failed where a later one runs",
+            f"error: {trials.unstarted}; correct that, and the same command goes on",
             file=sys.stderr,
             flush=True,
         )
