@@ -149,7 +149,6 @@ def test_a_trainer_elsewhere_gets_no_agent_that_its_server_does_not_know(
         told = server_findings(environ, values, own)
         assert not is_refused or f"replaced {there} times, and would be {here + 1} times here: start the" in told[0]
         assert len(told) == is_refused
-        assert server_findings({"TFAGENTS_RESET": "networks"}, values, own) == []
         assert server_findings(environ, {}, own) == [], "its server is its own"
     assert server_findings(environ, values, own) == [], "a server that is down may have been told, too"
 

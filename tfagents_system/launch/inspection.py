@@ -263,10 +263,10 @@ class Inspector:
         if not findings and not self.found.checks[PARAMS].errors:
             reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
         check.errors += findings
-        if not self.found.checks[PARAMS].errors:
-            stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)
+        if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
+            check.errors += stored_meaning.action_findings(self._run, self.found.specs)
         if self._environ.get(RESET):
-            check.errors += reset_checks.reset_findings(self._environ, params, self._run, trial.agent)
+            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
     def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
         """Whether the experience of SAC_REPLAY_FROM fits the run."""

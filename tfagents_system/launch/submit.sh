@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   sed "s#\./submit\.sh#${TFAGENTS_COMMAND:-./submit.sh}#" <<'HELP'
 Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep | --take_edits]
-                   [--reset_training [networks] [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
+                   [--reset_training [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
@@ -18,7 +18,7 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
   --keep, --take_edits
                what a continued run does with files that were edited since its start, as for run_script.sh
-  --reset_training [networks], --catch_up
+  --reset_training, --catch_up
                a new agent for the run's experience, as for run_script.sh: once, not each time that the job is requeued
 
 Exit codes: those of sbatch; 2 something must be changed first.
