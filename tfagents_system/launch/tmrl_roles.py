@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import tmrl_edits
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, TAKE
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
@@ -276,16 +275,8 @@ def _again(data: TmrlData, loaded: Loaded, part: str, edits: str | None) -> list
 
     Args:
       edits: See run_settings.py. A reset takes what config.json says now, unless it is told otherwise.
-
-    Raises:
-      UserError: A run that has begun does not take what was changed.
     """
     paths = RunPaths(data.root / part / _name(loaded))
-    goes_on = run_directory.has_begun(paths) and edits != FRESH
-    is_reset = loaded.given["RESET_TRAINING"] and goes_on
+    is_reset = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths) and edits != FRESH
     edits = TAKE if is_reset and edits is None else edits
-    if goes_on and not is_reset:
-        tmrl_edits.refuse_changes(paths, loaded, may_edit=edits is not None)
-    if not goes_on or edits == TAKE:
-        tmrl_edits.remember(paths, loaded)
     return ["--reset_training"] * is_reset + ([EDIT_OPTIONS[edits]] if edits else [])
