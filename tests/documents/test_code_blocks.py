@@ -42,7 +42,7 @@ def test_every_block_says_its_language() -> None:
     found = [
         f"{block}: {block.language}" for block in blocks() if block.language not in ("bash", "json", "python", "text")
     ]
-    assert not found and len(blocks()) > 120
+    assert not found and len(blocks()) > 60
 
 
 # Shell.
