@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -158,11 +157,10 @@ def test_the_run_directory_is_that_of_a_start(user: User, places: str) -> None:
     for path in ("vars.sh", "linked/vars.sh"):
         done = user.run("submit.sh", path, "--dry_run", HOME="/home/user")
         assert done.returncode == 0, done.stderr
-        (told,) = re.findall(r"(?m)^    SAC_EXP_DIR=(.*)$", done.stderr)
+        (told,) = re.findall(r"(?m)^run directory: (.*)$", done.stderr)
         with mock.patch.dict(os.environ, {"HOME": "/home/user"}):
             values, findings = read_variables(environ, vars_file=user.folder / path, root=ROOT)
-        assert findings == [] and Path(shlex.split(told)[0]) == values["exp_dir"]
-        assert "SAC_LOGS_DIR=" not in done.stderr
+        assert findings == [] and Path(told) == values["exp_dir"]
 
 
 def test_an_array_is_not_called_as_a_task_is(user: User) -> None:

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.early_answers import is_done_already, tell_finished
-from tfagents_system.launch.edit_checks import look_at_array
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.orphans import wait_for_orphans
@@ -287,18 +286,15 @@ def check(
     vars_file: Path | None,
     fork_server: ForkServer | None = None,
     settings: RunSettings | None = None,
-    look_further: Callable[[Check], None] = lambda check: None,
 ) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing.
 
     Args:
       environ, vars_file, fork_server, settings: As of `prepare`.
-      look_further: Adds what was edited of further runs' files.
     """
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server, starts=False)
-    look_further(preparation.checks["params folder"])
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
@@ -330,14 +326,12 @@ def main() -> int:
         os.environ[EDITS] = args.edits
     _tell_of_reset(parser, args)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    given = dict(os.environ)
     os.environ.update(settings.environ)
     if not args.check and is_done_already(settings, args.vars_file):
         return EXIT_DONE
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
-        look = functools.partial(look_at_array, given, args.vars_file, args.assignments)
-        code = check(os.environ, args.vars_file, fork_server, settings, look)
+        code = check(os.environ, args.vars_file, fork_server, settings)
         if fork_server is not None:
             fork_server.close()
         return code

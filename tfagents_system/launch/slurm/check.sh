@@ -39,7 +39,7 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
     echo "note: params and memory are checked by the job, not here: $why" >&2 && return
   fi
   echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
-  SLURM_JOB_ID=0 SLURM_RESTART_COUNT=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_ARRAY=$tfagents_array \
+  SLURM_JOB_ID=0 SLURM_RESTART_COUNT=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} \
     TFAGENTS_JOB_MB=$(job_memory_mb) timeout --foreground --kill-after=2 "$CHECK_SECS" \
     "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
