@@ -63,11 +63,6 @@ def test_updates_hide_evaluations_that_are_shorter() -> None:
 def test_evaluations_beside_training_add_the_last_one_alone() -> None:
     beside = foretell(params(n_eval_episodes=6, eval_period_itrs=1), SLOW_STEPS, 2, None, eval_workers=3)
     assert beside.iteration_secs == pytest.approx(2.0) and beside.evaluation_secs == pytest.approx(2 * 2.0)
-    waits = params(n_eval_episodes=6, eval_period_itrs=1)
-    exact = foretell(waits, SLOW_STEPS, 2, None, takes_turns=True, eval_workers=3)
-    assert exact.evaluation_secs == pytest.approx(4.0 + 10 * (4.0 - exact.iteration_secs))
-    shared = foretell(params(n_eval_episodes=6), SLOW_STEPS, 2, 2, eval_workers=3)
-    assert shared.evaluation_secs == pytest.approx(4.0 + 6 * 2.0 / 2)
     assert foretell(params(n_eval_episodes=0), SLOW_STEPS, 2, None).evaluation_secs == 0.0
 
 

@@ -146,16 +146,9 @@ def test_it_is_refused(env: type[Any], attributes: dict[str, Any], told: str) ->
     assert report(env, **attributes, hindsight_share=None).errors == [] or "frame_stack" in attributes
 
 
-@pytest.mark.parametrize(
-    ("env", "told"),
-    [
-        (Line, "compute_terminated says where they end"),
-        (Functions.NeverEnds, "compute_terminated says where they end"),
-        (Functions.MovesItsGoal, "compute_terminated says where they end"),
-        (Functions.Falls, "compute_terminated says where they end"),
-    ],
-)
-def test_it_is_right(env: type[Any], told: str) -> None:
+@pytest.mark.parametrize("env", [Line, Functions.NeverEnds])
+def test_it_is_right(env: type[Any]) -> None:
     checks = report(env, frame_stack={"observation": 3}, action_history=2)
     assert checks.errors == []
-    assert f"rewards of other goals by compute_reward, {told}" in checks["environment"].facts
+    facts = checks["environment"].facts
+    assert "rewards of other goals by compute_reward, compute_terminated says where they end" in facts

@@ -134,25 +134,13 @@ def test_what_is_asked_for(user: User, variables: str, options: tuple[str, ...],
     assert f"#SBATCH {line}\n" in user.submit("--dry_run", *options).stdout
 
 
-@pytest.mark.parametrize(
-    ("run", "options", "ring_mb"),
-    [("", (), 1200), ("_task_7", ("--array=1,5-9:2%2",), 1200), ("_task_8", ("--array=1,5-9:2%2",), 1000)],
-)
-def test_runs_that_go_on_ask_for_the_largest_ring_that_they_have(
-    user: User, run: str, options: tuple[str, ...], ring_mb: int
-) -> None:
-    folder = user.exp_dir.with_name(user.exp_dir.name + run) / "replay"
-    user.exp_dir.with_name(f"{user.exp_dir.name}_task_5").joinpath("replay").mkdir(parents=True)
-    folder.mkdir(parents=True)
-    (folder.parent / "run.json").touch()
-    with open(folder / "rows", "wb") as ring:
+def test_a_run_that_goes_on_asks_for_the_ring_that_it_has(user: User) -> None:
+    (user.exp_dir / "replay").mkdir(parents=True)
+    with open(user.exp_dir / "replay/rows", "wb") as ring:
         os.posix_fallocate(ring.fileno(), 0, 1200 * 2**20)
-    try:
-        done = user.submit("--dry_run", *options)
-        memory = re.search(r"--mem=(\d+)M", done.stdout)
-    finally:
-        (folder / "rows").unlink()
-    assert memory is not None and 3500 + ring_mb <= int(memory[1]) <= 3502 + ring_mb, done
+    memory = re.search(r"--mem=(\d+)M", user.submit("--dry_run").stdout)
+    (user.exp_dir / "replay/rows").unlink()
+    assert memory is not None and 4700 <= int(memory[1]) <= 4702
 
 
 @pytest.mark.parametrize(
@@ -198,32 +186,11 @@ def test_of_several_nodes_the_first_has_the_gpu(user: User) -> None:
 
 
 def test_settings_go_to_the_run(user: User) -> None:
+    (finding,) = refused(user.submit("--dry_run", "--set", "SAC_SEED=3"))
+    assert finding.startswith("--set SAC_SEED=3: what the job asks for follows from the variables: set SAC_SEED in")
     script = user.submit("--dry_run", "--set", "train_batch_size=512", "--set=config.note=it's", "--time=5").stdout
     assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "train_batch_size=512", "--set=config.note=it's"]
     assert "#SBATCH --time=5\n" in script and script.count("train_batch_size") == 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("SAC_SEED=3", "what the job asks for follows from the variables: set SAC_SEED in"),
-        ("nonsense", "it must be NAME=VALUE"),
-        ("=3", "it must be NAME=VALUE"),
-        ("9x=1", "it must be NAME=VALUE"),
-        ("a b=1", "it must be NAME=VALUE"),
-        ("config..a=1", "it must be NAME=VALUE"),
-    ],
-)
-def test_settings_that_can_not_be_are_told_before_anything_is_queued(user: User, setting: str, told: str) -> None:
-    for options in (("--set", setting), (f"--set={setting}",)):
-        (finding,) = refused(user.submit("--dry_run", *options))
-        assert finding.startswith(f"--set {setting}: {told}")
-
-
-@pytest.mark.parametrize("setting", ["sac_log_alpha=-4.6", "sac_seed=3", "_x1.a b=c", "größe=1", 'a={"b": 1}'])
-def test_settings_that_python_judges_are_queued(user: User, setting: str) -> None:
-    script = user.submit("--dry_run", "--set", setting).stdout
-    assert shlex.split(script.splitlines()[-1])[-2:] == ["--set", setting]
 
 
 OF_ANOTHER_JOB = {
@@ -253,11 +220,6 @@ def test_devices_of_the_vars_file_or_the_login_node_hold_for_the_job(user: User)
     user.write_vars("CUDA_VISIBLE_DEVICES=1\n")
     assert user.submit("--no_check", **OF_ANOTHER_JOB).returncode == 0
     assert user.environ_of_sbatch["CUDA_VISIBLE_DEVICES"] == "1", "the same device, but the vars file's"
-
-
-def test_what_a_user_sets_for_slurm_on_the_login_node_holds_for_the_job(user: User) -> None:
-    assert user.submit("--no_check", SLURM_HINT="nomultithread", TFAGENTS_NO_TASK="1").returncode == 0
-    assert user.environ_of_sbatch["SLURM_HINT"] == "nomultithread" and "TFAGENTS_NO_TASK" not in user.environ_of_sbatch
 
 
 def test_further_nodes_get_as_many_workers(user: User) -> None:
@@ -296,13 +258,4 @@ def test_what_does_not_work_with_several_nodes_is_refused(user: User) -> None:
     user.write_vars("SAC_EXPERT_WORKERS=08")
     assert refused(user.submit("--dry_run")) == [
         "SAC_EXPERT_WORKERS=08 must be a whole number of at least 0 (expert workers)"
-    ]
-
-
-def test_a_reference_that_no_shell_replaces_is_refused(user: User) -> None:
-    user.write_vars("""SAC_REPLAY_DIR=\\$SLURM_TMPDIR SAC_CREDENTIALS_DIR='~/${USER}/x' SAC_PASSWORD_FILE='a$/b'\n""")
-    where = "in it is not replaced: leave out the backslash or the single quotes"
-    assert refused(user.submit("--dry_run")) == [
-        f"SAC_REPLAY_DIR=$SLURM_TMPDIR must be a path, and $SLURM_TMPDIR {where}",
-        f"SAC_CREDENTIALS_DIR=~/${{USER}}/x must be a path, and ${{USER}} {where}",
     ]

@@ -88,17 +88,6 @@ def test_a_sweep_is_not_called_as_a_task_of_another_one(vars_file: Path, started
     assert not started
 
 
-@pytest.mark.parametrize("variable", ["SAC_REVERB_PORT", "SAC_GATEWAY_PORT"])
-def test_simultaneous_runs_have_no_port_in_common(vars_file: Path, started: list[Task], variable: str) -> None:
-    vars_file.write_text(vars_file.read_text() + f"{variable}=8123\n")
-    with pytest.raises(UserError, match=rf"^{variable}=8123 can be the port of one run at a time: unset it"):
-        sweep.main([str(vars_file), "--seeds", "0-2", "--parallel", "2"])
-    for words in (["--seeds", "0", "--parallel", "2"], ["--seeds", "0-2"]):
-        assert sweep.main([str(vars_file), *words]) == 0
-    grid = grid_file(vars_file.parent, {variable: [8123, 8124]})
-    assert sweep.main([str(vars_file), "--grid", grid, "--parallel", "2"]) == 0
-
-
 def test_a_large_sweep_has_the_time_of_its_tasks(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -446,11 +446,11 @@ def test_a_key_comes_from_a_variable_or_netrc(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["host:5000", "http://", "ftp://host", "mlruns", "http://[::1", "sqlite://", "sqlite:///:memory:", "file://h/a"],
+    ["host:5000", "http://", "ftp://host", "mlruns", "sqlite://"],
 )
 def test_an_address_of_mlflow_must_be_one(uri: str) -> None:
     (told,) = findings({"mlflow_uri": uri})
-    assert "http://host:5000" in told or "sqlite:///FILE" in told
+    assert "http://host:5000" in told
 
 
 @pytest.mark.parametrize(

@@ -74,20 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_in_job(args.space, space)
     if not args.is_dry or (folder / _JOURNAL).exists():
         _keep_space(folder, space)
-        _look_at_trials(plan, folder, args)
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
-
-
-def _look_at_trials(plan: SweepPlan, folder: Path, args: argparse.Namespace) -> None:
-    """Looks whether files of trials that go on were edited.
-
-    Raises:
-      UserError: They were.
-    """
-    from tfagents_system.launch.trials import numbers_to_run
-
-    plan.look_at_runs(numbers_to_run(open_study(folder, args.pruner, args.parallel), folder, args.trials))
-    plan.raise_findings()
 
 
 @dataclasses.dataclass(frozen=True)

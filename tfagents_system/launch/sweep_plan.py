@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,13 +56,11 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variable_table import variable_name
 from tfagents_system.settings.variables import SEED, TASK, missing_beginnings, read_variables
 
 _OF_TASK = (TASK, SEED, CARRIER)
 _COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
-_PORTS = ("reverb_port", "gateway_port")
 
 
 class SweepPlan:
@@ -138,13 +136,6 @@ class SweepPlan:
         task = self.tasks[-1] if not self._findings else self.tasks.pop()
         self.raise_findings()
         return task
-
-    def look_at_runs(self, numbers: Iterable[int]) -> None:
-        """Notes edits of the files of runs that will go on, before one of them is added."""
-        for number in followed(numbers, "looking at earlier trials", "trials"):
-            _, resolved, values = self._resolved(number, {})
-            if "exp_dir" in values:
-                self._look_at_files(number, resolved, values)
 
     def move_aside(self) -> None:
         """Moves the runs that --fresh begins anew: what is there after a stop is of this sweep, and can go on.
@@ -230,23 +221,11 @@ class SweepPlan:
         cpus, findings = self._cpus(at_once)
         gpus, found = self._gpus(at_once)
         self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
-        return findings + found + self._same_ports(at_once)
+        return findings + found
 
     def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that are not done, with their variables."""
         return [each for each in zip(self.tasks, self.values, strict=True) if each[0].state != DONE]
-
-    def _same_ports(self, at_once: int) -> list[str]:
-        """Ports that several of the simultaneous runs would need."""
-        if at_once == 1:
-            return []
-        found = Counter((name, values[name]) for _, values in self._waiting() for name in _PORTS if values.get(name))
-        return [
-            f"{variable_name(name)}={port} can be the port of one run at a time: unset it, every run then takes a free "
-            "one, or give --parallel 1"
-            for (name, port), count in found.items()
-            if count > 1
-        ]
 
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the simultaneous runs, and what prevents that."""

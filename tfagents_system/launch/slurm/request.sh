@@ -70,7 +70,6 @@ check_request() {
   require_whole SAC_WORKER_MEMORY_MB "memory of a worker in MiB" 1
   require_file SAC_PARAMS "Python file with class TrainParams" my_params.py
   require_file SAC_CONFIG "JSON file with horizon" my.json
-  check_places
   check_grid
   require_flag SAC_TRAIN_GPUS
   [[ ${SAC_SAVE_DEADLINE_SECS:-60} =~ ^[0-9]+([.][0-9]*)?$ ]] \
@@ -97,16 +96,6 @@ check_request() {
   fi
 }
 
-# `\$SLURM_TMPDIR`, or '$TMPDIR/ring': a folder of that name, and no reference for the job. As variable_values.py has it.
-check_places() {
-  local name
-  for name in SAC_EXP_DIR SAC_LOGS_DIR SAC_REPLAY_DIR SAC_CREDENTIALS_DIR SAC_PASSWORD_FILE; do
-    if [[ ${!name:-} != /* && ${!name:-} =~ \$(\{?[A-Za-z_][A-Za-z0-9_]*\}?|\() ]]; then
-      finding "$name=${!name} must be a path, and ${BASH_REMATCH[0]} in it is not replaced: leave out the backslash or the single quotes"
-    fi
-  done
-}
-
 # Workers that the run starts beside SAC_NUM_COLLECT_WORKERS.
 check_beside() { # NAME MEANING INSTEAD
   local count=${!1:-0}
@@ -115,13 +104,10 @@ check_beside() { # NAME MEANING INSTEAD
     || finding "--nodes=$tfagents_nodes does not work with $1=$count: unset it, and let $3"
 }
 
-# Only its form: Python checks whether there is such a setting, in the check of the job.
+# Others are judged by the check of the job.
 check_setting() { # NAME=VALUE
-  local name=${1%%=*} letter='([^[:digit:][:space:][:punct:]]|_)'
-  if [[ $1 != *=* || ! $name =~ ^$letter($letter|[[:digit:]])*([.][^.]+)*$ ]]; then
-    finding "--set $1: it must be NAME=VALUE, as in --set train_batch_size=512"
-  elif [[ $name == SAC_* ]]; then
-    finding "--set $1: what the job asks for follows from the variables: set $name in $tfagents_vars"
+  if [[ $1 == SAC_* ]]; then
+    finding "--set $1: what the job asks for follows from the variables: set ${1%%=*} in $tfagents_vars"
   fi
 }
 
@@ -134,31 +120,12 @@ asked_cpus() {
   echo $((SAC_REVERB_CPUS + SAC_TRAIN_CPUS + $(own_workers) * SAC_COLLECT_WORKER_CPUS + SPARE_CPUS))
 }
 
-# The rings that the job's run has already, or the runs of the array's tasks.
-own_rings() {
-  local part step folder
-  if [[ -z $tfagents_array ]]; then
-    if [[ -d $tfagents_exp_dir/replay ]]; then echo "$tfagents_exp_dir/replay"; fi
-    return
-  fi
-  for part in $(tr , ' ' <<<"${tfagents_array%%%*}"); do
-    step=1
-    if [[ $part == *:* ]]; then step=${part#*:} part=${part%:*}; fi
-    seq "$((10#${part%-*}))" "$step" "$((10#${part#*-}))"
-  done | while read -r part; do
-    folder=${tfagents_exp_dir}_task_$part/replay
-    if [[ -d $folder ]]; then echo "$folder"; fi
-  done
-}
-
 # MiB: what the programs take, and the ring, which counts as far as it is in the page cache. Only its params know the
-# size of a new run's ring; a continued run's can be measured, and of an array's the largest one.
+# size of a new run's ring; a continued run's can be measured.
 asked_memory_mb() {
-  local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} ring_mb=$NEW_RING_MB size_mb folder
-  while read -r folder; do
-    size_mb=$(du -sm "$folder" | cut -f1)
-    if ((size_mb > ring_mb)); then ring_mb=$size_mb; fi
-  done < <(own_rings)
+  local worker_mb=${SAC_WORKER_MEMORY_MB:-$WORKER_MB} ring_mb
+  ring_mb=$(du -sm "$tfagents_exp_dir/replay" 2>/dev/null | cut -f1)
+  ((${ring_mb:=0} > NEW_RING_MB)) || ring_mb=$NEW_RING_MB
   echo $((BASE_MB + $(own_workers) * worker_mb + ring_mb))
 }
 
