@@ -274,32 +274,6 @@ def test_the_doctor_says_what_is_lacking(
 
 
 @pytest.mark.parametrize(
-    ("scontrol", "line"),
-    [
-        (
-            "echo 'Slurmctld(primary) at a is DOWN'; echo 'Slurmctld(backup) at b is UP'",
-            ("ok", "SLURM", "Slurmctld(backup) at b is UP"),
-        ),
-        ("echo 'Slurmctld(primary) at a is DOWN'; exit 1", None),
-        ("exec /bin/sleep 60", None),
-        ("", None),
-    ],
-)
-def test_the_doctor_asks_the_controller(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scontrol: str, line: tuple[str, str, str] | None
-) -> None:
-    """`scontrol` is its script, if there is one beside sbatch; None: no controller answers."""
-    for name, script in (("sbatch", "exit 1"), ("scontrol", scontrol)):
-        if script:
-            (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(doctor, "_DEADLINE_SECS", 1.0)
-    silent = ("-", "SLURM", "installed, but no controller answers: runs train on this machine")
-    assert list(doctor._cluster()) == [line or silent]
-
-
-@pytest.mark.parametrize(
     ("found", "line"),
     [
         ("NVIDIA H200", ("ok", "GPU", "2: SAC_TRAIN_GPUS=1 uses one (NVIDIA H200)")),

@@ -320,17 +320,6 @@ def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
     assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
 
 
-def test_a_failure_says_that_the_disk_cannot_be_written(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    assert make_supervisor(run_dir, stop, {"trainer": CRASHES}, max_restarts=1).run() == 1
-    assert f"({run_dir}/logs can't be written: No space left on device)" in capfd.readouterr().out
-
-
 def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.support.machines import flat
 from tests.support.sweeps import PARAMS, begun, grid_file
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import sweep, sweep_plan
-from tfagents_system.launch.run_settings import EDITS, TAKE, jobs_of
 from tfagents_system.launch.sweep_tasks import DONE, WAITING, Place, Task
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -216,31 +214,3 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
     assert sweep.main([*command, "--fresh"]) == 0
     assert [task.state for task in started] == [DONE, WAITING, WAITING]
     assert [path.name for path in folder.glob("logs/try_before_*")] == ["try_before_1_task_1"]
-
-
-@pytest.mark.parametrize("option", ["--take_edits", "--fresh"])
-def test_each_sweep_of_a_requeued_job_does_once_with_each_task_what_it_asks_for(
-    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    """The job's script has `sac sweep V` before it, in which it was requeued."""
-    command = [str(vars_file), "--seeds", "0"]
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-
-    def record(environ: Mapping[str, str]) -> None:
-        """As the start of the task does."""
-        run = begun(vars_file.parent, 0).run_json
-        edits = {EDITS: TAKE} if "--take_edits" in started[-1].command else {}
-        jobs = {"jobs": ["7", *jobs_of({**environ, **edits})], "jobs_without_options": []}
-        run.write_text(json.dumps(json.loads(run.read_text()) | jobs))
-
-    assert sweep.main(command) == 0
-    record(started[-1].environ)
-    moved = []
-    for _ in range(2):
-        assert sweep.main([*command, option]) == 0
-        record(started[-1].environ)
-        moved.append(len(list(vars_file.parent.glob("logs/try_before_*"))))
-    options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
-    assert options == [{"--keep"}, {"--take_edits"} if option == "--take_edits" else set(), {"--keep"}]
-    assert moved == [int(option == "--fresh")] * 2

@@ -29,7 +29,7 @@ from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.early_answers import is_done_already, tell_finished
+from tfagents_system.launch.early_answers import refuse_at_work, tell_finished
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.orphans import wait_for_orphans
@@ -327,8 +327,8 @@ def main() -> int:
     _tell_of_reset(parser, args)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
-    if not args.check and is_done_already(settings, args.vars_file):
-        return EXIT_DONE
+    if not args.check:
+        refuse_at_work(os.environ, args.vars_file)
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
         code = check(os.environ, args.vars_file, fork_server, settings)

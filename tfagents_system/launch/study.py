@@ -170,27 +170,25 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
 
     study = open_study(folder, args.pruner, args.parallel)
     stop = StopFlag.of_supervisor()
-    with SweepView() as view:
-        runner: TaskRunner | None = None
+    view = SweepView()
+    runner: TaskRunner | None = None
 
-        def end(task: Task) -> None:
-            if runner is not None:
-                runner.end(task)
+    def end(task: Task) -> None:
+        if runner is not None:
+            runner.end(task)
 
-        trials = Trials(
-            study, space, folder, plan.add, wanted=args.trials, parallel=args.parallel, end=end, say=view.say
-        )
+    trials = Trials(study, space, folder, plan.add, wanted=args.trials, parallel=args.parallel, end=end, say=view.say)
 
-        def look(tasks: Sequence[Task]) -> None:
-            if not stop.is_set():
-                trials.look()
-            view.show(tasks)
+    def look(tasks: Sequence[Task]) -> None:
+        if not stop.is_set():
+            trials.look()
+        view.show(tasks)
 
-        trials.look()
-        runner = TaskRunner(trials.tasks, plan.places, stop, look, lambda: trials.is_waiting)
-        code = runner.run()
-        if stop.is_set():
-            trials.look(is_stopped=True)
+    trials.look()
+    runner = TaskRunner(trials.tasks, plan.places, stop, look, lambda: trials.is_waiting)
+    code = runner.run()
+    if stop.is_set():
+        trials.look(is_stopped=True)
     with LongWork("results of the study"):
         lines = study_results.write(study, space, folder)
     print("\n".join(lines), flush=True)

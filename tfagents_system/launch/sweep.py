@@ -116,8 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()
-    with SweepView() as view:
-        code = TaskRunner(plan.tasks, plan.places, stop, view.show).run()
+    code = TaskRunner(plan.tasks, plan.places, stop, SweepView().show).run()
     for task in plan.tasks:
         if task.state == FAILED:
             print(f"{task}: {task.reason} (log in {task.log})")
