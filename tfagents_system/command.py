@@ -88,7 +88,7 @@ COMMANDS = {
     ),
     "track": Command(
         "send metrics that a run could not send",
-        "sac track logs/reacher --files",
+        "sac track logs/reacher",
         module="report.tracking.tracker",
     ),
     "report": Command(

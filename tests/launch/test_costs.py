@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import types
 from typing import Any
 
@@ -148,7 +147,7 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
     assert plain.signature == measured.signature
 
 
-def test_a_simulator_that_fails_while_it_is_measured_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_that_fails_while_it_is_measured_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run goes on without the failing step, so a check that refused would contradict it."""
     monkeypatch.setattr(checks_module, "_MEASURING_SECS", 5.0)
     steps = 0
@@ -172,10 +171,6 @@ def test_a_simulator_that_fails_while_it_is_measured_is_a_note(monkeypatch: pyte
     checks = Checklist()
     assert checks_module.check_environment(kind({"horizon": 10}), 0, checks, plan=plan) is not None
     assert checks.errors == []
-    (note,) = [note for note in checks["duration"].notes if "simulator" in note]
-    assert re.match(
-        r"the simulator failed in step \d+ of an episode while steps .* \(RuntimeError: lost the link", note
-    )
     assert checks["duration"].facts[0].startswith("about ")
 
 

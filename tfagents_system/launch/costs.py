@@ -256,30 +256,6 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     return clock.cost(steps), sum(lengths) / len(lengths) if lengths else None
 
 
-def try_steps(
-    params: Any, agent: Any, env: Any, secs: float, seed: int, before: Cost
-) -> tuple[Cost, float | None, list[str]]:
-    """`time_steps` in a simulator that may fail: a run survives that.
-
-    Args:
-      before: What a step has cost before, without the policy: the answer where the simulator fails.
-
-    Returns:
-      As `time_steps`, and a note on the failure, if there was one.
-    """
-    from tfagents_system.envs.faults import EnvironmentFault, describe_error
-
-    try:
-        return *time_steps(params, agent, [env], secs, seed), []
-    except EnvironmentFault as fault:
-        where = f"step {fault.step} of an episode" if fault.step else "a reset"
-        return before, None, [
-            f"the simulator failed in {where} while steps were measured ({describe_error(fault.__cause__ or fault)}), "
-            "so their times are those without a policy. A run rebuilds it and goes on, if it does not fail three times "
-            "in a row: docs/how_to/failing_simulators.md"
-        ]  # fmt: skip
-
-
 class _Clock:
     """Time and CPU time since it was made."""
 
