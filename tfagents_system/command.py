@@ -6,6 +6,7 @@ script of their name in `launch/`, so that signals reach it.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import os
@@ -204,8 +205,10 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
         k for k, word in enumerate(given) if word.endswith(".py") and not word.startswith("-") and "=" not in word
     ]
     place = next((k for k in places if k == 0 or given[k - 1] != "--set"), None)
-    words = list(given)
-    config = _taken(words, "--config")
+    parser = argparse.ArgumentParser(prog=f"sac {name}", allow_abbrev=False, add_help=False)
+    parser.add_argument("--config", metavar="JSON")
+    options, words = parser.parse_known_args(given)
+    config = options.config
     if place is None:
         if config is not None:
             raise UserError(f"--config={config} goes with a params file: sac {name} PARAMS.py --config {config}")
@@ -226,23 +229,6 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
         os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
-
-
-def _taken(words: list[str], option: str) -> str | None:
-    """Removes an option with its value, the last if there are several, and returns the value."""
-    value = None
-    for k in reversed(range(len(words))):
-        if words[k].startswith(f"{option}="):
-            found = words.pop(k).partition("=")[2]
-        elif words[k] == option:
-            if k + 1 == len(words):
-                raise UserError(f"{option} needs a value: give the path of a JSON file")
-            found = words[k + 1]
-            del words[k : k + 2]
-        else:
-            continue
-        value = found if value is None else value
-    return value
 
 
 def _json_beside(params: Path) -> Path:
