@@ -278,14 +278,6 @@ def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp
     }  # fmt: skip
 
 
-def test_interleaved_nodes(tmp_path: Path) -> None:
-    machine = describe(tmp_path, [(k,) for k in range(8)], ["0,2,4,6", "1,3,5,7"])
-    assert plan_on(machine, range(8), 1, 2, 2).to_json() == {
-        "replay": [0], "trainer": [2, 4], "worker_0": [6], "worker_1": [1],
-    }  # fmt: skip
-    assert plan_on(machine, range(8), 1, 4, 1).to_json() == {"replay": [1], "trainer": [0, 2, 4, 6], "worker_0": [3]}
-
-
 def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) -> None:
     machine = two_sockets(tmp_path)
     plan = plan_on(machine, range(16), 1, 6, 3)
@@ -324,12 +316,6 @@ def test_what_holds_on_any_part_of_two_sockets(
         room = [cpu for cpu in allowed if cpu not in held]
         if any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
             assert len({cpu % 8 // 4 for cpu in plan.trainer}) == 1
-
-
-def test_half_a_core_comes_last(tmp_path: Path) -> None:
-    """A cgroup with one thread of core 0: who has the other one is not known."""
-    plan = plan_on(two_sockets(tmp_path), [0, 1, 2, 3, 9, 10, 11], 1, 2, 1)
-    assert plan.to_json() == {"replay": [1], "trainer": [2, 3], "worker_0": [0]}
 
 
 # Sweeps: which run has which CPUs.
