@@ -143,16 +143,6 @@ class LongWork:
         self._bar.update(self._task, description=told, completed=self.done, total=self.total, parts=self._parts())
 
 
-@contextlib.contextmanager
-def untold() -> Iterator[None]:
-    """Of works in the meantime nothing is told, in whichever thread they are."""
-    before, LongWork._is_one_shown = LongWork._is_one_shown, True
-    try:
-        yield
-    finally:
-        LongWork._is_one_shown = before
-
-
 def followed(items: Iterable[_T], what: str, unit: str, total: int | None = None) -> Iterator[_T]:
     """The items; tells how many of them have been worked on."""
     with LongWork(what, total, unit) as work:
