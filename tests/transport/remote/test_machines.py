@@ -16,10 +16,10 @@ from tests.support.channel_for_tests import IDENTITY, running_gateway, segment, 
 from tfagents_system.errors import UserError
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import channel as channel_module
-from tfagents_system.transport.remote import credentials, frames, gateway, machines, messages, session
+from tfagents_system.transport.remote import credentials, frames, gateway, machines
 from tfagents_system.transport.remote import tls_client as tls_client_module
 from tfagents_system.transport.remote.check import check_path
-from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
+from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.remote.tls_client import TlsClient
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -220,58 +220,3 @@ def test_workers_of_a_machine_that_start_at_once_share_one(folder):
         process.stdin.flush()
     found = {process.communicate(timeout=60)[0] for process in processes}
     assert len(found) == 1 and len(found.pop()) > 100 and [process.returncode for process in processes] == [0] * 4
-
-
-def test_credentials_of_an_earlier_version_go_on_and_can_be_shut_out(tmp_path):
-    with running_gateway(tmp_path) as running:
-        folder = running.paths.credentials
-        for path in list(machines.add(folder, "client").glob("client.*")):  # One for all who join,
-            path.rename(folder / path.name)
-        shutil.rmtree(folder / "machines")
-        (folder / "ca.key").unlink()  # and no authority's key.
-        assert check_path(running.address, folder, identity=IDENTITY).errors == []
-        with pytest.raises(UserError, match="has no ca.key to make more certificates with.*move it away"):
-            machines.main([str(running.paths.exp_dir), "add", "laptop"])
-        command(folder, "revoke", "client")
-        (error,) = check_path(running.address, folder, identity=IDENTITY).errors
-        assert "'client'" in error and "revoked" in error
-
-
-def test_those_who_only_check_are_few_and_short_and_stand_in_nobodys_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(gateway, "_MAX_CHECKS", 5)
-    monkeypatch.setattr(gateway, "_MAX_CHECKS_OF_ONE", 3)
-    monkeypatch.setattr(session, "CHECK_SECS", 1.0)
-    monkeypatch.setattr(gateway, "CHECK_SECS", 1.0)
-    with running_gateway(tmp_path) as running:
-        doors = [TlsClient(running.address, machines.add(running.paths.credentials, name), None) for name in "abc"]
-
-        def check(tls_client):
-            transport = tls_client.open()
-            transport.send(messages.Hello("check"))
-            answer, _ = transport.receive(messages.FromGateway, LIMITS, 10)
-            return transport, answer
-
-        answers = [check(tls_client) for tls_client in doors for _ in range(4)]
-        kinds = [type(answer).__name__ for _, answer in answers]
-        assert kinds == [*["Welcome"] * 3, "Refused", *["Welcome"] * 2, *["Refused"] * 6]
-        refused = answers[3][1]
-        assert (refused.reason, refused.final) == ("busy", False) and "3 programs only check" in refused.message
-        (error,) = check_path(running.address, doors[0].folder).errors
-        assert "try again in a minute" in error
-        worker = running.client()
-        worker.wait_until_up(10)  # Workers have their own places.
-        began = time.monotonic()
-        held = [transport for transport, answer in answers if isinstance(answer, messages.Welcome)]
-        while running.gateway.state()["connections"] > 1:
-            running.gateway.tend()
-            for transport in held:  # They would stay for ever.
-                try:
-                    transport.send(messages.Ping())
-                except ChannelError:
-                    pass
-            assert time.monotonic() - began < 10
-            time.sleep(0.05)
-        assert check_path(running.address, doors[0].folder).errors == []
-        worker.close()
-        for transport, _ in answers:
-            transport.close()

@@ -26,12 +26,11 @@ from tfagents_system.transport.remote.frames import HELLO_LIMITS
 from tfagents_system.transport.remote.listener import Listener
 from tfagents_system.transport.remote.machines import Holder
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
-from tfagents_system.transport.remote.session import CHECK_SECS, Session
+from tfagents_system.transport.remote.session import Session
 from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.remote.stream import Transport, describe
 
 HANDSHAKE_SECS = 10.0
-_MAX_CHECKS, _MAX_CHECKS_OF_ONE = 32, 8
 _TEND_SECS = 2.0
 
 
@@ -145,8 +144,7 @@ class Gateway:
         self._tend_at = time.monotonic() + _TEND_SECS
         revoked, now = self._revoked(), time.time()
         for session in self._all_sessions():
-            is_long = session.client.kind == "check" and time.monotonic() - session.began > CHECK_SECS
-            if session.holder.name in revoked or session.holder.ends_at < now or is_long:
+            if session.holder.name in revoked or session.holder.ends_at < now:
                 # The client is not told here, where a slow one could block us: it learns why when it reconnects.
                 logging.info("%s at %s (%s): its time is over", session.name, session.peer, session.holder.name)
                 session.transport.shut()
@@ -258,12 +256,6 @@ class Gateway:
         elif kind != "check":
             session.client = permissions.Client(kind, self._take_slot(session))
         with self._lock:
-            checks = [other.holder.name for other in self._sessions if other.client.kind == "check"]
-            is_full = len(checks) >= _MAX_CHECKS or checks.count(session.holder.name) >= _MAX_CHECKS_OF_ONE
-            if kind == "check" and is_full:
-                raise RefusedClientError(
-                    "busy", f"{len(checks)} programs only check the way to the run now: try again in a minute", False
-                )
             self._sessions.add(session)
 
     def _end_of(self, session: Session) -> None:
