@@ -286,18 +286,6 @@ OWN_AGENT = """
 """
 
 
-def test_networks_of_an_agent_of_another_kind_are_not_drawn_anew(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "params.py").write_text(f"{PARAMS}\n{OWN_AGENT}")
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    train(paths)
-    with pytest.raises(
-        UserError, match="--reset_training networks draws .*, and DdpgAgent is neither .*: begin with a"
-    ):
-        prepare.prepare({**environ, "TFAGENTS_RESET": "networks"}, None)
-    assert not resets_of_run(paths) and prepare.prepare(environ, None), "the run goes on"
-
-
 def test_a_reset_after_which_the_run_would_end_at_once_is_refused(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,20 +299,11 @@ def test_a_reset_after_which_the_run_would_end_at_once_is_refused(
         settings = resolve(asked, assignments, vars_file=None, root=tmp_path)
         assert prepare.prepare(settings.environ, None, settings=settings)
 
-    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set num_iter=N"):
-        start("networks")
-    assert not (paths.exp_dir / "before_reset_1").exists()
-    start("networks", "num_iter=6")
-    status |= {"ended_early": "max_hours=1 is reached", "ended_for": "[6, null, 1.0]", "num_iter": 6}
-    paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
     paths.metrics_csv.write_text("train_step,env_steps,wall_time_s\n15,60,5400\n")
-    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set max_hours=N"):
-        start("networks", "max_hours=1")
-    for kind in ("networks", "agent"):
-        with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
-            start(kind, "max_hours=1.2")
+    with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
+        start("agent", "max_hours=1.2")
     start("agent", "max_hours=1.6")
-    assert [each.kind for each in resets_of_run(paths)] == ["networks", "agent"]
+    assert [each.kind for each in resets_of_run(paths)] == ["agent"]
 
 
 def test_a_trainer_that_would_be_ahead_of_its_server_is_not_reset(

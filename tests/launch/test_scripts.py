@@ -84,7 +84,6 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
             ["my.sh", "--sett", "a=1"],
             "--sett is no option of ./run_script.sh: --set is meant; ./run_",
         ),
-        (["--reset_training", "network", "my.sh"], "--reset_training network: networks is meant"),
         (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: --fresh is meant;"),
         (["my.sh", "--no_video"], "--no_video is no option of ./run_script.sh: ./run_script.sh --help has all"),
         ([], "VARS.sh is missing: ./run_script.sh VARS.sh"),

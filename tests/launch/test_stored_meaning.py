@@ -24,7 +24,7 @@ from tfagents_system.launch.stored_meaning import (
     schedule_notes,
 )
 from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
@@ -154,7 +154,6 @@ def test_schedules_over_the_whole_run_that_a_new_agent_does_not_finish_are_told(
     starts: list[tuple[dict[str, str], int]] = [
         ({RESET: AGENT}, 1),
         ({RESET: AGENT, CATCH_UP: "1"}, 0),
-        ({RESET: NETWORKS}, 0),
     ]
     for environ, count in [*starts, ({}, 0)]:
         check = Check("stored")

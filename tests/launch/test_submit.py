@@ -128,8 +128,6 @@ def test_a_run_is_reset_by_the_job(user: User) -> None:
     for given, passed in (
         (("--reset_training",), ["--reset_training"]),
         (("--reset_training", "--catch_up", "--time=5"), ["--reset_training", "--catch_up"]),
-        (("--reset_training", "networks"), ["--reset_training=networks"]),
-        (("--reset_training=networks", "--set", "num_iter=9"), ["--reset_training=networks", "--set", "num_iter=9"]),
     ):
         script = user.submit("--dry_run", *given).stdout
         assert shlex.split(script.splitlines()[-1])[-len(passed) :] == passed, script

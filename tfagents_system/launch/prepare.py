@@ -61,7 +61,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory, task_edits
 from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
@@ -312,7 +312,7 @@ def main() -> int:
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
     add_edit_options(parser)
-    parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
+    parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT,), help="see run_script.sh")
     parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
@@ -370,7 +370,7 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         parser.error(
             "--reset_training keeps the run's experience, and --fresh starts over without it: give one of them"
         )
-    if args.catch_up and args.reset_training != AGENT:
+    if args.catch_up and not args.reset_training:
         parser.error("--catch_up is for --reset_training, whose new agent may catch up on the steps that are kept")
     if args.reset_training:
         os.environ[RESET] = args.reset_training

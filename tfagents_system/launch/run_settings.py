@@ -38,7 +38,7 @@ EDIT_OPTIONS = {KEEP: "--keep", TAKE: "--take_edits", FRESH: "--fresh"}
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 # Where it makes the ring of prior data.
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
-# Tell it what of the run is reset (`resets.AGENT` or `NETWORKS`), and whether the kept steps count for the ratio.
+# Tell it what of the run is reset (`resets.AGENT`), and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 # What the sweep that makes this start has done for it, as of `asked_once`: it moves runs aside before it starts any.
 ASKED = "TFAGENTS_ASKED"

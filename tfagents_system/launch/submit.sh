@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   sed "s#\./submit\.sh#${TFAGENTS_COMMAND:-./submit.sh}#" <<'HELP'
 Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep | --take_edits]
-                   [--reset_training [networks] [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
+                   [--reset_training [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
        ./submit.sh VARS.sh --add_workers N --to RUN [--dry_run] [--nodes K] [SBATCH_OPTION...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
@@ -19,7 +19,7 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
   --keep, --take_edits
                what a continued run does with files that were edited since its start, as for run_script.sh
-  --reset_training [networks], --catch_up
+  --reset_training, --catch_up
                a new agent for the run's experience, as for run_script.sh: once, not each time that the job is requeued
   --add_workers N --to RUN
                a job with N more workers (rounded up to as many on each node) for a run under way, such as logs/pendulum; it

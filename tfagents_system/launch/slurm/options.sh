@@ -30,15 +30,7 @@ read_options() {
       --to) value_of "$@" && tfagents_to=$2 && shift ;;
       --to=*) tfagents_to=${1#*=} ;;
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
-      --reset_training)
-        tfagents_settings+=("$1")
-        if [[ ${2:-} == networks ]]; then
-          tfagents_settings[-1]+="=$2" && shift
-        elif [[ ${2:-} == [Nn][Ee][Tt]* && ! -e $2 ]]; then
-          fail "--reset_training $2: networks is meant"
-        fi
-        ;;
-      --set=* | --keep | --take_edits | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
+      --set=* | --keep | --take_edits | --reset_training | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
       --fresh)
         fail "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"
