@@ -112,25 +112,6 @@ def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     assert any(note.startswith("action_history=0 in real time") for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("more_steps", "errors"), [(0, []), (1, ["TrainParams.max_unsent_mb=1 is less than the 2 MiB"])]
-)
-def test_an_episode_that_is_sent_as_a_whole_must_fit_what_may_wait(more_steps: int, errors: list[str]) -> None:
-    """Otherwise its oldest segments are dropped when it ends, however fast the replay server is."""
-
-    class Params(FakeParams):
-        drop_faulty_episodes, max_unsent_mb = True, 1
-
-    step_bytes = 3 * 4 + 2 * 4 + 17
-    params, clock = Params({"horizon": 2**20 // step_bytes + more_steps}), VirtualClock()
-    env = TrainingEnvironment(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock), horizon=5)
-    check = Check("environment")
-    check_device(params, env, check, 1, False)
-    assert [error.partition(" of an episode")[0] for error in check.errors] == errors
-    check_device(params, env, deterministic := Check("environment"), 1, True)
-    assert not any("max_unsent_mb" in error for error in deterministic.errors), "it sends in another way"
-
-
 def test_a_virtual_clock_is_deterministic() -> None:
     checks, _ = report(VirtualClock(), deterministic=True, env_steps_per_iter=None)
     assert checks["environment"].errors == []

@@ -113,8 +113,8 @@ def offline_updates(params: Any) -> int:
 
 
 def has_prior_data(params: Any) -> bool:
-    """Whether a part of each minibatch is drawn from files' or experts' experience."""
-    return params.prior_data is not None or params.n_expert_episodes_in_prior_data is not None
+    """Whether a part of each minibatch is drawn from other experience than the run's own."""
+    return params.prior_data is not None
 
 
 def prior_samples(params: Any) -> int:

@@ -66,8 +66,7 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    grown = settings.prior.ring if settings.prior is not None and _experts_add(params) else None
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities, grown)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -103,7 +102,6 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         max_workers=role.max_workers,
         epoch=1 + role.agents_before,
         counts_kept_steps=catches_up(paths),
-        history_rows=layout.history_rows(params.frame_stack),
         work=work,
     )
     if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
@@ -164,7 +162,6 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
-        window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
 
 
@@ -187,23 +184,14 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         settings = dataclasses.replace(settings, goals_at=goals.at)
     if not iteration_counts.has_prior_data(role.params):
         return settings
-    grows = _experts_add(role.params)
-    prior = open_prior(role.paths.prior_data, layout, grows=grows, max_workers=role.max_workers)
-    if grows:
-        ring.keep_prior = prior.keep
+    prior = open_prior(role.paths.prior_data, layout)
     samples = iteration_counts.prior_samples(role.params)
     return dataclasses.replace(settings, prior=PriorData(prior, samples, steps_before(role.paths)))
 
 
-def _experts_add(params: TrainParamsBase) -> bool:
-    """To the run's prior data."""
-    return params.n_expert_episodes_in_prior_data is not None
-
-
 def _folders(role: Role) -> RingFolders:
     paths = role.paths
-    prior = paths.prior_data if _experts_add(role.params) else None
-    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths), prior)
+    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths))
 
 
 def _replay_from() -> list[Path]:
@@ -260,7 +248,7 @@ def _beat(
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,
-        prior_steps=settings.prior_steps,
+        prior_steps=None if settings.prior is None else settings.prior.ring.training_steps,
         bytes=ring.filled_rows * ring.layout.step_bytes,
         checkpoint_wanted=snapshots.is_wanted,
         snapshots=snapshots.written,

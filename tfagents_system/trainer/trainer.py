@@ -30,7 +30,6 @@ from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.minibatches import Minibatches
-from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
@@ -70,7 +69,6 @@ class Trainer:
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
-        self._log_period = Period.of(params, "log")
         kept = learner.checkpoints, self._export, self._shares
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: learner.train_step, *kept, waits=learner.draws_in_order
@@ -187,7 +185,7 @@ class Trainer:
         if self._role.deterministic and self._log.looks_at_evaluations:
             self._wait_for_evaluation()  # When it is over must not depend on how long it takes.
         self._reports.take()
-        if self._log_period.is_due(self._state):
+        if self._state.iteration % self._params.log_period_itrs == 0:
             self._log.write_training_row()
         self._save_if_due()
 

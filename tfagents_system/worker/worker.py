@@ -65,7 +65,6 @@ class Worker:
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
-    is_expert: ClassVar[bool] = False  # Whether its steps may be prior data.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -113,9 +112,8 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
-        sender, is_expert = self._links.sender, self.is_expert
         self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_expert
+            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
         )
         self._evaluator = Evaluator(
             self._params,
