@@ -18,7 +18,6 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
-from tfagents_system.replay import step_shares
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
@@ -112,8 +111,6 @@ def open_ring(
         if work is not None:
             work.doing = "what a checkpoint has"
         _recover(ring, copy if has_copy else None, places.newest_checkpoint())
-        if not ring.segments:
-            step_shares.forget(places.home)
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(places, ring, epoch, counts_kept_steps)
@@ -135,7 +132,6 @@ def _begin_epoch(places: RingFolders, ring: Ring, epoch: int, counts_kept_steps:
     """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
     if ring.epoch < epoch:
         discard(ring.folder)  # They are of what another agent had to learn.
-        step_shares.forget(places.home)
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 

@@ -22,7 +22,6 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
-from tfagents_system.replay import step_shares
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
@@ -223,12 +222,11 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
 
 
 def _step_shares(role: Role, ring: Ring) -> StepShares | None:
-    params, folder = role.params, role.paths.replay
+    params = role.params
     # A deterministic run has the same share for each planned worker, always.
     if params.env_steps_per_iter is None or params.asynchronous or role.deterministic:
-        step_shares.forget(folder)  # Of a time before such a setting.
         return None
-    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag, folder)
+    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag)
 
 
 def _workers_of(role: Role, iteration: int) -> range:
