@@ -101,7 +101,7 @@ class RunPaths:
     train_summaries = Below("train", "TensorBoard's files of the rows of training")
     eval_summaries = Below("eval", "TensorBoard's files of the rows of evaluations")
     metrics_csv = Below("metrics.csv", "one row per log period or evaluation (docs/reference/metrics.md)")
-    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/track.md)")
+    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/watch.md)")
     tracking_lock = Below("tracking.lock", "held by the process that sends metrics")
     episodes_csv = Below(
         "episodes.csv",
@@ -129,8 +129,8 @@ class RunPaths:
         "videos",
         "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
     )
-    exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/export.md)")
-    episodes = Below("episodes", "the best episodes, step by step (docs/how_to/record_episodes.md)")
+    exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/play.md)")
+    episodes = Below("episodes", "the best episodes, step by step (docs/how_to/play.md)")
     learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_PLOT=0, and by `sac plots`")
     report = Below(
         "report.html",
