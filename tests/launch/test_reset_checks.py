@@ -57,11 +57,17 @@ def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
     [
         (layout(), layout(size=2), {}, "action: now float32 [2], before float32 [1]", False),
         (layout(4), layout(5), {}, "action: now int32 [], one of 5, before int32 [], one of 4", False),
-        (layout(), with_("explored"), {}, "explored: now uint8 [], before none", True),
+        (layout(), with_("explored"), {}, "explored: now uint8 [], one of 2, before none", True),
         (with_("episode"), layout(), {}, "episode: now none, before int64 [2]", True),
         (layout(), with_("potential"), {}, "potential: now float32 [], before none", False),
         (layout(), layout(), {"n_episodes_in_buffer": 4}, "rows: now 84 (n_episodes_in_buffer=4 of", True),
-        (layout(), layout(), {"frame_stack": 3}, "frame_stack: now 3, before 1", True),
+        (
+            layout(),
+            layout(),
+            {"frame_stack": {"observation": 3}},
+            "frame_stack: now {'observation': 3}, before 1",
+            True,
+        ),
     ],
 )
 def test_a_ring_has_one_layout_and_size_for_life(

@@ -223,20 +223,3 @@ def test_rows_that_came_after_a_snapshot_are_new_where_others_were(tmp_path: Pat
     kept = np.setdiff1d(np.arange(ring.total_rows - ring.num_rows, known) % ring.num_rows, came_since)
     assert len(kept) and not column[came_since].any() and column[kept].any()
     assert column.max() == pytest.approx(3.0 + EPSILON), "and none of later errors"
-
-
-def test_priorities_of_a_ring_of_another_size_are_those_of_none(tmp_path: Path) -> None:
-    """Though their files are of the same size, which is that of whole groups of rows."""
-    snapshots = []
-    for name, slack in (("larger", 24), ("smaller", 23)):
-        ring = filled_ring(tmp_path / name, slack=slack)
-        priorities = Priorities(ring, 1.0)
-        priorities.measure(np.arange(60), np.full(60, 5.0, np.float32))
-        snapshots.append(priorities.snapshot())
-    assert len(snapshots[0]) == len(snapshots[1])
-    priorities.restore(snapshots[0])
-    assert not priorities._column.any()
-    priorities.restore(snapshots[1])
-    assert priorities._column.any()
-    (tmp_path / "smaller" / PRIORITIES).write_bytes(snapshots[0])
-    assert not Priorities(ring, 1.0)._column.any()

@@ -1,6 +1,5 @@
 """The ring holds every step once, survives restarts, and never shows a torn row."""
 
-import json
 import os
 
 import numpy as np
@@ -288,21 +287,6 @@ def test_nothing_that_a_checkpoint_may_need_is_overwritten_by_the_slack_that_a_r
     assert ring.num_rows == 50_000, "a quarter"
     assert ring.files.num_bytes == 50_000 * LAYOUT.step_bytes
     assert sum(path.stat().st_size for path in ring.folder.glob("*.bin")) < ring.files.num_bytes + 300_000
-
-
-def test_a_ring_of_an_earlier_version_is_refused_with_the_remedy(tmp_path):
-    Ring.open(tmp_path / "ring", LAYOUT, 100)
-    path = tmp_path / "ring" / "layout.json"
-    found = json.loads(path.read_text())
-    del found["version"], found["slack_rows"]
-    path.write_text(json.dumps(found))
-    with pytest.raises(
-        UserError, match=r"another version of this program \(ring format 1, this one has 3\).*SAC_EXP_NAME"
-    ):
-        Ring.open(tmp_path / "ring", LAYOUT, 100)
-    path.write_text("{")
-    with pytest.raises(UserError, match="layout.json is damaged"):
-        Ring.open(tmp_path / "ring", LAYOUT, 100)
 
 
 def test_steps_are_told_apart_by_iteration_also_after_a_restart(tmp_path):

@@ -297,23 +297,6 @@ def test_the_checkpoint_before_a_damaged_one_finds_its_best_policy(tmp_path: Pat
             check_kept(folder)
 
 
-def test_two_kills_within_an_evaluation_are_like_one(tmp_path: Path) -> None:
-    common = frozenset({10, 20, 30, 40, 50}), True
-    whole = Life(tmp_path / "whole", 1, FIRST, *common)
-    whole.run()
-    for kill_at in range(1, whole.writes, 3):
-        for more in range(1, 7):
-            folder = tmp_path / f"{kill_at} {more}"
-            with pytest.raises(Killed):
-                Life(folder, 1, FIRST, *common, kill_at).run()
-            try:
-                Life(folder, 2, SECOND, *common, more).run()
-            except Killed:
-                pass
-            Life(folder, 3, FIRST, *common).run()
-            check(RunPaths(folder))
-
-
 def test_the_same_results_in_each_start_end_as_without_a_kill(tmp_path: Path) -> None:
     """A deterministic run: also where a later evaluation is as good as the best one, to the last digit of metrics."""
     results = {10: -200.0 / 3, 20: -100.0, 30: -200.0 / 3, 40: -70.0, 50: -50.0 / 7, 60: -50.0 / 7}
@@ -339,18 +322,3 @@ def test_where_the_best_policy_is_gone_there_is_none_until_the_next_evaluation(t
     shutil.rmtree(paths.policy_checkpoints / checkpoint_name(50 * UPDATES))
     assert Life(tmp_path, 2, FIRST, *common).state.best_checkpoint is None
     assert not paths.best_json.exists(), "it would name a policy that is not there"
-
-
-def test_policies_whose_evaluations_a_checkpoint_knows_stay_as_they_are(tmp_path: Path) -> None:
-    """Such as periodic ones where the period is another one now."""
-    common = frozenset({40}), False
-    with pytest.raises(Killed):
-        Life(tmp_path, 1, FIRST, *common, kill_at=17).run()
-    paths, saved = RunPaths(tmp_path), read_json(tmp_path / "checkpoint.json") or {}
-    assert (saved["state"]["best_iteration"], saved["state"]["evaluations"]) == (30, 4)
-    of_forty = paths.policy_checkpoints / checkpoint_name(40 * UPDATES)
-    of_forty.mkdir()
-    life = Life(tmp_path, 2, SECOND, *common)
-    assert (life.state.best_iteration, life.state.evaluations) == (30, 4)
-    assert of_forty.exists()
-    check(paths)

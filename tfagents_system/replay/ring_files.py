@@ -213,15 +213,9 @@ class RingFiles:
             text = self.description.read_bytes()
         try:
             found = json.loads(text)
-            version, slack_rows = found.get("version", 1), found.get("slack_rows")
+            slack_rows = found.get("slack_rows")
         except (ValueError, AttributeError, TypeError):
             raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
-        if version != VERSION:
-            raise UserError(
-                f"the replay ring in {self.folder} was made by another version of this program (ring format "
-                f"{version}, this one has {VERSION}): finish the run with that version, or start a new one "
-                "(SAC_EXP_NAME)"
-            )
         expected = {**self._describe(), "slack_rows": slack_rows}
         if found != expected or not isinstance(slack_rows, int) or slack_rows < 1:
             raise UserError(
@@ -289,12 +283,6 @@ def find_any_files(folder: Path) -> RingFiles | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return find_files(folder, layout_of(json.loads((folder / DESCRIPTION).read_bytes())))
     return None
-
-
-def is_of_agent_before(files: RingFiles, epoch: int) -> bool:
-    """Whether an agent before this one learned from a ring last, as of `Ring.begin_epoch`, or nobody knows."""
-    header = files.newest_header()
-    return header is None or int(header["epoch"]) < epoch
 
 
 def layout_of(described: Mapping[str, Any]) -> Layout:

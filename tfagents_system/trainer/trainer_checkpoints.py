@@ -144,15 +144,11 @@ class TrainerCheckpoints:
         """Loads the newest complete checkpoint; None where there is none.
 
         Raises:
-          UserError: What is there was written by an earlier version, is of another agent, or none of it is whole.
+          UserError: What is there is of another agent, or none of it is whole.
           OSError: One can't be read now.
         """
         newest = run_checkpoints.newest_complete(self._folder, with_agent=True)
         if newest is None:
-            if any(self._folder.glob("ckpt-*.index")):
-                raise UserError(
-                    f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
-                )
             if reason := run_checkpoints.why_lost(self._folder, self._record):
                 raise UserError(reason)
             return None
@@ -161,7 +157,7 @@ class TrainerCheckpoints:
         # Slot variables of the optimizers come into being with the first update and are restored then.
         try:
             self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
-        except (AssertionError, ValueError):  # What the signature does not tell, or an earlier version has not written.
+        except (AssertionError, ValueError):  # What the signature does not tell.
             raise UserError(
                 f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
             ) from None
