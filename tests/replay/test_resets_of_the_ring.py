@@ -14,7 +14,6 @@ from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.run_files import run_checkpoints
 
 
@@ -59,10 +58,7 @@ def test_a_new_agent_has_the_experience_and_counts_iterations_anew(tmp_path):
     ring, _ = opened(tmp_path)
     append_more(ring, 13)
     rows, env_steps, record = rows_of(ring), ring.env_steps, ring.worker(0)
-    StepShares(ring, 5, 1, 1, tmp_path / "replay").after(0, [0])
-    assert (tmp_path / "replay/step_shares.json").exists()
     ring, _ = opened(tmp_path, epoch=2)
-    assert not (tmp_path / "replay/step_shares.json").exists(), "also one of an earlier beginning of this agent"
     assert (rows_of(ring), ring.env_steps, ring.epoch) == (rows, env_steps, 2)
     assert ring.steps_up_to(0) == 0, "kept steps do not count for the ratio"
     assert (ring.iterations_done <= INIT_ITERATION).all()

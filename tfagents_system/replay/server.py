@@ -35,7 +35,6 @@ from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal, run_directory
@@ -205,7 +204,7 @@ def _replay_folder(role: Role) -> Path:
 
 
 def _pacing(role: Role, ring: Ring) -> Pacing:
-    params, shares = role.params, _step_shares(role, ring)
+    params = role.params
     if params.asynchronous:
         return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
@@ -216,17 +215,8 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
-        step_shares=shares,
         planned_only=role.deterministic,
     )
-
-
-def _step_shares(role: Role, ring: Ring) -> StepShares | None:
-    params = role.params
-    # A deterministic run has the same share for each planned worker, always.
-    if params.env_steps_per_iter is None or params.asynchronous or role.deterministic:
-        return None
-    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag)
 
 
 def _workers_of(role: Role, iteration: int) -> range:

@@ -203,7 +203,6 @@ class ReplayService:
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
         if request.iteration != tables.OFFLINE:
-            block.sharings = self._pacing.sharings(request.iteration)
             block.env_steps, block.init_steps = env_steps, self._ring.init_steps
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())

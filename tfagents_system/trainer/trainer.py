@@ -40,7 +40,6 @@ from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
-from tfagents_system.transport.sharing import Sharing
 
 _START_DEADLINE_SECS = 600.0
 _EVALUATION_POLL_SECS = 0.02
@@ -53,8 +52,6 @@ class Trainer:
     Args:
       role: The process it runs in.
     """
-
-    _sharings: tuple[Sharing, ...] = ()  # Of the next iterations' steps, as the newest block has them.
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -143,7 +140,6 @@ class Trainer:
         # What was asked for or published before is no longer meant.
         self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
         self._minibatches.begin(self._session)
-        self._sharings = ()
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
         self._update = self._learner.make_update(self._session)
@@ -196,7 +192,6 @@ class Trainer:
             block = self._next_block(iteration, plan.done)
             is_news, count = plan.total is None, plan.take(block)
             self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
-            self._sharings = block.sharings
             self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
@@ -267,7 +262,7 @@ class Trainer:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
         paced, agents = self._plan.paced, self._role.agents_before
-        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings, *paced, agents)
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, *paced, agents)
 
     # Evaluations.
 

@@ -29,7 +29,6 @@ import numpy as np
 import reverb
 
 from tfagents_system.transport.segments import NOTHING_STORED, WorkerRecord
-from tfagents_system.transport.sharing import Sharing
 
 SEGMENTS = "segments"
 REQUESTS = "requests"
@@ -259,7 +258,6 @@ class Block:
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
       arrays: Of the samples (replay/samples.py), each `[count + held_out, B, ...]`. A block without minibatches has
         none: the iteration has no (more) updates.
-      sharings: Who collects the steps of the next iterations, see `Progress`.
       init_steps: Those of `env_steps` before training.
     """
 
@@ -271,20 +269,16 @@ class Block:
     total: int
     held_out: int
     arrays: list[np.ndarray]
-    sharings: tuple[Sharing, ...] = ()
     init_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
-        rows = [sharing.to_row() for sharing in self.sharings]
-        return [np.array([*meta, self.init_steps, len(rows)], np.int64), *rows, *self.arrays]
+        return [np.array([*meta, self.init_steps], np.int64), *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        head = [int(value) for value in arrays[0]]
-        session, iteration, first, count, env_steps, total, held_out, init_steps, rows = head
-        sharings, drawn = tuple(map(Sharing.from_row, arrays[1 : 1 + rows])), list(arrays[1 + rows :])
-        return cls(session, iteration, first, count, env_steps, total, held_out, drawn, sharings, init_steps)
+        *head, init_steps = (int(value) for value in arrays[0])
+        return cls(*head, list(arrays[1:]), init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -301,8 +295,6 @@ class Progress:
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
-      sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
-        share them.
       paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
         trainer's newest block has counted them, since the run has the ratios of both that it has now.
       agents_before: How often the run's agent was replaced: a worker of an earlier one starts anew.
@@ -313,7 +305,6 @@ class Progress:
     iteration: int
     train_step: int
     eval_iteration: int
-    sharings: tuple[Sharing, ...] = ()
     paced_updates: int = 0
     paced_steps: int = 0
     agents_before: int = 0
@@ -322,7 +313,7 @@ class Progress:
     def to_wire(self) -> list[np.ndarray]:
         row = [self.session, self.iteration, self.train_step, self.eval_iteration]
         row += [self.paced_updates, self.paced_steps, self.agents_before, *self.memory]
-        return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
+        return [np.array(row, np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
@@ -331,14 +322,8 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays[:1], np.int64, 9).tolist()
-        session, iteration, train_step, eval_iteration = ids
-        try:
-            sharings = tuple(map(Sharing.from_row, arrays[1:]))
-        except ValueError as error:
-            raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        where = (pid, descriptor)
-        return cls(session, iteration, train_step, eval_iteration, sharings, updates, steps, agents, where)
+        *numbers, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
+        return cls(*numbers, memory=(pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.iteration_counts import random_count
+from tfagents_system.agents.iteration_counts import random_count, steps_of_worker
 from tfagents_system.checks.frame_stacks import is_stacking
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
@@ -279,7 +279,7 @@ class Worker:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:
             steps, workers = self._params.env_steps_per_iter, self._role.num_workers
-            share = self._progress.sharing(iteration, steps, workers).share(self._id)
+            share = steps_of_worker(self._id, iteration, steps, workers)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version

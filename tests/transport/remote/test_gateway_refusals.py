@@ -246,7 +246,7 @@ def test_another_reward_file_is_refused_where_the_run_has_one():
 
 def test_a_changed_layout_of_progress_is_another_protocol():
     """Machines with another version of this package are refused, and do not misread what the trainer tells."""
-    progress = tables.Progress(1, 2, 3, 4, (), 5, 6, 7, (8, 9))
+    progress = tables.Progress(1, 2, 3, 4, 5, 6, 7, (8, 9))
     assert (messages.PROTOCOL, progress.to_wire()[0].tolist()) == (3, [1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
