@@ -28,6 +28,9 @@ class FakeConnection:
     def wait_until_up(self, deadline_secs):
         self.is_up = True
 
+    def close(self):
+        self.is_up = False
+
 
 @pytest.fixture
 def environ(tmp_path, monkeypatch):
@@ -140,9 +143,6 @@ def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monke
         def __init__(self, address, stop, hello, *, credentials, password_file):
             super().__init__(address, stop)
             hellos.append((hello, credentials.name, password_file))
-
-        def close(self):
-            self.is_up = False
 
     client, messages = types.ModuleType("client"), types.ModuleType("messages")
     client.RemoteConnection = Remote
