@@ -338,7 +338,7 @@ class Hyperparameters:
 
     # The experience of others, drawn beside the run's own.
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
-    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
+    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
     prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""

@@ -50,7 +50,7 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     """Makes a ring that holds all of the sources, in a new folder.
 
     Args:
-      sources: Run directories, folders with a ring, `.npz` or `.parquet` files, Minari data sets.
+      sources: Run directories, folders with a ring, `.npz` files, Minari data sets.
       folder: Does not exist.
       form: Of the run.
       tell: Called with what was decided about the data.
