@@ -206,20 +206,3 @@ def test_rows_that_came_while_there_were_no_priorities_are_new(tmp_path: Path) -
     places, likelihood = Priorities(ring, 1.0).draw(np.random.default_rng(0), 100, 0)
     np.testing.assert_allclose(likelihood, 1, rtol=1e-5)
     assert len(np.unique(places)) > 20
-
-
-def test_rows_that_came_after_a_snapshot_are_new_where_others_were(tmp_path: Path) -> None:
-    """The ring has gone round since: what the snapshot knows of those places is of rows that are no longer there."""
-    ring = filled_ring(tmp_path / "ring", segments=3)
-    priorities = Priorities(ring, 1.0)
-    priorities.measure(np.arange(ring.total_rows), np.full(ring.total_rows, 3.0, np.float32))
-    snapshot, known = priorities.snapshot(), ring.total_rows
-    while ring.total_rows < ring.num_rows + known // 2:
-        append_more(ring, 1)
-    priorities.measure(np.arange(ring.total_rows), np.full(ring.total_rows, 9.0, np.float32))
-    priorities.restore(snapshot)
-    column = priorities._column[: ring.num_rows]
-    came_since = np.arange(known, ring.total_rows) % ring.num_rows
-    kept = np.setdiff1d(np.arange(ring.total_rows - ring.num_rows, known) % ring.num_rows, came_since)
-    assert len(kept) and not column[came_since].any() and column[kept].any()
-    assert column.max() == pytest.approx(3.0 + EPSILON), "and none of later errors"

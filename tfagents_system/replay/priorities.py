@@ -79,21 +79,6 @@ class Priorities:
         self._take_over()
         return _head(int(self._known_rows[0])) + self._column.tobytes()
 
-    def restore(self, snapshot: bytes | None) -> None:
-        """Goes back to those of a `snapshot`, as far as its rows are held; rows behind it count as new.
-
-        None: all rows do.
-        """
-        self._take_over()
-        ring, column = self._ring, np.zeros(len(self._column), np.float32)
-        if snapshot is not None and len(snapshot) == _HEAD_BYTES + column.nbytes:
-            known = int(np.frombuffer(snapshot, np.int64, 1)[0])
-            column[:] = np.frombuffer(snapshot, np.float32, offset=_HEAD_BYTES)
-            for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
-                column[part] = 0
-        self._column[:] = column
-        self._plant()
-
     def _plant(self) -> None:
         """Makes the tree of its column."""
         ring, is_start = self._ring, np.zeros(len(self._column), bool)

@@ -79,8 +79,7 @@ class ReplayService:
         self._priorities: PriorityUpdates | None = None
         if draw.prioritized is not None and draw.prioritized.priorities is not None:
             reader = connection.reader(tables.PRIORITIES, wake=self._wake)
-            restore = draw.prioritized.priorities, snapshots.priorities_of
-            self._priorities = PriorityUpdates(reader, ring, *restore, in_order=order is not None)
+            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0

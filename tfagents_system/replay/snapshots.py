@@ -137,12 +137,6 @@ class SnapshotWriter:
         self._full_since = None
         return True
 
-    def priorities_of(self, name: str) -> bytes | None:
-        """Those of the complete checkpoint with this name; None where there are none."""
-        with contextlib.suppress(OSError):
-            return (self._checkpoints / name / PRIORITIES).read_bytes()
-        return None
-
     def close(self, secs: float) -> None:
         """Finishes what is under way."""
         self._requests.put(None)

@@ -198,7 +198,6 @@ class TdErrors:
       errors: `[K, B]` float32: |TD error|, finite.
       opens: It is the first message of its session, of no update: the trainer tells of those from `updates` on, without
         a gap.
-      back_to: In that message: the checkpoint whose priorities the rows are to have again; empty: they stay.
     """
 
     session: int
@@ -206,12 +205,11 @@ class TdErrors:
     rows: np.ndarray
     errors: np.ndarray
     opens: bool = False
-    back_to: str = ""
 
     @classmethod
-    def opening(cls, session: int, updates: int, back_to: str = "") -> TdErrors:
+    def opening(cls, session: int, updates: int) -> TdErrors:
         """The first message of a session."""
-        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True, back_to)
+        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True)
 
     @property
     def end(self) -> int:
@@ -219,8 +217,7 @@ class TdErrors:
         return self.updates + len(self.rows)
 
     def to_wire(self) -> list[np.ndarray]:
-        name = [np.frombuffer(self.back_to.encode(), np.uint8)] if self.opens else []
-        return [np.array([self.session, self.updates], np.int64), self.rows, self.errors, *name]
+        return [np.array([self.session, self.updates, self.opens], np.int64), self.rows, self.errors]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
@@ -229,18 +226,15 @@ class TdErrors:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, updates = _only_array(arrays[:1], np.int64, 2).tolist()
-        rows, errors = arrays[1:3] if len(arrays) in (3, 4) else (np.zeros(0), np.zeros(0))
+        session, updates, opens = _only_array(arrays[:1], np.int64, 3).tolist()
+        rows, errors = arrays[1:] if len(arrays) == 3 else (np.zeros(0), np.zeros(0))
         if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
             raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
         if session < 0 or updates < 0 or not np.all((errors >= 0) & np.isfinite(errors)):
             raise MalformedMessageError("a number below 0, or a TD error that is not finite")
-        if len(arrays) == 3:
-            return cls(session, updates, rows, errors)
-        name = _only_array(arrays[3:], np.uint8, None).tobytes()
-        if len(rows) or (name and not _CHECKPOINT.fullmatch(name)):
-            raise MalformedMessageError(f"updates in the first message, or not a checkpoint's name: {name[:100]!r}")
-        return cls.opening(session, updates, name.decode())
+        if opens and len(rows):
+            raise MalformedMessageError("updates in the first message")
+        return cls(session, updates, rows, errors, bool(opens))
 
 
 @dataclasses.dataclass
