@@ -307,4 +307,4 @@ def test_a_worker_with_another_number_of_environments_goes_on_in_those_that_it_h
     again = Start(f"{after} environments", tmp_path, 2)
     again.collect(5)  # Asserts that all steps are there.
     again.collect(6)
-    assert ("episodes are given up" in caplog.text) == (after < before)
+    assert (f"the worker now has {after} environments: other episodes begin" in caplog.text) == (after < before)

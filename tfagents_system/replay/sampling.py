@@ -285,11 +285,7 @@ def _choose(
 
 
 def _first_row(ring: Ring, frame_stack: FrameStack) -> int:
-    """Rows that are never drawn, counted from the oldest.
-
-    Those before `first_drawable`, and those before the newest `window_steps` starts of training: they are counted back
-    from the newest row, which takes longer the larger the window is.
-    """
+    """Rows that are never drawn, counted from the oldest: see `first_drawable`."""
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
     return first_drawable(ring, frame_stack)
