@@ -137,7 +137,7 @@ def test_the_call_refuses_wrong_attributes_with_all_that_it_sees(tmp_path: Path)
         "config.horzon is not in config (horizon is meant)",
         '"horizon" in config must be an integer of at least 1, found 0',
     ]
-    parts = {"frame_stack.camera": 3, "prior_rewards.step": -1, "exploration_epsilon.by": "iterations"}
+    parts = {"frame_stack.camera": 3, "exploration_epsilon.by": "iterations"}
     assert argument_findings(parts) == [], "the params file, or the run that goes on, has the rest of them"
     with pytest.raises(UserError, match="^SAC_SEEDD is not a known variable, SAC_SEED is: rename it$"):
         tfagents_system.train(TrainParams, {"horizon": 5}, variables={"SAC_SEEDD": 1}, folder=tmp_path)

@@ -3,7 +3,13 @@
 import pytest
 import tensorflow as tf
 
-from tfagents_system.agents.iteration_counts import iteration_after, updates_due, updates_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import (
+    iteration_after,
+    steps_of_worker,
+    updates_due,
+    updates_of_run,
+    updates_per_iter,
+)
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -89,3 +95,15 @@ def test_updates_say_which_iteration_it_is(attributes, of_iteration):
     assert [iteration_after(params, 7 * of_iteration + more) for more in (-1, 0, 1)] == [6, 7, 7]
     params.prior_data, params.offline_updates = "prior", 1000
     assert [iteration_after(params, updates) for updates in (0, 999, 1000 + 7 * of_iteration)] == [0, 0, 7]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+@pytest.mark.parametrize("steps", [8, 9, 50, 1001])
+def test_shares_of_an_iterations_steps_add_up_and_take_turns(workers: int, steps: int) -> None:
+    totals = [0] * workers
+    for iteration in range(2 * workers):
+        shares = [steps_of_worker(worker, iteration, steps, workers) for worker in range(workers)]
+        assert sum(shares) == steps and max(shares) - min(shares) <= 1
+        totals = [total + share for total, share in zip(totals, shares, strict=True)]
+    assert len(set(totals)) == 1, "over as many iterations as there are workers all have the same"
+    assert steps_of_worker(workers + 3, 0, steps, workers) in (steps // (workers + 1), steps // (workers + 1) + 1)

@@ -81,8 +81,6 @@ def test_a_reset_does_not_move_the_expert_away(run: RunPaths, start: Starter) ->
         f"--reset_training moves the agent before to {run.exp_dir / 'before_reset_1'}, and with it {expert}, which "
         "this start needs: name a copy elsewhere"
     ) in refused.told
-    networks = start("--reset_training=networks", SAC_EXPERT_POLICY=str(expert))
-    assert networks.code == 0 and expert.exists(), networks.told
     other = start("--reset_training", SAC_EXPERT_POLICY=str(run.exp_dir / "exported/policy.npz"))
     assert other.code == 0 and not expert.exists(), other.told
 

@@ -19,7 +19,6 @@ from tfagents_system.worker.worker_environments import several_vectors
 
 _OF_SINGLE = {
     "greedy_episode_share": "whose lanes have one inference",
-    "drop_faulty_episodes": "which fails with all of its lanes",
     "keep_best_episodes": "whose lanes can't be seeded one by one, so that no episode could be repeated",
 }
 _MORE_STEPS = 3  # Behind an end: the next episode's first ones.

@@ -18,7 +18,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 _TEMPORARY = r"\..+\.(tmp|before)"
 _OF_FILE_SYSTEMS = r"lost\+found|\.snapshots?|\.nfs.+"  # In the root of a mount, or for files that are open.
 _WRITTEN = {
-    "replay": r".+\.bin|(layout|origin|filled_from|step_shares)\.json|resized",
+    "replay": r".+\.bin|(layout|origin|filled_from)\.json",
     "checkpoints": r"(policy_)?checkpoint_\d+(_\d+)?(\.partial)?",
     "policies": r"(collect_|greedy_)?policy|checkpoints|best\.json",
     "episodes": r".+\.npz",

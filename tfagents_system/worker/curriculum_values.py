@@ -75,15 +75,6 @@ class CurriculumValues:
         # What an evaluation there has set is set back.
         return due + [each for each in self._differing(place, self._wanted(place)) if each[0] not in names]
 
-    def is_ahead(self, place: Place) -> bool:
-        """Whether the environment there has values of parameters that have none now, as training has gone back: only a
-        new environment has its own.
-        """
-        wanted = set(self._wanted(place))
-        if self.is_shared:  # What an evaluation has set may be due in training next.
-            wanted |= set(self._of_evaluation)
-        return bool(self._set.get(self.own(place), {}).keys() - wanted)
-
     def set_evaluated(self, iteration: int) -> None:
         """A policy of this iteration is evaluated."""
         self._of_evaluation = self._curriculum.values_at(iteration, is_eval=True)

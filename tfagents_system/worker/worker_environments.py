@@ -132,7 +132,7 @@ class WorkerEnvironments:
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
-        return bool(self._values.due(place)) or (not place.is_eval and self._values.is_ahead(place))
+        return bool(self._values.due(place))
 
     def begin_episode(self, place: Place) -> None:
         """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
@@ -158,10 +158,7 @@ class WorkerEnvironments:
             self._set_all(Place(True, index), values)
 
     def _set_all(self, place: Place, values: Sequence[Value]) -> None:
-        """Sets values, or builds an environment again that has values which no `set_state` takes back."""
-        if self._values.is_ahead(place):
-            logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
-            return self._replace(place)
+        """Sets values; an environment that fails at that is built again."""
         try:
             self._set(place, values)
         except EnvironmentFault as fault:
