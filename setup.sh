@@ -7,8 +7,8 @@ usage() {
 Usage: ./setup.sh [--print-python] [--dev]
 
 An activated conda or virtual environment that holds the packages pinned in pyproject.toml is used as it is, or a Python
-on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip. It needs
-Python 3.11. SAC_PYTHON names the Python to use, SAC_VENV the folder to use in place of .venv.
+on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip, and holds this
+checkout as an editable package. It needs Python 3.11. SAC_PYTHON names the Python to use, SAC_VENV the folder to use in place of .venv.
 
   --print-python  print the environment's Python on stdout (all else goes to stderr); in a SLURM job nothing is installed
   --dev           an activated environment must hold the development tools and extras, too
@@ -83,6 +83,4 @@ else
   if [[ -z $python ]] && ! is_complete; then python=$(python_on_path) || make_venv; fi
 fi
 python=${python:-$venv/bin/python}
-# Environments that earlier versions made have none.
-if [[ $python == "$venv/bin/python" && -e $ours && ! -e $venv/bin/sac && -w $venv/bin ]]; then write_sac; fi
 if ((print_python)); then echo "$python"; else say "ready: $python"; fi
