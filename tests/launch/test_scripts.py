@@ -218,7 +218,7 @@ def test_an_installation_tells_what_it_does_and_that_it_goes_on(repository: Repo
     assert done.returncode == 0 and done.stdout == f"{repository.root}/.venv/bin/python\n"
     said = [line.removeprefix("setup: ") for line in done.stderr.splitlines()]
     assert said[0].startswith(f"making {repository.root}/.venv with ") and "2 pinned packages" in said[0]
-    assert re.fullmatch(r"downloading and installing 2 packages, \d s so far", said[1])
+    assert re.fullmatch(r"downloading and installing 2 packages, \d+ s so far", said[1])
     assert said[-2] == "checking what was installed" and re.fullmatch(r"installed in \d+ s", said[-1])
     failed = repository.setup(UV_FAIL="1")
     assert failed.returncode == 0 and "installing" not in failed.stderr, "it is installed"
@@ -432,5 +432,10 @@ esac
         checkout / ".venv/bin/python", "-c", "import tfagents_system as t; print(t.__file__)", cwd="/", **environ
     )
     assert where.stdout == f"{checkout}/tfagents_system/__init__.py\n", where.stderr
-    done = run(checkout / ".venv/bin/sac", "check", checkout / "training_variables.sh", cwd=tmp_path, **environ)
-    assert done.returncode == 0 and "0 errors" in done.stdout, done.stderr
+    example = "tfagents_system/examples/pendulum"
+    four = f"SAC_EXP_NAME=four\nSAC_PARAMS={example}/params.py\nSAC_CONFIG={example}/config.json\nSAC_SEED=3\n"
+    (tmp_path / "vars.sh").write_text(four)
+    done = run(checkout / ".venv/bin/sac", "check", "vars.sh", cwd=tmp_path, **environ)
+    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
+    assert f"{tmp_path}/logs/four: a new run" in done.stdout, "in the current folder"
+    assert re.search(r"CPUs +replay \S+, trainer \S+, worker_0 ", done.stdout), "as many workers as there is room for"

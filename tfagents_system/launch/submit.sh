@@ -74,11 +74,9 @@ eval "$tfagents_saved"
 
 tfagents_python=$(login_python || true)
 tfagents_findings=()
-tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-${TFAGENTS_FOLDER:-$tfagents_root}/logs}" "$tfagents_vars_folder")
+tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-logs}")
 tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
-if [[ -n $tfagents_to ]]; then # As given, or relative to the repository: as for join_script.sh.
-  tfagents_exp_dir=$(absolute "$tfagents_to" "$([[ ! -d $tfagents_to ]] || echo "$PWD")")
-fi
+if [[ -n $tfagents_to ]]; then tfagents_exp_dir=$(absolute "$tfagents_to"); fi
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
 check_request
