@@ -252,7 +252,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
     for variable in VARIABLES:
         assert variable.name == f"SAC_{variable.field.upper()}" and variable.meaning
         assert variable.kind in {*variable_values._PARSERS, *variable_values._FINDERS}
-    assert VARIABLES[0].meaning == "CPUs of the replay server" and VARIABLES[0].default is None
+    assert VARIABLES[0].meaning == "CPUs of the replay server; auto: 1" and VARIABLES[0].default == "auto"
 
 
 @pytest.mark.parametrize(
