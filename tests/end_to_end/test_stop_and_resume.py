@@ -75,7 +75,7 @@ def refuses_a_second_start(run):
     code, output = run.finish(60.0)
     assert code == 2
     lock = json.loads((run.exp_dir / "run.lock").read_text())
-    assert f"SAC_EXP_DIR={run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
+    assert f"the run directory {run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
     assert psutil.pid_exists(lock["pid"])
     assert "Traceback" not in output
 

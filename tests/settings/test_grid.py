@@ -190,18 +190,6 @@ def test_a_job_array_finds_what_the_folder_of_its_submission_has(
     ]  # fmt: skip
 
 
-def test_folders_of_the_repository_are_not_those_of_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {"SAC_REPLAY_DIR": ["/ring", "ring", "grid.json"], "SAC_PASSWORD_FILE": ["p", "~/p"]})
-    monkeypatch.delenv("TFAGENTS_FOLDER", raising=False)
-    told = told_of_job(path)
-    assert [line.partition(" must be absolute in a job array")[0] for line in told] == [
-        "SAC_REPLAY_DIR=ring", "SAC_REPLAY_DIR=grid.json", "SAC_PASSWORD_FILE=p",
-    ]  # fmt: skip
-    monkeypatch.setenv("TFAGENTS_FOLDER", str(tmp_path))
-    assert told_of_job(path) == [], "with sac, they are in the folder of the submission"
-
-
 def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
     folder = ROOT / "tfagents_system/launch/slurm"
     request = (folder / "request.sh").read_text().partition("\nown_workers() {")[2]
@@ -216,7 +204,6 @@ def test_every_path_is_looked_for_as_a_job_does() -> None:
     }
     for name in ("SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID):
         kind_of.pop(name, None)
-    assert {name for name, kind in kind_of.items() if kind == "path"} == set(grid.IN_REPOSITORY)
     assert {name for name, kind in kind_of.items() if kind != "path"} == set(grid.SOUGHT)
 
 

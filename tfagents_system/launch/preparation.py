@@ -257,7 +257,7 @@ class Preparation:
         if self._paths is None:
             return
         check = self.checks["run directory"]
-        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_LOGS_DIR")
         replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
         if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
@@ -274,7 +274,7 @@ class Preparation:
             check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
-                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                f"the run directory {self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
 

@@ -255,7 +255,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     """
     if file_of(paths) != preparation.run_json:
         raise UserError(
-            f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
+            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
     if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):

@@ -33,10 +33,8 @@ REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
     *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_WORKER_MEMORY_MB", "SAC_SAVE_DEADLINE_SECS"),
 )
-# Paths. A job looks for the relative ones in the folder of the submission, and for those below in its own copy of the
-# repository, or with `sac` in the folder of the submission, too.
+# Paths. A job looks for the relative ones in the folder of the submission.
 SOUGHT = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON")
-IN_REPOSITORY = ("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
 
 
 class GridError(ValueError):
@@ -214,9 +212,6 @@ def faults_in_job(values: Mapping[str, Sequence[Any]]) -> List[str]:
             if len(set(map(_canonical, given))) == 1:
                 words = ("belongs in the vars file of", "move it into the vars file")
             findings.append(rule.format(name, *words))
-        elif name in IN_REPOSITORY and not os.environ.get("TFAGENTS_FOLDER"):
-            rule = "{}={} must be absolute in a job array, which has a copy of the repository: write the whole path"
-            findings += [rule.format(name, text) for text in relative]
         elif name in SOUGHT:
             rule = "{}={} is not in {}, where a job array would look for it: write the whole path"
             findings += [rule.format(name, text, os.getcwd()) for text in relative if not _is_there(text)]
