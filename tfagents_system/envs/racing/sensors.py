@@ -52,10 +52,8 @@ class RoadAhead:
         self._track = track
 
     def observe(self, state: CarState, zone: int) -> np.ndarray:
-        """Metres ahead and to the left of each centre, `[count, 2]` float32; beyond the end the last one repeats."""
-        rows = self._offsets + zone
-        last = len(self._track.centres)
-        rows = rows % last if self._track.is_closed else np.minimum(rows, last - 1)
+        """Metres ahead and to the left of each centre, `[count, 2]` float32."""
+        rows = (self._offsets + zone) % len(self._track.centres)
         x, y = (self._track.centres[rows] - (state.x, state.y)).T
         cos, sin = math.cos(state.heading), math.sin(state.heading)
         centres = np.empty((len(rows), 2), np.float32)
