@@ -238,7 +238,6 @@ def test_minari_sets_that_are_not_here_have_a_remedy(
             "minari:mujoco/hopper/expert-v0",
             "not on this machine: get it with `minari download mujoco/hopper/expert-v0`",
         ),
-        ("minary:mujoco/hopper/expert-v0", "does not exist: minari:mujoco/hopper/expert-v0 is meant"),
         ("demos:mine", "SOURCE=demos:mine does not exist .looked for"),
     ):
         with pytest.raises(UserError, match=message):

@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
 from tfagents_system.report.tables import SurvivingConsole
-from tfagents_system.report.terminal import ProgressView, progress_line, render, showing_runs
+from tfagents_system.report.terminal import ProgressView, progress_line, render
 
 
 def rendered(content, width=80, height=50):
@@ -213,33 +213,6 @@ def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
     assert "4,800" in text
     assert text.endswith("policy: there\n")
     assert "\x1b[?25h" in text  # The cursor is back.
-
-
-@pytest.mark.parametrize(("width", "missing"), [(130, ()), (80, ("updates/s", "steps/s", "best"))])
-def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, missing):
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with showing_runs(False, console) as show:
-        show([status(), status(name="halfcheetah", age=99)], NOW)
-    header, *lines = console.file.getvalue().splitlines()
-    names = [name.strip() for name in header.split("  ") if name.strip()]
-    assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
-    assert "-310.2 ± 40.1" in lines[0] and "dead" in lines[1]
-    assert "halfcheetah: the supervisor" in lines[2]
-
-
-@pytest.mark.parametrize("width", [50, 80, 100, 130, 200])
-def test_settings_are_cut_and_take_what_room_there_is(width):
-    long = "discount=0.9 train_batch_size=512 config.env.mass=2.5 SAC_SEED="
-    statuses = [{**status(name=f"exp_task_{k}"), "settings": {"discount": k, "long": long}} for k in range(2)]
-    statuses[1]["settings"]["long"] = long * 2
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with showing_runs(False, console) as show:
-        show(statuses, NOW)
-    header, *lines = console.file.getvalue().splitlines()
-    assert len(lines) == 2 and max(map(len, lines)) <= width
-    names = header.split()
-    assert names[:3] == ["run", "settings", "state"] and "iteration" in names
-    assert all(f"exp_task_{k}  discount={k}" in line and "12/25" in line for k, line in enumerate(lines)), lines
 
 
 def test_a_view_that_is_left_shows_the_end_and_nothing_more_moves():

@@ -19,7 +19,7 @@ ONE = "closed/train/1"
 
 
 def build(split=TRAIN, **racing):
-    env = RacingEnvironment(RacingSettings.of({"observations": ["kinematics"], **racing}), split)
+    env = RacingEnvironment(RacingSettings.of({"observations": ["motion"], **racing}), split)
     env.reset(seed=0)
     return env
 
@@ -221,10 +221,10 @@ def test_observations_are_as_the_settings_say_and_within_their_spaces():
 
 def test_wrong_settings_are_told_all_at_once():
     with pytest.raises(UserError) as raised:
-        RacingSettings.of({"observations": ["radar"], "centers": 3, "width": 2, "track": "monza", "colour": 1})
+        RacingSettings.of({"observations": ["radar"], "train_track": 3, "width": 2, "track": "monza", "colour": 1})
     findings = "\n".join(raised.value.findings)
     for part in (
-        '"racing.centers" is unknown: "centres" is meant',
+        '"racing.train_track" is unknown: "train_tracks" is meant',
         '"racing.colour" is unknown: it has observations, train_tracks',
         '"racing.observations" must be a list of some of lidar, motion',
         '"racing.width" must be a number in [5, 16], found 2',

@@ -1,4 +1,4 @@
-"""Rays, pictures and centres, where they can be computed by hand."""
+"""Rays and pictures, where they can be computed by hand."""
 
 import dataclasses
 import math
@@ -71,22 +71,6 @@ def distance_to(points, starts, ends):
     offsets = points[:, None] - starts[None]
     share = np.clip((offsets * along).sum(-1) / (along**2).sum(-1), 0.0, 1.0)
     return np.linalg.norm(offsets - share[..., None] * along, axis=-1).min(axis=1)
-
-
-def test_centres_are_in_the_cars_frame():
-    road = sensors.RoadAhead(straight(math.pi / 2), 20, 2.0)
-    found = road.observe(CarState(1.0, 10.0, math.pi / 2), 20)
-    assert found[:3] == pytest.approx(np.array([[2.0, 1.0], [4.0, 1.0], [6.0, 1.0]]), abs=1e-5)
-    turned = road.observe(CarState(1.0, 10.0, 0.0), 20)
-    assert turned[:2] == pytest.approx(np.array([[-1.0, 2.0], [-1.0, 4.0]]), abs=1e-5)
-    assert found.dtype == np.float32 and found.shape == (20, 2)
-
-
-def test_centres_go_on_behind_the_finish():
-    track = make_track(TRAIN, 0, WIDTH)
-    road = sensors.RoadAhead(track, 20, 2.0)
-    car = CarState(*track.start())
-    assert np.array_equal(road.observe(car, track.finish), road.observe(car, 0))
 
 
 def test_the_picture_shows_the_road_where_it_is(corridor):

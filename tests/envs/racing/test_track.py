@@ -55,7 +55,7 @@ def test_a_number_is_a_track_and_training_has_none_of_the_others():
 
 
 def test_curvature_is_positive_to_the_left():
-    angles = np.arange(0.0, 2 * np.pi, 0.5 / 20.0)
+    angles = np.linspace(0.0, 2 * np.pi, 251, endpoint=False)  # Half a metre apart.
     circle = np.stack([20.0 * np.sin(angles), 20.0 - 20.0 * np.cos(angles)], axis=1)
     track = track_along(circle, WIDTH, name="left")
     assert track.curvatures[5:-5] == pytest.approx(1 / 20.0, rel=1e-3)

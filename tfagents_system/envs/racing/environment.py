@@ -217,7 +217,6 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._now.track = track
         self._circuit = circuit(*track, self._settings.width)
         self._finish = self.track.finish
-        self._road = sensors.RoadAhead(self.track, self._settings.centres, self._settings.centre_spacing)
         self._driver = None
 
     def _pass_zones(self) -> float:
@@ -263,10 +262,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             return self._camera.observe(self.track_map, now.car)
         if name == settings.PROGRESS:
             return np.array((now.zone / self._finish,), np.float32)
-        own = sensors.motion(now.car)
-        if name == settings.MOTION:
-            return own
-        return np.concatenate((own, self._road.observe(now.car, now.zone).ravel()))
+        return sensors.motion(now.car)
 
     def _info(self, end: str) -> dict[str, Any]:
         now = self._now
@@ -311,5 +307,4 @@ def _space(name: str, racing: RacingSettings) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(0.0, sensors.RAY_METRES, (sensors.RAYS,), np.float32)
     if name == settings.PROGRESS:
         return gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-    size = 4 + (2 * racing.centres if name == settings.KINEMATICS else 0)
-    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    return gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)

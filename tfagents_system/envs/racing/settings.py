@@ -14,7 +14,7 @@ from tfagents_system.checks.rules import Rule, meant_among, number_in, number_wh
 from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, TRAIN
 
-LIDAR, MOTION, KINEMATICS, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "kinematics", "progress", "camera")
+LIDAR, MOTION, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "progress", "camera")
 _TRACK_NAME = re.compile(rf"{CLOSED}/({TRAIN}|{HELD_OUT})/(\d{{1,9}})")
 
 
@@ -51,8 +51,6 @@ class RacingSettings:
     track: TrackName = None
     """The only track, in training and evaluations; None: all of them."""
     width: Annotated[float, number_in(5.0, 16.0), "metres"] = 8.0
-    centres: Count = 20
-    centre_spacing: Annotated[Positive, "metres"] = 2.0
     camera_channels: Literal[1, 3] = 1
     off_track_metres: Annotated[Optional[Positive], "metres"] = 2.0  # noqa: UP045  (Python 3.9)
     """How far the car's centre may be beyond the edge of the road; None: any distance."""
