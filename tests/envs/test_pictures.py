@@ -1,6 +1,5 @@
 """Pictures made smaller, and rays in them, by hand-computed ones."""
 
-
 import gymnasium
 import numpy as np
 import pytest
