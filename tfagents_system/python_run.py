@@ -269,7 +269,7 @@ class Run:
 
         Args:
           timeout: Seconds; None: as long as it takes.
-          progress: Shows a bar, in a terminal or a notebook.
+          progress: Says how far it is, in a terminal or a notebook.
 
         Raises:
           UserError: The start refused something; with all findings.

@@ -46,18 +46,6 @@ def updates_per_iter(params: Any) -> int | None:
     return params.num_steps_per_iter if updates_ratio(params) is None else None
 
 
-def iteration_after(params: Any, updates: int) -> int:
-    """The iteration that begins after so many updates of a run.
-
-    Where episodes decide how many updates an iteration has, they count as of one worker and of full length.
-    """
-    of_iteration: int | fractions.Fraction | None = updates_per_iter(params)
-    if of_iteration is None:
-        steps = params.env_steps_per_iter or params.n_train_episodes_per_iter * params.horizon
-        of_iteration = fractions.Fraction(str(updates_ratio(params))) * steps
-    return int(max(0, updates - offline_updates(params)) // of_iteration)
-
-
 def updates_of_run(params: Any, kept_steps: int = 0) -> int | None:
     """Updates of the whole run, offline ones too, where the first random episodes have their full length.
 

@@ -135,8 +135,6 @@ def read_episodes(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
-    if (meant := minari_sets.meant(source)) and not Path(source).exists():
-        raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix != columns.SUFFIX:
         raise UserError(f"{source} is of no known format: give a file {columns.SUFFIX}, or minari:NAME")
