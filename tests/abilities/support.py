@@ -43,7 +43,7 @@ def environ(**variables: object) -> dict[str, str]:
 
 def call(*command: object, cwd: Path = ROOT, code: int = 0, timeout: float = 400.0, **variables: object) -> str:
     """What a command prints that ends with this exit code and without a traceback."""
-    return _ended(_begin([str(word) for word in command], None, cwd, variables), code, timeout)
+    return ended(begin([str(word) for word in command], None, cwd, variables), code, timeout)
 
 
 def sac(*words: object, **options: Any) -> str:
@@ -51,20 +51,26 @@ def sac(*words: object, **options: Any) -> str:
     return call(sys.executable, "-m", "tfagents_system.command", *words, **options)
 
 
-def _begin(
-    words: list[str], run: Path | None, cwd: Path, variables: Mapping[str, object], output: Any = subprocess.PIPE
+def begin(
+    words: list[str],
+    run: Path | None,
+    cwd: Path,
+    variables: Mapping[str, object],
+    output: Any = subprocess.PIPE,
+    others: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Modules of Python, and run_script.sh with its run directory, begin where everything is imported already."""
+    """A command; modules of Python, and run_script.sh with its run directory, where all is imported already."""
     is_quick = run is not None or words[:2] == [sys.executable, "-m"]
     options: dict[str, Any] = {"exp_dir": run} if is_quick else {"start_new_session": True}
     kind: Any = WarmPopen if is_quick else subprocess.Popen
     streams = {"stdout": output, "stderr": subprocess.STDOUT, "text": True}
-    process: subprocess.Popen[str] = kind(words, cwd=cwd, env=environ(**variables), **streams, **options)
+    variables_of_it = {**environ(**variables), **(others or {})}
+    process: subprocess.Popen[str] = kind(words, cwd=cwd, env=variables_of_it, **streams, **options)
     launching.note(process, run or cwd)
     return process
 
 
-def _ended(process: subprocess.Popen[str], code: int, timeout: float) -> str:
+def ended(process: subprocess.Popen[str], code: int, timeout: float) -> str:
     output, _ = process.communicate(timeout=timeout)
     assert process.returncode == code, output
     assert "Traceback" not in output, output
@@ -75,7 +81,7 @@ def train_shipped(vars_file: str, folder: Path, name: str, *settings: str) -> st
     """A start of a vars file of the repository with these settings, from another folder: logs/NAME there."""
     words = [str(ROOT / "run_script.sh"), str(ROOT / vars_file)]
     words += [word for setting in settings for word in ("--set", setting)]
-    return _ended(_begin(words, folder / "logs" / name, folder, {"LOGS_DIR": folder / "logs"}), 0, 600.0)
+    return ended(begin(words, folder / "logs" / name, folder, {"LOGS_DIR": folder / "logs"}), 0, 600.0)
 
 
 class Project:
@@ -104,7 +110,7 @@ class Project:
         """`./run_script.sh VARS.sh ARGUMENT...`; what it prints is in output.txt."""
         words = [str(ROOT / "run_script.sh"), str(self.vars_file), *arguments]
         with (self.folder / "output.txt").open("a") as output:
-            return _begin(words, self.run, self.folder, variables, output)
+            return begin(words, self.run, self.folder, variables, output)
 
     def train(self, *arguments: str, code: int = 0, **variables: object) -> str:
         """A start to its end; what it printed."""
@@ -121,10 +127,15 @@ class Project:
         assert process.returncode == code, f"{self.output()}\n{self.logs()}"
         return self.output()
 
+    def refuse(self, *arguments: str, **variables: object) -> str:
+        """What a start says that starts nothing, with exit code 2."""
+        words = [str(ROOT / "run_script.sh"), str(self.vars_file), *arguments]
+        return ended(begin(words, self.run, self.folder, variables), 2, 400.0)
+
     def check(self, *arguments: str, code: int = 0, **variables: object) -> str:
         """`./run_script.sh --check`, which starts nothing."""
         words = [str(ROOT / "run_script.sh"), "--check", str(self.vars_file), *arguments]
-        return _ended(_begin(words, self.run, self.folder, variables), code, 400.0)
+        return ended(begin(words, self.run, self.folder, variables), code, 400.0)
 
     def wait_until(self, process: subprocess.Popen[str], condition: Callable[[], Any], timeout: float = 400.0) -> None:
         deadline = time.monotonic() + timeout

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.abilities.support import SMALL, Project, sac
+from tests.abilities.support import SMALL, Project
 
 pytestmark = pytest.mark.slow
 
-HORIZON, DISCOUNT, N_STEP, BATCH, UPDATES = 12, 0.5, 3, 16, 40
+HORIZON, DISCOUNT, N_STEP, BATCH, UPDATES, DEMONSTRATOR = 12, 0.5, 3, 16, 40, 77
 
 PARAMS = f"""
 import collections
@@ -29,7 +29,7 @@ HERE = Path("FOLDER")
 
 
 class Walk(gymnasium.Env):
-    '''Counts its steps, and shows the count in a picture. The last step terminates where the episode is odd.'''
+    '''Counts its steps, and shows the count in a picture. '''
 
     observation_space = gymnasium.spaces.Dict(
         observation=gymnasium.spaces.Box(-10.0, 1e6, (3,)),
@@ -137,7 +137,7 @@ def demonstrations(path: Path) -> None:
     """One episode of worker 77: 12 steps, a goal that none of them achieves."""
     steps = np.arange(HORIZON + 1, dtype=np.float32)[:, None]
     observed = {
-        "observation": np.concatenate([np.full_like(steps, 77), np.zeros_like(steps), steps], 1),
+        "observation": np.concatenate([np.full_like(steps, DEMONSTRATOR), np.zeros_like(steps), steps], 1),
         "achieved_goal": steps,
         "desired_goal": np.full_like(steps, 50.0),
         "action_history": np.zeros_like(steps),
@@ -155,13 +155,83 @@ def demonstrations(path: Path) -> None:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("minibatches")
     demonstrations(folder / "demos.npz")
-    project = Project(folder, PARAMS.replace("FOLDER", str(folder)), {"horizon": HORIZON}, EXPERT_WORKERS=1)
+    project = Project(folder, PARAMS, {"horizon": HORIZON}, EXPERT_WORKERS=1)
     project.train()
     return project
 
 
-def test_x(project):
-    b = np.load(project.folder / "batch_0010.npz")
-    for k in b: print(k, b[k].shape, b[k].dtype)
-    print(project.output())
-    assert 0
+def joined(project: Project, kind: str) -> dict[str, np.ndarray]:
+    """All minibatches, one after the other."""
+    batches = [np.load(path) for path in sorted(project.folder.glob(f"{kind}_*.npz"))]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0].files}
+
+
+@pytest.fixture(scope="module")
+def drawn(project: Project) -> dict[str, np.ndarray]:
+    return joined(project, "batch")
+
+
+def of_each_batch(values: np.ndarray) -> np.ndarray:
+    return values.reshape(-1, BATCH).sum(axis=1)
+
+
+def test_an_agent_of_ones_own_is_trained_by_its_own_train(project: Project, drawn: dict[str, np.ndarray]) -> None:
+    assert project.train_step() == UPDATES and project.role("trainer")["update"] == "generic"
+    assert len(drawn["reward"]) == UPDATES * BATCH
+    assert np.all(np.abs(drawn["action"]) <= 1.0), "of -2 to 6, as agents see them"
+
+
+def test_histories_of_pictures_vectors_and_actions_are_those_of_the_episode(drawn: dict[str, np.ndarray]) -> None:
+    assert drawn["now_camera"].dtype == np.uint8
+    for when in ("now", "then"):
+        step = drawn[f"{when}_observation"][:, 2]
+        frames = drawn[f"{when}_camera"][:, 0, 0, :]
+        expected = np.stack([10 * np.maximum(step - 1, 0), 10 * step], axis=1)
+        np.testing.assert_array_equal(frames, expected, "two frames, the first of an episode twice")
+    begins = drawn["now_observation"][:, 2] == 0
+    assert begins.any() and not drawn["now_action_history"][begins].any()
+    goes_on = ~begins & (drawn["now_observation"][:, 0] != DEMONSTRATOR)
+    assert np.all(drawn["now_action_history"][goes_on] != 0.0)
+
+
+def test_rewards_of_three_steps_are_summed_and_held_out_episodes_never_drawn(
+    project: Project, drawn: dict[str, np.ndarray]
+) -> None:
+    now, then = drawn["now_observation"], drawn["then_observation"]
+    steps = (then - now)[:, 2].astype(int)
+    np.testing.assert_array_equal(steps, np.minimum(N_STEP, HORIZON - now[:, 2]), "shorter at an episode's end")
+    own_goal = drawn["now_desired_goal"][:, 0] == 50.0
+    sums = np.array([sum(DISCOUNT**k for k in range(count)) for count in steps])
+    np.testing.assert_allclose(drawn["reward"][own_goal], sums[own_goal], rtol=1e-6)
+    # TF-Agents multiplies the next value by the discount once more; a time limit does not set it to 0.
+    np.testing.assert_allclose(drawn["discount"], DISCOUNT ** (steps - 1.0), rtol=1e-6)
+    held_out = joined(project, "held_out")
+    episodes = [set(map(tuple, part["now_observation"][:, :2])) for part in (drawn, held_out)]
+    assert episodes[1] and not episodes[0] & episodes[1]
+
+
+def test_a_share_of_each_minibatch_has_goals_that_were_achieved(drawn: dict[str, np.ndarray]) -> None:
+    goal = drawn["now_desired_goal"][:, 0]
+    changed = goal != 50.0
+    np.testing.assert_array_equal(drawn["then_desired_goal"][:, 0], goal)
+    assert np.mean(changed) == pytest.approx(0.25, abs=0.05)
+    later = goal[changed] - drawn["now_observation"][changed, 2]
+    assert np.all(later >= 1) and np.all(goal[changed] <= HORIZON), "what the episode achieves later"
+    reached = (later >= 1) & (later <= (drawn["then_observation"] - drawn["now_observation"])[changed, 2])
+    extra = np.where(reached, 99.0 * DISCOUNT ** (later - 1), 0.0)
+    steps = (drawn["then_observation"] - drawn["now_observation"])[changed, 2]
+    sums = np.array([sum(DISCOUNT**k for k in range(int(count))) for count in steps])
+    np.testing.assert_allclose(drawn["reward"][changed], sums + extra, rtol=1e-6, err_msg="by compute_reward")
+
+
+def test_a_share_of_each_minibatch_is_prior_data(drawn: dict[str, np.ndarray]) -> None:
+    is_prior = drawn["now_observation"][:, 0] == DEMONSTRATOR
+    assert set(of_each_batch(is_prior)) == {BATCH // 4}
+    np.testing.assert_allclose(drawn["action"][is_prior], -0.5, err_msg="0 of -2 to 6")
+
+
+def test_experts_act_by_their_policy_in_the_runs_own_experience(drawn: dict[str, np.ndarray]) -> None:
+    is_expert = drawn["now_observation"][:, 0] == 1
+    assert is_expert.sum() > UPDATES and np.all(drawn["action"][is_expert] == 0.5), "4 of -2 to 6"
+    own = drawn["now_observation"][:, 0] == 0
+    assert len(np.unique(drawn["action"][own])) > 50

@@ -5,28 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import gymnasium
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 
 import tfagents_system
-from tests.abilities.support import ROOT, Project, call, column, rows, sac, status
+from tests.abilities.support import QUIET, ROOT, call, column, rows, sac, status, train_shipped
 
 pytestmark = pytest.mark.slow
 
-TINY = ["n_eval_episodes=2", "train_batch_size=32", "actor_fc_layer_params=[16]", "critic_joint_fc_layer_params=[16]"]
-
-
-def train_shipped(vars_file: str, folder: Path, *settings: str) -> str:
-    """A start of a vars file of the repository as it is, but for its length, from another folder."""
-    words = [word for setting in (*TINY, *settings) for word in ("--set", setting)]
-    return call(ROOT / "run_script.sh", ROOT / vars_file, *words, cwd=folder, LOGS_DIR=folder / "logs", MLFLOW_URI="")
+TINY = ("n_eval_episodes=2", "train_batch_size=32", "actor_fc_layer_params=[16]", "critic_joint_fc_layer_params=[16]")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def output(folder: Path) -> str:
     """What the start of Pendulum printed, in logs/pendulum of the folder."""
-    return train_shipped("training_variables.sh", folder, "num_env_steps=800", "eval_period_env_steps=400")
+    return train_shipped(
+        "training_variables.sh", folder, "pendulum", *TINY, "num_env_steps=800", "eval_period_env_steps=400"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,7 @@ def pendulum(folder: Path, output: str) -> Path:
     return folder / "logs" / "pendulum"
 
 
-def test_the_vars_file_trains_as_it_is_and_run_script_becomes_one_process(output: str, pendulum: Path) -> None:
+def test_the_vars_file_trains_as_it_is(output: str, pendulum: Path) -> None:
     assert f"run directory {pendulum}" in output and "starting pendulum" in output
     assert json.loads((pendulum / "status.json").read_text())["run"]["state"] == "done"
     last = rows(pendulum)[-1]
@@ -55,11 +48,12 @@ def test_the_vars_file_trains_as_it_is_and_run_script_becomes_one_process(output
 
 def test_minitaur_trains_with_its_curriculum(folder: Path) -> None:
     settings = ("num_iter=2", "num_steps_per_iter=3", "n_buffer_init_episodes=1", "config.horizon=15")
-    shorter = ("config.curriculum.base_mass.iters=[0,1,2,3,4,5]", "SAC_NUM_COLLECT_WORKERS=1", "SAC_REPORT=0")
-    train_shipped("training_variables_minitaur.sh", folder, *settings, *shorter, "SAC_PLOT=0", "SAC_VIDEO=0")
+    few = ("SAC_NUM_COLLECT_WORKERS=1", *(f"SAC_{name}=0" for name in QUIET))
+    shorter = "config.curriculum.base_mass.iters=[0,1,2,3,4,5]"
+    train_shipped("training_variables_minitaur.sh", folder, "minitaur", *TINY, *settings, *few, shorter)
     run = folder / "logs" / "minitaur"
     assert status(run)["roles"]["trainer"]["train_step"] == 6
-    assert column(run, "curriculum/base_mass")[:1] and max(column(run, "curriculum/base_mass")) > 2.5
+    assert max(column(run, "curriculum/base_mass")) > 2.5
 
 
 def test_metrics_episodes_curves_report_and_video(output: str, pendulum: Path) -> None:
@@ -106,19 +100,15 @@ def test_checkpoints_are_ten_digits_and_saved_models_load(pendulum: Path) -> Non
     np.testing.assert_allclose(run.policy("latest")(observation), actions[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("checkpoint", ["latest", "best"])
-def test_run_py_plays_a_video_in_the_current_folder_and_from_the_root(
-    pendulum: Path, tmp_path: Path, checkpoint: str
-) -> None:
-    where = ["--exp_dir", "logs/pendulum", "--params", ROOT / "tfagents_system/examples/pendulum/params.py"]
-    options = ["--config", ROOT / "config" / "pendulum.json", "--num_episodes", 2, "--seed", 3]
-    script = [sys.executable, ROOT / "tfagents_system" / "run.py", *where, *options, "--checkpoint", checkpoint]
-    videos = tmp_path / "videos"
-    played = call(*script, "--video_dir", videos, cwd=pendulum.parents[1])
+def test_run_py_plays_a_video_of_the_current_folders_run(pendulum: Path, tmp_path: Path) -> None:
+    words = ["--exp_dir", "logs/pendulum", "--params", ROOT / "tfagents_system/examples/pendulum/params.py"]
+    words += ["--config", ROOT / "config" / "pendulum.json", "--num_episodes", 2, "--seed", 3, "--checkpoint", "best"]
+    script, videos = ROOT / "tfagents_system" / "run.py", tmp_path / "videos"
+    played = call(sys.executable, script, *words, "--video_dir", videos, cwd=pendulum.parents[1])
     returns = re.findall(r"^episode \d: return (\S+),", played, re.M)
-    assert len(returns) == 2 and f"over {len(returns)} episodes" in played
+    assert len(returns) == 2 and "over 2 episodes" in played
     assert len(list(videos.glob("*_seed_3_episode_*.mp4"))) == 2
-    again = call(*script, "--no_video", cwd=pendulum.parents[1])
+    again = call(sys.executable, "-m", "tfagents_system.run", *words, "--no_video", cwd=pendulum.parents[1])
     assert re.findall(r"^episode \d: return (\S+),", again, re.M) == returns, "the seed decides them"
 
 
@@ -126,8 +116,9 @@ def test_playing_needs_no_reverb(pendulum: Path, tmp_path: Path) -> None:
     """As on macOS, where there is none."""
     for name in ("reverb", "cryptography", "pybullet"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not for this system')\n")
-    text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = sys.argv[:1] + {['--exp_dir', str(pendulum), '--no_video']!r}\n"
-    text += "import runpy; runpy.run_module('tfagents_system.run', run_name='__main__')\n"
+    words = ["--exp_dir", str(pendulum), "--no_video"]
+    text = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['run', *{words!r}]; "
+    text += "runpy.run_module('tfagents_system.run', run_name='__main__')"
     assert "mean return" in call(sys.executable, "-c", text)
 
 
@@ -138,7 +129,9 @@ def test_a_montage_shows_the_milestones(pendulum: Path) -> None:
 
 def test_exports_act_as_the_policy_and_are_played(pendulum: Path, tmp_path: Path) -> None:
     told = sac("export", pendulum, "--checkpoint", "latest", "--format", "all", "--out", tmp_path)
-    assert {"policy.npz", "numpy_policy.py", "policy.onnx", "policy.tflite"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"policy.npz", "numpy_policy.py", "policy.onnx", "policy.tflite"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
     assert "difference" in told
     observation = [0.5, 0.5, 1.0]
     act = f"import numpy_policy; print(numpy_policy.load('policy.npz').action({observation})[0])"
@@ -179,8 +172,7 @@ def test_runs_are_compared_with_intervals_and_stable_baselines3(pendulum: Path, 
     with (tmp_path / "both.csv").open() as file:
         table = {row["group"]: row for row in csv.DictReader(file)}
     assert set(table) == {"ours", "theirs"} and table["theirs"]["runs"] == "3"
-    middle = [float(text) for name, text in table["theirs"].items() if "iqm" in name.lower() and text]
-    assert -900.0 in middle, table
+    assert float(table["theirs"]["final_iqm"]) == pytest.approx(-900.0)
 
 
 def test_plots_and_reports_are_made_again(pendulum: Path, tmp_path: Path) -> None:
@@ -189,7 +181,3 @@ def test_plots_and_reports_are_made_again(pendulum: Path, tmp_path: Path) -> Non
     assert (pendulum / "learning_curve.png").exists()
     sac("report", pendulum, "--out", tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 10_000
-
-
-def test_metrics_are_sent_once_and_by_hand(pendulum: Path) -> None:
-    assert "SAC_WANDB" in sac("track", pendulum, code=2)
