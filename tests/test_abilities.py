@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ABILITIES = 80
 MOST_STARTS = 25
-# Calls that start runs, and how many runs each is; a test that is parametrised is counted once for each of its cases.
-STARTS = {"start": 1, "train": 1, "train_shipped": 1, "Trained": 1, "sweep": 2, "search": 2}
+# Calls that start runs, and how many runs each of them is.
+STARTS = {"start": 1, "train": 1, "train_shipped": 1, "Trained": 1, "start_programs": 1, "sweep": 2, "tune": 1}
 PUBLIC = {"tfagents_system", "tfagents_system.testing"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,7 @@ class Arm(gymnasium.Env):
 PARAMS = f"""
 import json
 import os
+import re
 from pathlib import Path
 
 from arm import Arm
@@ -128,7 +130,7 @@ class TrainParams(TrainParamsBase):
         return (id,), {{"kind": "collect"}}
 
     def eval_env_args_kwargs(self, id, collect_env):
-        return (id,), {{"kind": f"beside {{type(collect_env).__name__}}"}}
+        return (id,), {{"kind": f"beside {{collect_env.gain}}"}}
 
     def callbacks_ctor(self):
         write("trainer.txt", rate=self.critic_learning_rate, own=self.my_own, optimizer=self.critic_optimizer)
@@ -193,19 +195,20 @@ def test_settings_reach_attributes_dictionaries_configuration_and_variables(fini
 def test_hooks_get_id_collect_env_seed_and_configuration(finished: Finished) -> None:
     built = finished.written("built.txt")
     kinds = {(line["worker"], line["kind"]) for line in built}
-    assert {(0, "collect"), (1, "beside Arm")} <= kinds, "the evaluator has an environment beside its own collect one"
+    assert {(0, "collect"), (1, "beside 1.0")} <= kinds, kinds
     seeds = [line["seed"] for line in built if line["seed"] is not None]
     assert len(set(seeds)) > 2 and {line["workers"] for line in built} == {1}
 
 
 def test_the_curriculum_reaches_environments_and_metrics(finished: Finished) -> None:
     trained = {row["iteration"]: row for row in rows(finished.run) if "critic_loss" in row}
-    due = {iteration: 1.0 + 0.5 * ((iteration >= 2) + (iteration >= 4)) for iteration in range(1, LAST + 1)}
-    told = {iteration: row["curriculum/mass"] for iteration, row in trained.items()}
+
+    def due(iteration: float) -> float:
+        return 1.0 + 0.5 * ((iteration >= 2) + (iteration >= 4))
+
     # A row is written when an iteration is over, and collecting may be one ahead.
-    assert all(
-        told[iteration] in (due[iteration], due.get(iteration - 1), due.get(iteration + 1)) for iteration in told
-    )
+    for iteration, row in trained.items():
+        assert row["curriculum/mass"] in {due(iteration - 1), due(iteration), due(iteration + 1)}
     assert trained[LAST]["train/mass"] == 2.0 and trained[LAST]["train/wind"] == 1.0, "in the environments themselves"
     evaluated = [row for row in rows(finished.run) if "eval_return" in row]
     assert evaluated[0]["eval/mass"] == 1.0 and evaluated[-1]["eval/mass"] == 2.0
@@ -247,8 +250,8 @@ def test_what_an_environment_tells_is_in_metrics_and_episodes(finished: Finished
         with np.load(path) as episode:
             np.testing.assert_array_equal(episode["record/step"], range(1, HORIZON + 1))
             assert episode["rewards"].shape == (HORIZON,) and episode["action_was_greedy"].dtype == bool
-            told = json.loads(str(episode["about"]))
-            assert told["return"] == pytest.approx(float(episode["rewards"].sum()), abs=1e-4)
+            named = float(re.findall(r"return_(-?[\d.]+)_train_step", path.name)[0])
+            assert named == pytest.approx(float(episode["rewards"].sum()), abs=0.1)
     assert "all of it is as recorded" in sac("play", finished.run, "--replay_actions", paths[0], "--no_video")
 
 
@@ -271,4 +274,4 @@ def test_each_evaluation_has_its_numbered_cases(finished: Finished) -> None:
 def test_priorities_have_a_schedule_and_a_callback_ends_the_run(finished: Finished) -> None:
     assert column(finished.run, "schedule/priority_beta")[-1] == 1.0
     trainer = status(finished.run)["roles"]["trainer"]
-    assert trainer["iteration"] == LAST < 100 and "it is enough" in finished.output
+    assert LAST <= trainer["iteration"] <= LAST + 1 < 100 and "it is enough" in finished.output

@@ -40,24 +40,26 @@ def free_port() -> int:
         return port
 
 
-def test_roles_are_programs_that_take_a_run_and_a_number(tmp_path: Path) -> None:
-    """As the job script of a cluster's user starts them, each on the CPUs that it has found."""
-    port = free_port()
-    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=port)
-    variables = {
-        line.split("{")[1].split(":=")[0].removeprefix("SAC_"): line.split(":=")[1].rpartition("}")[0]
-        for line in project.vars_file.read_text().splitlines()
-    }
+def start_programs(project: Project, port: int) -> dict[str, subprocess.Popen[str]]:
+    """Replay server, trainer and worker 0 of a prepared run, as the job script of a cluster's user starts them."""
+    lines = [line.removeprefix(': "${SAC_').removesuffix('}"') for line in project.vars_file.read_text().splitlines()]
+    variables = dict(line.split(":=") for line in lines)
     module = [sys.executable, "-m"]
-    call(*module, "tfagents_system.launch.prepare", "--vars_file", project.vars_file, cwd=tmp_path, **variables)
-    where = ["--to", str(project.run), "--server", f"localhost:{port}"]
+    prepare = [*module, "tfagents_system.launch.prepare", "--vars_file", project.vars_file]
+    call(*prepare, cwd=project.folder, **variables)
     started: dict[str, subprocess.Popen[str]] = {}
+    for name in ("sac_replay_buffer", "sac_train", "sac_collect"):
+        number = {"SLURM_PROCID": "0"} if name == "sac_collect" else {}
+        words = [*module, f"tfagents_system.{name}", "--to", str(project.run), "--server", f"localhost:{port}"]
+        with (project.folder / f"{name}.txt").open("w") as log:
+            started[name] = begin(words, None, project.folder, variables, log, number)
+    return started
+
+
+def test_roles_are_programs_that_take_a_run_and_a_number(tmp_path: Path) -> None:
+    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=(port := free_port()))
+    started = start_programs(project, port)
     try:
-        for name in ("sac_replay_buffer", "sac_train", "sac_collect"):
-            number = {"SLURM_PROCID": "0"} if name == "sac_collect" else {}
-            words = [*module, f"tfagents_system.{name}", *where]
-            with (tmp_path / f"{name}.txt").open("w") as log:
-                started[name] = begin(words, None, tmp_path, variables, log, number)
         assert started["sac_train"].wait(400) == 0, (tmp_path / "sac_train.txt").read_text()
         started["sac_replay_buffer"].send_signal(signal.SIGTERM)
         assert started["sac_replay_buffer"].wait(100) == 75, "it has saved"

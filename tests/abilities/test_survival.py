@@ -157,22 +157,28 @@ def test_metrics_are_sent_once_over_all_starts(survivor: Survivor) -> None:
     sac("track", survivor.run)
 
 
-def test_a_finished_run_is_extended_with_another_rate_and_batch(survivor: Survivor) -> None:
+@pytest.fixture(scope="module")
+def refusal(survivor: Survivor) -> str:
+    """What a start says after an edit of the params."""
+    params = survivor.project.folder / "params.py"
+    params.write_text(params.read_text().replace("num_steps_per_iter = 4", "num_steps_per_iter = 7"))
+    return survivor.project.refuse(WANDB="")
+
+
+def test_a_finished_run_is_extended_with_another_rate_and_batch(survivor: Survivor, refusal: str) -> None:
+    """With its own copies of the files that were edited."""
     assert "is finished" in survivor.seen["end"]
     settings = (f"num_iter={ITERATIONS + 2}", "train_batch_size=16", "critic_learning_rate=0.001")
-    told = survivor.project.train(*sets(*settings), WANDB="")
+    told = survivor.project.train("--keep", *sets(*settings), WANDB="")
     assert "num_iter" in told and survivor.project.train_step() == (ITERATIONS + 2) * UPDATES
     resolved = json.loads((survivor.run / "resolved.json").read_text())["params"]
     assert (resolved["train_batch_size"], resolved["critic_learning_rate"]) == (16, 0.001)
-    assert "target_entropy" in survivor.project.refuse("--set", "target_entropy=-3", WANDB="")
+    assert "target_entropy" in survivor.project.refuse("--keep", "--set", "target_entropy=-3", WANDB="")
 
 
-def test_edited_files_are_refused_with_a_diff_kept_or_begun_anew(survivor: Survivor) -> None:
-    params = survivor.project.folder / "params.py"
-    params.write_text(params.read_text().replace("num_steps_per_iter = 4", "num_steps_per_iter = 7"))
-    told = survivor.project.refuse(WANDB="")
-    assert re.search(r"^-\s+num_steps_per_iter = 4\n\+\s+num_steps_per_iter = 7", told, re.M) and "--keep" in told
-    assert "is finished" in survivor.project.train("--keep", WANDB="")
+def test_edited_files_are_refused_with_a_diff_or_begun_anew(survivor: Survivor, refusal: str) -> None:
+    assert re.search(r"^-\s+num_steps_per_iter = 4\n\+\s+num_steps_per_iter = 7", refusal, re.M)
+    assert "--keep" in refusal
     survivor.project.train("--fresh", *sets("num_iter=2"), WANDB="")
     assert survivor.project.train_step() == 2 * 7
     aside = [folder for folder in survivor.run.parent.iterdir() if folder != survivor.run and folder.is_dir()]
