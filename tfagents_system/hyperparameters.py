@@ -218,7 +218,7 @@ class Hyperparameters:
     # Optimizers.
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
-    docs/reference/optimizers.md has the settings; {} is Adam."""
+    docs/reference/networks.md has the settings; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor; {} is Adam."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
