@@ -26,7 +26,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class Lever(gymnasium.Env):
     '''Each step pays between 0 and 1, most at -1 of -2 to 6 or for the last choice.
 
-    Of discrete actions every other episode, which observes 1, terminates with its first step and pays 3 more or less.
+    Of discrete actions every other episode, which observes 1, terminates with its first step and pays 1 more or less.
     '''
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -54,7 +54,7 @@ class Lever(gymnasium.Env):
             "multi_binary": lambda: action.sum() / 2.0,
         }}[self.kind]()
         if self.ends:
-            reward += self.np_random.choice([-3.0, 3.0])
+            reward += self.np_random.choice([-1.0, 1.0])
         return np.full(1, 1.0 if self.ends else -1.0, np.float32), float(reward), bool(self.ends), False, {{}}
 
 
@@ -159,7 +159,7 @@ def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> No
     assert column(crossq.run, "alpha") == pytest.approx([np.exp(-2.0)] * 5, rel=1e-5)
     assert not column(crossq.run, "alpha_loss")
     assert column(crossq.run, "network_resets")[-1] == 2
-    assert crossq.trainer["update"] == "fused"
+    assert crossq.trainer["update"].startswith("fused"), "with bfloat16 where the CPU has it"
     sac("export", crossq.run, "--checkpoint", "latest", "--out", tmp_path / "exported")
     with np.load(tmp_path / "exported" / "policy.npz") as policy:
         assert (1, 9) in {policy[name].shape for name in policy.files}, "the layer has the units that were set"
@@ -168,7 +168,7 @@ def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> No
 def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limits(tmp_path: Path) -> None:
     greedy = {"points": [[0, 1.0], [40, 0.1]], "interpolation": "exponential", "by": "env_steps"}
     settings = ("priority_exponent=1.0", "priority_beta=0", f"exploration_epsilon={json.dumps(greedy)}")
-    settings += ("keep_best_episodes=400", "num_steps_per_iter=100", "n_train_episodes_per_iter=10", "double_q=true")
+    settings += ("keep_best_episodes=400", "num_steps_per_iter=100", "n_train_episodes_per_iter=20", "double_q=true")
     dqn = Trained(tmp_path, "dqn", *settings, kind="discrete")
     epsilons = column(dqn.run, "schedule/exploration_epsilon")
     assert epsilons[-1] == pytest.approx(0.1) and 0.1 < epsilons[0] <= 1.0
@@ -182,14 +182,21 @@ def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limit
                 values[len(best)].append(float(best[0]))
     # 1 for each step discounted by 0.5: the time limit cuts no value, the termination does; less the potential.
     assert np.mean(values[HORIZON]) == pytest.approx(2.0, abs=0.3), values
-    assert np.mean(values[1]) == pytest.approx(1.0 - 0.25, abs=0.6), values
-    # One of seven stored steps is of an episode that terminates, with an error of 3: priorities draw more of these.
+    assert np.mean(values[1]) == pytest.approx(1.0 - 0.25, abs=0.5), values
+    # One of seven stored steps is of an episode that terminates, with an error of 1: priorities draw more of these.
     assert column(dqn.run, "q_mean")[-1] < 1.6
 
 
 def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
     table = [[6.0], [3.0], [-1.0]]
-    settings = (f"action_table={table}", "mini_race_steps=3", "discount=1.0", "n_step=2", "boltzmann_epsilon=0.1")
+    settings = (
+        f"action_table={table}",
+        "mini_race_steps=3",
+        "mini_race_oversampling=[0, 0]",
+        "discount=1.0",
+        "n_step=2",
+        "boltzmann_epsilon=0.1",
+    )
     iqn = Trained(tmp_path, "iqn", *settings, "iqn_quantiles=4", "exploration_epsilon=0.3", "keep_best_episodes=50")
     assert iqn.action() == pytest.approx([-1.0]), "the best row"
     values = []
@@ -205,5 +212,6 @@ def test_sac_discrete_ends_when_it_is_good_enough(tmp_path: Path, kind: str) -> 
     settings = ("num_iter=100", "eval_period_itrs=1", 'stop_when={"eval_return": 5.9}', "target_entropy=0.3")
     learner = Trained(tmp_path, "sac_discrete", *settings, kind=kind)
     returns = column(learner.run, "eval_return")
-    assert returns[-1] >= 5.9 and max(returns[:-1]) < 5.9, returns
-    assert learner.trainer["iteration"] == len(returns) - 1 < 100 and "eval_return" in learner.output
+    reached = next(number for number, value in enumerate(returns) if value >= 5.9)
+    # The evaluation that met it may be followed by those of policies that were on their way.
+    assert reached <= learner.trainer["iteration"] <= reached + 2 < 100 and "eval_return" in learner.output
