@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from docs.site import generated
@@ -25,14 +23,6 @@ REFERENCE = ROOT / "docs/reference"
 def test_a_page_that_is_made_from_the_code_is_current(page: str) -> None:
     """Otherwise: `python -m docs.site.generated`."""
     assert (generated.DOCS / page).read_text() == generated.made(page)
-
-
-def test_a_page_without_its_marks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generated, "DOCS", tmp_path)
-    (tmp_path / "reference").mkdir()
-    (tmp_path / "reference/run_directory.md").write_text("# The run directory\n<!-- made from the code: files -->\n")
-    with pytest.raises(ValueError, match=r"run_directory.md must have the lines .*: write them where its files go"):
-        generated.made("reference/run_directory.md")
 
 
 def test_the_reference_names_all_there_is() -> None:
