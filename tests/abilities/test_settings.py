@@ -68,7 +68,8 @@ def test_near_misses_are_refused_and_what_is_ones_own_passes(tmp_path: Path) -> 
     """`mine` and `beside` of the params are no finding, whatever else is one."""
     project = project_in(tmp_path)
     told = project.check(*sets("target_update_tua=0.1", "learning_starts=100", "nosuch=1"), code=2)
-    near, other = (next(line for line in told.splitlines() if name in line) for name in ("_tua", "learning_starts"))
+    errors = [line for line in told.splitlines() if line.startswith("ERROR")]
+    near, other = (next(line for line in errors if name in line) for name in ("_tua", "learning_starts"))
     assert "target_update_tau" in near and "nosuch" in told
     assert re.search("initial|init|before_training", other), "what is called so here"
     assert not re.search(r"^ERROR .*\b(mine|beside)\b", told, re.M)

@@ -177,7 +177,7 @@ def test_a_finished_run_is_extended_with_another_rate_and_batch(survivor: Surviv
 
 
 def test_edited_files_are_refused_with_a_diff_or_begun_anew(survivor: Survivor, refusal: str) -> None:
-    assert re.search(r"^-\s+num_steps_per_iter = 4\n\+\s+num_steps_per_iter = 7", refusal, re.M)
+    assert re.search(r"-\s+num_steps_per_iter = 4\n.*\+\s+num_steps_per_iter = 7", refusal)
     assert "--keep" in refusal
     survivor.project.train("--fresh", *sets("num_iter=2"), WANDB="")
     assert survivor.project.train_step() == 2 * 7
