@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def output(folder: Path) -> str:
     """What the start of Pendulum printed, in logs/pendulum of the folder."""
     return train_shipped(
-        "training_variables.sh", folder, "pendulum", *TINY, "num_env_steps=800", "eval_period_env_steps=400"
+        "training_variables.sh", folder, "pendulum", *TINY, "num_env_steps=1600", "eval_period_env_steps=400"
     )
 
 
@@ -42,7 +42,7 @@ def test_the_vars_file_trains_as_it_is(output: str, pendulum: Path) -> None:
     assert f"run directory {pendulum}" in output and "starting pendulum" in output
     assert json.loads((pendulum / "status.json").read_text())["run"]["state"] == "done"
     last = rows(pendulum)[-1]
-    assert last["env_steps"] == 800 and last["train_step"] > 0
+    assert last["env_steps"] == 1600 and last["train_step"] > 0
     assert len(status(pendulum)["plan"]) == 2 + 2, "replay, trainer and the two workers of the file"
 
 
@@ -59,7 +59,8 @@ def test_minitaur_trains_with_its_curriculum(folder: Path) -> None:
 def test_metrics_episodes_curves_report_and_video(output: str, pendulum: Path) -> None:
     trained = [row for row in rows(pendulum) if "critic_loss" in row]
     assert trained and all(row["alpha"] > 0 for row in trained)
-    assert [row["env_steps"] for row in rows(pendulum) if "eval_return" in row] == [0, 400, 800]
+    evaluated = [row["env_steps"] for row in rows(pendulum) if "eval_return" in row]
+    assert evaluated[0] == 0 and evaluated[-1] == 1600 and len(evaluated) >= 3
     with (pendulum / "episodes.csv").open() as file:
         episodes = list(csv.DictReader(file))
     assert len(episodes) >= 4 and all(int(row["length"]) == 200 for row in episodes)
@@ -76,7 +77,7 @@ def test_status_is_told_and_as_json(pendulum: Path) -> None:
     assert "pendulum" in told and "done" in told
     as_json = json.loads(sac("status", "--json", pendulum))
     (content,) = as_json if isinstance(as_json, list) else as_json.values()
-    assert "done" in json.dumps(content) and '"env_steps": 800' in json.dumps(content)
+    assert "done" in json.dumps(content) and '"env_steps": 1600' in json.dumps(content)
 
 
 def test_checkpoints_are_ten_digits_and_saved_models_load(pendulum: Path) -> None:
