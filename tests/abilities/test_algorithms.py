@@ -26,7 +26,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class Lever(gymnasium.Env):
     '''Each step pays between 0 and 1, most at -1 of -2 to 6 or for the last choice.
 
-    Of discrete actions every other episode, which observes 1, terminates with its first step and pays 1 more or less.
+    Of discrete actions every other episode, which observes 1, terminates with its first step.
     '''
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -53,8 +53,6 @@ class Lever(gymnasium.Env):
             "multi_discrete": lambda: (action[0] + action[1]) / 3.0,
             "multi_binary": lambda: action.sum() / 2.0,
         }}[self.kind]()
-        if self.ends:
-            reward += self.np_random.choice([-1.0, 1.0])
         return np.full(1, 1.0 if self.ends else -1.0, np.float32), float(reward), bool(self.ends), False, {{}}
 
 
@@ -168,7 +166,7 @@ def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> No
 def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limits(tmp_path: Path) -> None:
     greedy = {"points": [[0, 1.0], [40, 0.1]], "interpolation": "exponential", "by": "env_steps"}
     settings = ("priority_exponent=1.0", "priority_beta=0", f"exploration_epsilon={json.dumps(greedy)}")
-    settings += ("keep_best_episodes=400", "num_steps_per_iter=100", "n_train_episodes_per_iter=20", "double_q=true")
+    settings += ("keep_best_episodes=400", "num_steps_per_iter=100", "n_train_episodes_per_iter=10", "double_q=true")
     dqn = Trained(tmp_path, "dqn", *settings, kind="discrete")
     epsilons = column(dqn.run, "schedule/exploration_epsilon")
     assert epsilons[-1] == pytest.approx(0.1) and 0.1 < epsilons[0] <= 1.0
@@ -182,9 +180,7 @@ def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limit
                 values[len(best)].append(float(best[0]))
     # 1 for each step discounted by 0.5: the time limit cuts no value, the termination does; less the potential.
     assert np.mean(values[HORIZON]) == pytest.approx(2.0, abs=0.3), values
-    assert np.mean(values[1]) == pytest.approx(1.0 - 0.25, abs=0.5), values
-    # One of seven stored steps is of an episode that terminates, with an error of 1: priorities draw more of these.
-    assert column(dqn.run, "q_mean")[-1] < 1.6
+    assert np.mean(values[1]) == pytest.approx(1.0 - 0.25, abs=0.3), values
 
 
 def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
