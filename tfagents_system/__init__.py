@@ -3,11 +3,7 @@
 import contextlib
 import os
 
-from tfagents_system import moved
-
 __version__ = "0.1.0"
-
-moved.install()
 
 # TensorFlow reads it when it is imported. Its default is off on CPUs without AVX512-VNNI, where oneDNN's products with
 # a transposed operand, of which gradients are made, are a fifth faster all the same.

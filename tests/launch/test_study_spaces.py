@@ -184,9 +184,6 @@ def test_trials_that_begin_with_other_weights_or_seeds_are_not_compared(
     ):
         with pytest.raises(UserError, match=f"has begun with {told}: its trials are compared, so undo that, or"):
             study(*words)
-    beginning = user_folder / "a_study/began_with.json"
-    beginning.write_text(json.dumps({**json.loads(beginning.read_text()), "variables": None}))
-    assert study() == EXIT_DONE, "an earlier version has not recorded them"
 
 
 def test_all_files_of_a_space_are_those_of_its_trials(user_folder: Path, study: Callable[..., int]) -> None:

@@ -246,15 +246,6 @@ def test_a_server_that_was_killed_while_it_recovered_recovers_again(tmp_path, mo
     assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
 
 
-def test_the_origin_that_an_earlier_version_wrote_is_understood(tmp_path):
-    run = RunFolders(tmp_path / "run")
-    append_more(run.ring, 3)
-    path = tmp_path / "run/replay/origin.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "inode": run.ring.files.header.stat().st_ino}))
-    before = content(run.ring)
-    assert before["counters"][0] > 0 and content(RunFolders(tmp_path / "run").ring) == before
-
-
 def test_a_restored_backup_is_not_taken_for_the_folder_that_it_replaces(tmp_path):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.segments_for_tests import LAYOUT, append_more, content, earlier_header, filled_ring, numbered_segment
+from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
@@ -290,7 +290,7 @@ def test_nothing_that_a_checkpoint_may_need_is_overwritten_by_the_slack_that_a_r
     assert sum(path.stat().st_size for path in ring.folder.glob("*.bin")) < ring.files.num_bytes + 300_000
 
 
-def test_a_ring_of_an_earlier_version_is_refused_with_the_remedy(tmp_path):
+def test_a_ring_of_another_format_is_refused_with_the_remedy(tmp_path):
     Ring.open(tmp_path / "ring", LAYOUT, 100)
     path = tmp_path / "ring" / "layout.json"
     found = json.loads(path.read_text())
@@ -341,11 +341,10 @@ def test_only_the_newest_iterations_are_told_apart():
 
 
 def old_ring(folder):
-    """As versions before made it: a header with records for all workers that there may ever be."""
+    """A header with records for all workers that there may ever be."""
     ring = Ring.open(folder, LAYOUT, 100)
     ring.append(numbered_segment(worker_id=1, steps=5))
     ring.append(numbered_segment(worker_id=9, steps=5, iteration=3, end_of_iteration=True))
-    ring_header.write_slots(ring.files.header, earlier_header(ring))
     return ring
 
 
@@ -359,23 +358,6 @@ def test_a_header_has_records_for_the_runs_workers_and_no_more(tmp_path):
     assert len(ring.iterations_done) == 16
     assert ring.append(numbered_segment(worker_id=15))
     assert Ring.open(tmp_path / "ring", LAYOUT, 100).worker(15).number == 0, "as many as it has"
-
-
-@pytest.mark.parametrize(("wanted", "kept"), [(16, 16), (4, 10)])
-def test_a_ring_of_an_earlier_version_is_taken_over_with_all_that_is_stored(tmp_path, wanted, kept):
-    ring = old_ring(tmp_path / "ring")
-    assert header_bytes(ring) == 2 * 139352
-    before, snapshot = content(ring), ring.snapshot()
-    again = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
-    assert content(again) == before
-    assert len(again.iterations_done) == kept, "what is stored of a worker beyond is kept"
-    assert header_bytes(again) < 20_000
-    assert again.worker(9).iteration_done == 3 and again.worker(2).number == -1
-    assert again.append(numbered_segment(worker_id=9, number=1, steps=5))
-    again.rollback(snapshot)
-    assert content(again) == before, "a snapshot of that version can be gone back to"
-    last = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
-    assert content(last) == before and last.append(numbered_segment(worker_id=9, number=1, steps=5))
 
 
 def test_a_snapshot_with_more_workers_than_the_ring_makes_room_for_them(tmp_path):

@@ -69,15 +69,6 @@ def test_an_edit_that_is_undone_gives_the_best_one_back(run: RunPaths) -> None:
     assert find_checkpoint(run, "best").name == BEFORE
 
 
-def test_a_best_json_of_an_earlier_version_counts(run: RunPaths) -> None:
-    take_edit(run)
-    write(run.best_json, checkpoint=BEFORE, eval_return=9.0)
-    assert find_checkpoint(run, "best").name == BEFORE
-    run.best_json.write_text("{")
-    with pytest.raises(UserError, match="no best checkpoint"):
-        find_checkpoint(run, "best")
-
-
 def test_a_best_policy_that_is_lost_is_none(run: RunPaths) -> None:
     """best.json then has what was best in earlier stages."""
     write(run.best_json, checkpoint=None, eval_return=None, edits=0, earlier_stages=[{"checkpoint": BEFORE}])

@@ -88,9 +88,6 @@ def test_files_that_mean_the_same_are_taken_and_are_no_edit(environ: dict[str, s
     assert edits_after_taking("mass_of_robot.py", "MASS  =  1\n") == 0
     assert edits_after_taking("table.npz", "2") == 1, "of a kind that a run may write, and the params name it"
     assert edits_after_taking("mass_of_robot.py", "MASS = 2\n") == 2
-    run = run_directory.read_run_json(paths)
-    paths.run_json.write_text(json.dumps({**run, "task": {}}))  # By an earlier version.
-    assert edits_after_taking("params.py", f"# another comment\n{params}") == 2
     assert edits_after_taking("params.py", params.replace("num_iter = 3", "num_iter = 4")) == 3
 
 
@@ -129,14 +126,6 @@ def test_an_edit_of_the_runs_own_files_counts_once_and_a_setting_that_may_change
     paths.params.write_text(PARAMS + "    discount = 0.9\n")
     assert edits() == [None, None] and edits(discount=0.8) == edits(discount=0.8, num_iter=9) == 3 * [None]
     assert edits_taken(paths) == 3
-    run = run_directory.read_run_json(paths)
-    for task in (None, {"params": "0", "config": "0", "settings": run["task"]["settings"]}):  # By earlier versions.
-        paths.run_json.write_text(json.dumps({**run, "task": task} if task else _without(run, "task")))
-        assert edits(discount=0.8) == 3 * [None]
-
-
-def _without(run: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in run.items() if key != name}
 
 
 def test_an_edit_of_the_runs_own_files_counts_where_something_is_trained_with_it(
@@ -487,24 +476,6 @@ def test_a_requeued_job_takes_edits_once(environ: dict[str, str], project: Path,
         (project / "mass_of_robot.py").write_text(f"MASS = {mass}\n")
         assert start("--take_edits", **job).code == 0
     assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
-
-
-@pytest.mark.parametrize("jobs", [{}, {"jobs": ["7"]}])
-def test_a_job_that_began_under_an_earlier_version_does_nothing_again(
-    environ: dict[str, str], project: Path, start: Starter, jobs: dict[str, list[str]]
-) -> None:
-    """Those did not record jobs, or not what they asked for."""
-    paths = write(environ, folder=project)
-    train(paths)
-    run = json.loads(paths.run_json.read_text())
-    del run["jobs"], run["jobs_without_options"]
-    paths.run_json.write_text(json.dumps({**run, **jobs}))
-    for count in "12":
-        done = start("--reset_training", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=count)
-        assert done.code == 0 and "was done by an earlier start" in done.told, count
-    assert "resets" not in json.loads(paths.run_json.read_text())
-    assert start("--reset_training", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="1").code == 0
-    assert len(json.loads(paths.run_json.read_text())["resets"]) == 1, "another job's is its own"
 
 
 def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:

@@ -173,13 +173,6 @@ def test_a_job_array_is_not_called_as_a_task_of_another_one(environ: dict[str, s
     assert read(environ, tmp_path).exp_dir.name == "walk_task_3"  # One of them alone.
     with pytest.raises(UserError, match=rf"{name}=walk_task_3 must not end in _task_3 in a sweep or a job array"):
         read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path)
-    begun = tmp_path / "walk_task_3_task_2"
-    begun.mkdir()
-    environ |= {name: str(tmp_path / "walk_task_3")} if name == "SAC_EXP_DIR" else {"SAC_LOGS_DIR": str(tmp_path)}
-    with pytest.raises(UserError, match="must not end in _task_3"):
-        read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path)
-    (begun / "run.json").touch()  # An earlier version has begun it, and it goes on.
-    assert read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path).exp_dir == tmp_path / "walk_task_3_task_13"
 
 
 def test_runs_lie_where_the_vars_file_says(environ: dict[str, str], tmp_path: Path) -> None:

@@ -108,12 +108,6 @@ def test_a_run_that_got_more_iterations_keeps_what_its_last_policy_was_evaluated
     assert evaluate(best, 50, -9.0) == (None, 0)
 
 
-def test_a_state_of_an_earlier_version_has_the_stage_of_its_iteration() -> None:
-    for iteration, expected in ((15, (None, 0)), (25, None)):
-        state = TrainerState(best_eval_return=5.0, best_checkpoint="old", best_iteration=iteration)
-        assert evaluate(BestPolicies(params_with({"wind": WIND}), state), 30, 1.0) == expected
-
-
 def test_by_success_the_return_decides_among_equal_ones() -> None:
     best = BestPolicies(params_with(best_metric="success"), TrainerState())
     told = ((10, 9.0, 0.5), (20, 1.0, 0.9), (30, 20.0, 0.8), (40, 2.0, 0.9), (50, 1.5, 0.9), (60, 0.0, 1.0))

@@ -373,27 +373,16 @@ def test_a_best_policy_from_before_a_lost_checkpoint_is_not_deleted_when_it_is_t
     check(paths)
 
 
-@pytest.mark.parametrize("is_earlier", [False, True], ids=["this version", "an earlier version"])
-def test_policies_whose_evaluations_a_checkpoint_knows_stay_as_they_are(tmp_path: Path, is_earlier: bool) -> None:
+def test_policies_whose_evaluations_a_checkpoint_knows_stay_as_they_are(tmp_path: Path) -> None:
     """Such as periodic ones where the period is another one now."""
     common = frozenset({40}), False
     with pytest.raises(Killed):
         Life(tmp_path, 1, FIRST, *common, kill_at=17).run()
     paths, saved = RunPaths(tmp_path), read_json(tmp_path / "checkpoint.json") or {}
     assert (saved["state"]["best_iteration"], saved["state"]["evaluations"]) == (30, 4)
-    if is_earlier:
-        state = {name: value for name, value in saved["state"].items() if name not in ("evaluations", "replaced")}
-        write_json(tmp_path / "checkpoint.json", {**saved, "state": state})
     of_forty = paths.policy_checkpoints / checkpoint_name(40 * UPDATES)
     of_forty.mkdir()
     life = Life(tmp_path, 2, SECOND, *common)
     assert (life.state.best_iteration, life.state.evaluations) == (30, 4)
     assert of_forty.exists()
     check(paths)
-
-
-def test_going_back_to_a_state_of_an_earlier_version_forgets_what_was_to_be_deleted() -> None:
-    state = TrainerState(evaluations=7, replaced=["policy_checkpoint_0000002000"])
-    earlier = {"iteration": 25, "env_steps": 250, "best_checkpoint": "policy_checkpoint_0000002000"}
-    _SavedState(state).deserialize(json.dumps(earlier).encode())
-    assert (state.evaluations, state.replaced, state.end_env_steps) == (None, [], 250)

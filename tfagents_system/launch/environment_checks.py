@@ -47,7 +47,6 @@ from tfagents_system.launch.spec_checks import (
     without_effect_here,
 )
 from tfagents_system.run_files.run_checkpoints import AgentSignature
-from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout
@@ -154,7 +153,6 @@ class _Check:
         self._more_env_bytes = 0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
-        self._return = 0.0  # and its return.
 
     @property
     def _is_fine(self) -> bool:
@@ -266,10 +264,8 @@ class _Check:
         with self._told(CONTRACT, "the collect environment"):
             if is_batched(env.user_env):
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
-            else:
-                self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
-                if self._envs_per_worker > 1:
-                    self._more_env_bytes = bytes_of_another(self._params, self._seed, self._enter)
+            elif self._envs_per_worker > 1:
+                self._more_env_bytes = bytes_of_another(self._params, self._seed, self._enter)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)
@@ -277,10 +273,9 @@ class _Check:
         time_step = env.reset()
         first = [time_step]
         self._enter("step() of the collect environment")
-        began, steps, episode_return = time.perf_counter(), 0, 0.0
+        began, steps = time.perf_counter(), 0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
             time_step = env.step(trial_action(env, rng))
-            episode_return += float(time_step.reward)
             steps += 1
             if len(first) <= _COMPARED_STEPS:
                 first.append(time_step)
@@ -291,18 +286,10 @@ class _Check:
         check.facts.append(end_in_words(time_step, steps, self._params.horizon, actions))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
         if time_step.step_type == ts.StepType.LAST:
-            self._episode_steps, self._return = steps, episode_return
+            self._episode_steps = steps
         if not self._checks.errors:  # Of the params either.
             check.notes += check_sequences(self._params, time_step, steps)
-            check.notes += self._check_ratio()
         return first
-
-    def _check_ratio(self) -> list[str]:
-        workers = self._params.compute_config.get("num_collect_workers")
-        if not workers:
-            return []
-        steps = self._episode_steps or self._params.horizon
-        return learning_notes.ratio(costs.updates_per_step(self._params, workers, steps))
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
         was_fine, check = self._is_fine, self._checks[EVALUATION]
@@ -346,8 +333,6 @@ class _Check:
     def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
         """Measures updates and steps, and reports how long the run takes."""
         params, cpus = self._params, costs.shared_cpus(plan)
-        # With --check alone: many such runs learn all the same.
-        self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
         with self._told(DURATION, "measuring"):

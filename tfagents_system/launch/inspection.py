@@ -238,11 +238,6 @@ class Inspector:
             return self._run.params_folder / source.name
         return source
 
-    def own_folders(self) -> list[Path]:
-        """Of the params, and of the copy that runs; none where the run has begun elsewhere."""
-        has_own = "params" in self._values and "server" not in self._values
-        return [self._values["params"].parent, self._origin().parent] if has_own else []
-
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""
         if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:

@@ -39,14 +39,13 @@ class Beginning:
     Attributes:
       settings: By name, those of `--set` without variables.
       files: Digests of what the user's files mean, by the names that a run's copies have.
-      variables: By name, those that say what a trial begins with or that are the user's own; None: an earlier version
-        did not record them.
+      variables: By name, those that say what a trial begins with or that are the user's own.
       paths: Of the files, as far as it is known.
     """
 
     settings: Mapping[str, Any]
     files: Mapping[str, str]
-    variables: Mapping[str, str] | None = None
+    variables: Mapping[str, str]
     paths: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -72,7 +71,7 @@ class Beginning:
 
     @classmethod
     def read(cls, folder: Path) -> Beginning | None:
-        """That of the study in a folder; None: it has not begun, or under an earlier version."""
+        """That of the study in a folder; None: it has not begun."""
         content = read_json(_file(folder))
         return cls(**content) if content else None
 
@@ -91,7 +90,7 @@ class Beginning:
             ]
         if words := self._other_variables(now):
             return [f"the study in {folder} has begun with {words}: its trials are compared, so undo that, or {other}"]
-        shared = self.files.keys() & now.files.keys()  # Another version may look at other files.
+        shared = self.files.keys() & now.files.keys()
         edited = sorted(str(now.paths[name]) for name in shared if self.files[name] != now.files[name])
         if not edited:
             return []
@@ -103,8 +102,6 @@ class Beginning:
     def _other_variables(self, now: Beginning) -> str:
         """`SAC_AGENT_FROM=/a, found SAC_AGENT_FROM=/b`; empty where nothing differs."""
         before, after = self.variables, now.variables
-        if before is None or after is None:
-            return ""
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         had, has = (in_words({name: each[name] for name in names if name in each}) for each in (before, after))
         return f"{had or f'no {names[0]}'}, found {has or 'none'}" if names else ""

@@ -341,8 +341,7 @@ def _is_as_it_was(places: RingFolders) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
     origin = read_json(places.home / _ORIGIN)
-    # Earlier versions also wrote the header's inode, which changes with SAC_MAX_WORKERS.
-    return origin is not None and {**origin, "inode": None} == {**(_origin_of(places.ring) or {}), "inode": None}
+    return origin is not None and origin == _origin_of(places.ring)
 
 
 def _origin_of(folder: Path) -> dict[str, Any] | None:

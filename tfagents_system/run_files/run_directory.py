@@ -231,10 +231,9 @@ def keeps_experience(
     Args:
       inputs, overrides, seed, replay_from: Those of the start.
     """
-    before, sources = read_run_json(paths), _names(replay_from)
-    had_sources = before.get("replay_from", sources)  # Earlier versions did not record them: taken to be the same.
-    began = before.get("seed"), before.get("agent_from"), had_sources, Overrides.read(paths.overrides)
-    wanted = seed, _agent_from(inputs), sources, _kept(overrides, seed)
+    before = read_run_json(paths)
+    began = before.get("seed"), before.get("agent_from"), before.get("replay_from"), Overrides.read(paths.overrides)
+    wanted = seed, _agent_from(inputs), _names(replay_from), _kept(overrides, seed)
     return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 

@@ -7,7 +7,6 @@ docs/reference/variables.md.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import os
 import re
@@ -245,11 +244,6 @@ def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_determ
     return findings
 
 
-def _has_tasks(exp_dir: Path) -> bool:
-    """Whether runs of tasks are there: of a sweep that an earlier version began under such a name, and that goes on."""
-    return any(exp_dir.parent.glob(f"{glob.escape(exp_dir.name)}_task_*/run.json"))
-
-
 def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path, beside: Path) -> list[str]:
     """Makes folders absolute, `exp_dir` and `replay_dir` one for each task of a job array and for each run; returns
     findings.
@@ -266,7 +260,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], roo
         task = task_of(environ)
         if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
             of_another = re.search(r"_task_([0-9]+)$", exp_dir)
-            if of_another and not _has_tasks(Path(exp_dir)):
+            if of_another:
                 findings.append(
                     f"{variable_name(given)}={values[given]} must not end in {of_another[0]} in a sweep or a job "
                     f"array, where that is the run directory of task {of_another[1]}: choose another name"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfagents_system.envs.curriculum import EvaluatedTask, Values
+from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
@@ -69,19 +69,14 @@ class BestPolicies:
         return checkpoint == self._state.best_checkpoint or checkpoint in earlier
 
     def to_json(self) -> dict[str, Any]:
-        """What best.json says; its first two keys are those of earlier versions, None where the best one is lost."""
+        """What best.json says; its checkpoint is None where the best one is lost."""
         return {**self._told(), "metric": self._metric, "earlier_stages": self._state.earlier_stages}
 
     def _begins_stage(self, iteration: int) -> bool:
         state = self._state
         if state.best_checkpoint is None or state.best_edits != self._edits:
             return True
-        return self._stage_of_best() != self._task.stage(iteration)
-
-    def _stage_of_best(self) -> Values:
-        """A checkpoint of an earlier version does not say it."""
-        stage = self._state.best_stage
-        return self._task.stage(self._state.best_iteration) if stage is None else stage
+        return self._state.best_stage != self._task.stage(iteration)
 
     def _best_row(self) -> dict[str, Any]:
         return {"eval_return": self._state.best_eval_return, "eval_success": self._state.best_eval_success}
@@ -92,6 +87,6 @@ class BestPolicies:
             "checkpoint": state.best_checkpoint,
             **self._best_row(),
             "iteration": state.best_iteration,
-            "curriculum": self._stage_of_best(),
+            "curriculum": self._state.best_stage,
             "edits": state.best_edits,
         }

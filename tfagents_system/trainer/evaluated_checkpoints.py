@@ -66,7 +66,7 @@ class EvaluatedCheckpoints:
         state = self._state
         self._saves.try_to_write(lambda: self._export.delete_later(train_step))
         evaluations = [row for row in rows if row.get("eval_return") is not None]
-        known = len(evaluations) if state.evaluations is None else state.evaluations
+        known = state.evaluations
         if state.best_checkpoint is not None and not self._export.has_checkpoint(state.best_checkpoint):
             logging.warning(
                 "the best policy %s is gone: one of those that are left is the best now", state.best_checkpoint
@@ -91,7 +91,7 @@ class EvaluatedCheckpoints:
             self._delete_unless_needed(*_policy_of(row))
             return
         self._warn_without_success(row)
-        self._state.evaluations = (self._state.evaluations or 0) + 1
+        self._state.evaluations = self._state.evaluations + 1
         if self._sort_out(row):
             self._mark_best()
 

@@ -222,21 +222,6 @@ def test_workers_of_a_machine_that_start_at_once_share_one(folder):
     assert len(found) == 1 and len(found.pop()) > 100 and [process.returncode for process in processes] == [0] * 4
 
 
-def test_credentials_of_an_earlier_version_go_on_and_can_be_shut_out(tmp_path):
-    with running_gateway(tmp_path) as running:
-        folder = running.paths.credentials
-        for path in list(machines.add(folder, "client").glob("client.*")):  # One for all who join,
-            path.rename(folder / path.name)
-        shutil.rmtree(folder / "machines")
-        (folder / "ca.key").unlink()  # and no authority's key.
-        assert check_path(running.address, folder, identity=IDENTITY).errors == []
-        with pytest.raises(UserError, match="has no ca.key to make more certificates with.*move it away"):
-            machines.main([str(running.paths.exp_dir), "add", "laptop"])
-        command(folder, "revoke", "client")
-        (error,) = check_path(running.address, folder, identity=IDENTITY).errors
-        assert "'client'" in error and "revoked" in error
-
-
 def test_those_who_only_check_are_few_and_short_and_stand_in_nobodys_way(tmp_path, monkeypatch):
     monkeypatch.setattr(gateway, "_MAX_CHECKS", 5)
     monkeypatch.setattr(gateway, "_MAX_CHECKS_OF_ONE", 3)

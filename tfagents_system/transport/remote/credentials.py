@@ -8,8 +8,7 @@
       revoked                   names of machines that are shut out
 
 A machine that can't read the folder needs a copy of `machines/<name>`. Your own certificates use the same names:
-ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there. Earlier versions used these names too,
-with one client.pem for all machines and no ca.key.
+ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there.
 """
 
 from __future__ import annotations

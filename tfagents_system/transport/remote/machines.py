@@ -42,7 +42,7 @@ class Holder:
     """The machine whose certificate the other side has shown.
 
     Attributes:
-      name: Of the machine; `client` in those of earlier versions; the common name in the user's own certificates.
+      name: Of the machine; the common name in the user's own certificates.
       ends_at: Unix seconds.
     """
 
@@ -96,7 +96,7 @@ def add(folder: Path, name: str, days: int = DAYS) -> Path:
         findings.append(f"--days {days} must be 1 to {_MOST_DAYS}")
     if not (folder / AUTHORITY_KEY).is_file():
         findings.append(
-            f"{folder} has no {AUTHORITY_KEY} to make more certificates with (it is of an earlier version, or your "
+            f"{folder} has no {AUTHORITY_KEY} to make more certificates with (it is your "
             "own): move it away, so that the run's next start makes another"
         )
     if findings:
