@@ -124,7 +124,6 @@ COMMANDS = {
         "sac parameters learning_rate",
         module="settings.parameters_page",
     ),
-    "grid": Command("the settings of each task of a grid file", "sac grid my_grid.json", module="settings.grid"),
     "tune-params": Command(
         "search for good settings, with Optuna",
         "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",

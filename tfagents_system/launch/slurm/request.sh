@@ -56,7 +56,7 @@ check_grid() {
   local told line
   [[ -n ${SAC_GRID:-} && -n $tfagents_python && -z $tfagents_add && " ${tfagents_settings[*]-}" != *" --study="* ]] || return 0
   told=$(find_file SAC_GRID) || return 0 # See check_place.
-  told=$("$tfagents_python" -S -E "$tfagents_root/tfagents_system/settings/grid.py" "$told" --of_job 2>&1 >/dev/null) && return
+  told=$("$tfagents_python" -S -E "$tfagents_root/tfagents_system/settings/grid.py" "$told" 2>&1 >/dev/null) && return
   while IFS= read -r line; do finding "${line#error: }"; done <<<"$told"
 }
 
