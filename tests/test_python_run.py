@@ -371,7 +371,7 @@ def test_the_notebook_trains_a_class_of_its_cell_and_its_policy_acts(
     np.testing.assert_array_equal(actions[0], actions[1], "without a memory")
     options["name"] = "from_a_notebook"
     edited = tfagents_system.train(space["TrainParams"], {"horizon": 150}, **options)
-    told = r'(?s)config.json \(line 2\)\. edits="keep" goes on.*horizon": 150'
+    told = r'(?s)config.json\. edits="keep" goes on.*horizon": 150'
     with pytest.raises(UserError, match=told):
         edited.wait(120.0, progress=False)
     again = tfagents_system.train(space["TrainParams"], {"horizon": 200}, **options)

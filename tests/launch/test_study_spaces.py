@@ -124,7 +124,7 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     run.config.write_text('{"horizon": 40}')
     run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
     run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+    with pytest.raises(UserError, match=r"c\.json"):
         studies.main(command)
     assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
     for option in ("--keep", "--take_edits"):
@@ -282,7 +282,7 @@ def test_trials_that_have_begun_go_on_with_the_files_that_they_have(
     run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
     run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     (user_folder / "c.json").write_text('{"horizon": 60}')
-    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+    with pytest.raises(UserError, match=r"c\.json"):
         study("--trials", "2")
     assert study("--trials", "2", "--keep") == EXIT_DONE
     with pytest.raises(UserError, match=f"began: {user_folder}/c.json"):

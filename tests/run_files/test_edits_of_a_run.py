@@ -209,7 +209,7 @@ def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: 
         return params_folder.digests(project, params_folder.files_of(project))
 
     found = edited_files.find(paths, project / "arm.py", project / "config.json", digests)
-    assert list(map(str, found.used)) == [f"{project}/mass_of_robot.py (line 1)"] and not found.beside
+    assert list(map(str, found.used)) == [f"{project}/mass_of_robot.py"] and not found.beside
     (paths.params_folder / "mass_of_robot.py").write_text("MASS = 3\n")
     write({**environ, "SAC_PARAMS": str(project / "arm.py")}, folder=project)
     assert edits_taken(paths) == 1, "an edit of the run's copy"
@@ -287,7 +287,7 @@ def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], projec
         assert done.code == 0, done.told
         assert json.loads(paths.config.read_text()) == {"horizon": 20} and loaded_mass(paths)[0] == "1"
     submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
-    assert submitted.code == 2 and "config.json (line 1)" in submitted.told
+    assert submitted.code == 2 and "config.json" in submitted.told
     assert "another SAC_EXP_NAME begins another run" in submitted.told and "--fresh" not in submitted.told
 
 
@@ -306,7 +306,7 @@ def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
         return check.errors
 
     (error,) = told("0-6:2,7%2")
-    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
+    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py. --keep")
     assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
     assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
     monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: run.exp_dir.name.endswith(("4", "6")))
@@ -348,7 +348,7 @@ def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project
     train(write(environ, folder=project))
     (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
-    assert refused.code == 2 and "params.py (line 8)" in refused.told
+    assert refused.code == 2 and "params.py. " in refused.told
     assert "nosuch" in refused.told and "SAC_TRAIN_CPUS=none" in refused.told
 
 

@@ -91,7 +91,7 @@ def test_recording_it_again_changes_no_run_that_has_begun(
     train(paths)
     record(reward, 50.0)
     refused = start()
-    assert refused.code == 2 and f"{reward} (changed)" in refused.told and "edited since the run began" in refused.told
+    assert refused.code == 2 and f"{reward}. " in refused.told and "edited since the run began" in refused.told
     assert start("--keep").code == 0 and metres_of(paths) == 39.5
     taken = start("--take_edits")
     assert taken.code == 0 and metres_of(paths) == 49.5, taken.told
@@ -137,7 +137,7 @@ def test_a_run_whose_own_json_names_another_file_goes_on_with_that(
     assert len(run_directory.read_run_json(paths)["edits"]) == 1
     record(new, 50.0)
     refused = start()
-    assert refused.code == 2 and f"{new} (changed)" in refused.told
+    assert refused.code == 2 and f"{new}. " in refused.told
     assert start("--take_edits").code == 0
     assert metres_of(paths) == (29.5 if file == "config.json" else 49.5), "of the JSON as SAC_CONFIG has it now"
 
