@@ -23,7 +23,7 @@ _PENDULUM = ROOT / "tfagents_system/examples/pendulum/params.py"
 
 
 def pendulum(num_workers: int, fork: bool) -> RealRun:
-    config = json.loads((ROOT / "config" / "pendulum.json").read_text())
+    config = json.loads((ROOT / "tfagents_system/examples/pendulum/config.json").read_text())
     variables = {"SAC_NUM_COLLECT_WORKERS": num_workers, "SAC_TRAIN_CPUS": 2, "SAC_FORK_ROLES": int(fork)}
     return RealRun(_PENDULUM, config, variables)
 
