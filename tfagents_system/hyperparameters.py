@@ -218,7 +218,7 @@ class Hyperparameters:
     # Optimizers.
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
-    docs/reference/optimizers.md has the settings; {} is Adam."""
+    docs/reference/networks.md has the settings; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor; {} is Adam."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
@@ -346,7 +346,7 @@ class Hyperparameters:
 
     # The experience of others, drawn beside the run's own.
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
-    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
+    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
     n_expert_episodes_in_prior_data: Annotated[Count | None, "episodes in total", _TIMING] = None
     """Experts feed prior data, which has room for so many of their episodes of full length; what they collect beyond
