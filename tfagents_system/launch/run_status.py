@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
@@ -146,8 +145,7 @@ class RunStatus:
         """How to have the report that a finished run has written."""
         if not self._paths.metrics_csv.exists():
             return []
-        write = other_command("report", "python -m tfagents_system.report.page.write")
-        return [f"a report so far: {write} {self._paths.exp_dir}"]
+        return [f"a report so far: sac report {self._paths.exp_dir}"]
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:

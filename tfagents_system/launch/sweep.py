@@ -15,7 +15,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import ROOT
@@ -115,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _as_array(args: argparse.Namespace, grid: Grid) -> str:
     """The command for an array of the same tasks, and what the vars file must have for it."""
-    command = [other_command("submit", "./submit.sh"), shlex.quote(str(args.vars_file)), f"--array 0-{len(grid) - 1}"]
+    command = ["sac submit", shlex.quote(str(args.vars_file)), f"--array 0-{len(grid) - 1}"]
     of_vars_file = list[str]()
     if args.seeds is not None:
         too = ", too" if len(grid.names()) > 1 else ""
@@ -138,8 +137,7 @@ def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:
     folders = f"{os.path.relpath(tasks[0].paths.exp_dir).rpartition('_task_')[0]}_task_*"
     done = sum(task.state == DONE for task in tasks)
     if code == EXIT_DONE or done == len(tasks):
-        compare = other_command("compare", "python -m tfagents_system.report compare")
-        return f"all {done} tasks are done: {compare} {folders}"
+        return f"all {done} tasks are done: sac compare {folders}"
     command = "the same command without --fresh" if edits == FRESH else "the same command"
     return f"{done} of {len(tasks)} tasks are done: {command} goes on with the others"
 

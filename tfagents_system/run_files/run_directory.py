@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
@@ -128,11 +127,10 @@ def overrides_of_run(
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
-        parameters = other_command("parameters", "python -m tfagents_system.settings.parameters_page")
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
             f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
-            f"change num_iter and others, which {parameters} marks with *)"
+            f"change num_iter and others, which `sac parameters` marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
     return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
