@@ -205,7 +205,7 @@ def test_the_array_that_is_named_on_a_login_node_is_of_the_same_tasks(options: l
     args, grid = sweep._parse(["my vars.sh", *options]), Grid([("discount", [0.98, 0.99])])
     if args.seeds:
         grid = grid.with_axis("SAC_SEED", sweep.parse_seeds(args.seeds))
-    assert sweep._as_array(args, grid) == f"./submit.sh 'my vars.sh' {told}"
+    assert sweep._as_array(args, grid) == f"sac submit 'my vars.sh' {told}"
 
 
 def test_cpus_are_divided_by_the_runs_that_are_left(
