@@ -135,7 +135,7 @@ def _load_policy(path: Path) -> Any:
 
 
 def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
-    """The iteration in which a policy was saved; of earlier versions, which did not write it down, about that one."""
+    """The iteration in which a policy was saved; of one that does not say it, about that one."""
     from tfagents_system.agents.iteration_counts import iteration_after
     from tfagents_system.policies.checkpoint_names import iteration_of
 
