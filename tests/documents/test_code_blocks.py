@@ -33,8 +33,8 @@ NAMES = {variable.name for variable in VARIABLES}
 THEIRS = {"my_robot", "my_cart", "numpy_policy", "gymnasium_robotics"}
 SBATCH = {"--time", "--partition"}
 PROGRAMS = {
-    ":", "[", "apptainer", "cd", "conda", "docker", "echo", "fi", "grep", "if", "mkdir", "mktemp", "openssl", "pip", "rm",
-    "scp", "sed", "set", "source", "squeue", "srun", "tensorboard", "then", "umask", "uv",
+    ":", "[", "apptainer", "cd", "conda", "docker", "echo", "fi", "grep", "if", "mkdir", "mktemp", "openssl", "pip",
+    "rm", "scp", "sed", "set", "source", "squeue", "srun", "tensorboard", "then", "umask", "uv",
 }  # fmt: skip
 
 
