@@ -21,4 +21,4 @@ def read_best(paths: RunPaths) -> Mapping[str, Any] | None:
     best, edits = read_json(paths.best_json), edits_taken(paths)
     if not best or best.get("checkpoint") is None:
         return None
-    return best if best["edits"] == edits else None
+    return best if best.get("edits", 0) == edits else None
