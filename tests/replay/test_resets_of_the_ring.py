@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.run_for_tests import CAPACITY, SLACK
-from tests.support.segments_for_tests import LAYOUT, append_more, earlier_header, numbered_segment
+from tests.support.segments_for_tests import LAYOUT, append_more, numbered_segment
 from tests.support.waiting import until
-from tfagents_system.replay import ring_header
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
@@ -94,24 +93,6 @@ def test_an_agent_that_catches_up_counts_steps_that_the_one_before_did_not(tmp_p
     assert (ring.steps_up_to(0), ring.ring_steps, ring.random_steps) == (5, 27, 7)
     ring, _ = opened(tmp_path, epoch=3, counts_kept_steps=True)
     assert ring.steps_up_to(0) == 20, "all that are there, but the random ones"
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_headers_without_the_random_steps_are_read(tmp_path, epoch):
-    """Those of runs, and of their checkpoints, that began before headers had them."""
-    ring, _ = opened(tmp_path, epoch=epoch)
-    assert ring.append(numbered_segment(number=0, steps=7, iteration=INIT_ITERATION))
-    append_more(ring, 2)
-    earlier = earlier_header(ring)
-    ring_header.write_slots(ring.files.header, earlier)
-    again, _ = opened(tmp_path, epoch=epoch)
-    random_steps = 7 if epoch == 1 else 0
-    assert (again.env_steps, again.init_steps, again.random_steps) == (17, 7, random_steps)
-    assert rows_of(again) == rows_of(ring) and again.worker(0) == ring.worker(0)
-    append_more(again, 2)
-    assert opened(tmp_path, epoch=epoch)[0].env_steps == 27
-    again.rollback(earlier.tobytes())
-    assert (again.env_steps, again.random_steps) == (17, random_steps)
 
 
 def test_a_process_of_before_the_reset_is_not_the_next_of_its_worker(tmp_path):

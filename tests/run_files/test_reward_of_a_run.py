@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,6 @@ def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_
     for wrong in (3, {"file": 3}):
         told_by_who_reads_it = {"trajectory_reward": wrong}
         assert with_file_of(params, told_by_who_reads_it) == told_by_who_reads_it
-
-
-def test_a_runs_copy_is_read_whatever_it_was(tmp_path: Path) -> None:
-    points = read_points(record(tmp_path / "reward.npz", 30.0))
-    shutil.copy(tmp_path / "reward.npz", tmp_path / "reward.points")
-    assert np.array_equal(read_points(tmp_path / "reward.points"), points)
-    (tmp_path / "reward.points").write_bytes(points.dumps())
-    assert np.array_equal(read_points(tmp_path / "reward.points"), points)
 
 
 @pytest.mark.parametrize("place", ["beside the params", "elsewhere"])

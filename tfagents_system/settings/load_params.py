@@ -279,7 +279,7 @@ def _build(
 
     for name in known:
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
-    params_class.__setattr__ = assign_overridden  # type: ignore[assignment, method-assign]
+    params_class.__setattr__ = assign_overridden  # type: ignore[method-assign]
     try:
         params = params_class(env_config, **size)
     finally:
