@@ -537,14 +537,7 @@ def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> s
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-SCRIPTED = [
-    ("missing count", False),
-    ("missing count", True),
-    ("trailing comma", False),
-    ("syntax", True),
-    ("run directory below a file", False),
-    ("wrong shape", True),
-]
+SCRIPTED = [("trailing comma", False), ("wrong shape", True)]
 
 
 @pytest.mark.parametrize(("name", "check"), SCRIPTED)

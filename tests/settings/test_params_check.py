@@ -122,14 +122,6 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     assert undetermined == {"asynchronous", "matmul_precision", "max_hours", *FRESH}
 
 
-def test_a_type_without_a_rule_is_no_description() -> None:
-    class Unruly(TrainParamsBase):
-        width: float = 3.0
-
-    with pytest.raises(KeyError):
-        described_by(Unruly)
-
-
 @pytest.mark.parametrize(
     "module",
     [pendulum, minitaur, halfcheetah, pendulum_pixels, racing, racing_camera, racing_iqn, racing_real_time, reach],

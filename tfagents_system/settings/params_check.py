@@ -167,7 +167,7 @@ def advice(params: TrainParamsBase) -> list[str]:
     notes += sample_form_notes(params) + learning_notes.curriculum(params)
     if is_kept(_HORIZON, params.env_config.get("horizon")) or params.env_steps_before_training is not None:
         notes += learning_notes.random_first(params)
-    return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
+    return notes + without_effect(params)
 
 
 def _known_names(is_hook: bool) -> list[str]:
