@@ -19,4 +19,5 @@ class TrainParams(sleeping_params.TrainParams):
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
         self.num_steps_per_iter = int(env_config["updates"])
-        self.n_episodes_in_buffer = self.n_buffer_init_episodes = int(env_config["episodes"])
+        self.n_buffer_init_episodes = int(env_config["episodes"])
+        self.buffer_size = self.n_buffer_init_episodes * self.horizon

@@ -53,7 +53,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 10
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = 1000
+    buffer_size = 1_000_000
     n_eval_episodes = 1
     eval_period_itrs = 100_000
     checkpoint_period_itrs = 100_000

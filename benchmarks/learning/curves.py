@@ -41,10 +41,8 @@ class Task:
             "eval_period_itrs": max(1, self.iterations // 8),
             "n_eval_episodes": 10,
             "n_buffer_init_episodes": 2,
-            "n_episodes_in_buffer": 200,
-            "actor_learning_rate": self.learning_rate,
-            "critic_learning_rate": self.learning_rate,
-            "alpha_learning_rate": self.learning_rate,
+            "buffer_size": 200 * self.horizon,
+            "learning_rate": self.learning_rate,
             "matmul_precision": precision,
         }
         config = {"environment": self.environment, "horizon": self.horizon, "attributes": attributes}

@@ -21,8 +21,7 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16, 8)
     critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
-    image_encoder_filters = (4, 4)
+    image_encoder_layers = (4, 4)
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -57,7 +56,7 @@ def observation_of(spec, rng):
     ("spec", "attributes"),
     [
         (VECTOR, {}),
-        (VECTOR, {"recurrent": True}),
+        (VECTOR, {"recurrent": {"lstm_units": 4}}),
         (VECTOR, {"network": "simba"}),
         (VECTOR, {"normalize_observations": True, "algorithm": "redq", "num_critics": 3}),
         (VECTOR, {"algorithm": "droq"}),

@@ -47,8 +47,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"behaviour_cloning_weight": 0.4, "offline_updates": 1, "prior_data": ["demonstrations"]},
     "normalised": {"normalize_observations": True},
     "crossq": {"algorithm": "crossq"},
-    "recurrent": {"recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 1},
-    "mini-races": {"mini_race_steps": 5, "discount": 1.0, "normalize_observations": True},
+    "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 3, "burn_in": 1}},
+    "mini-races": {"mini_race": {"steps": 5}, "discount": 1.0, "normalize_observations": True},
     "frames": {"frame_stack": {"touch": 2, "above": 3}},
     "images": {"spec": CAMERAS, "actor_observations": ["touch", "eye"], "normalize_observations": True},
     "sac_discrete": {"algorithm": "sac_discrete", "action": CHOICE, "normalize_observations": True},
@@ -64,8 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
-    recurrent_lstm_units = 4
-    image_encoder_filters = (2, 2)
+    image_encoder_layers = (2, 2)
     image_encoder_features = 3
     train_batch_size = B
     actor_observations: Any = NAMES
@@ -151,7 +150,7 @@ def step(params: Params, spec: Any, agent: Any, rng: np.random.Generator) -> dic
     action = tf.constant(rng.integers(0, 3, outer) if is_choice else rng.uniform(-0.9, 0.9, (*outer, 2)))
     action = tf.cast(action, agent.action_spec.dtype)
     agent.train_step_counter.assign(59)  # Actors step in every so many updates: in this one.
-    update = make_update(agent, burn_in_steps=params.recurrent_burn_in)
+    update = make_update(agent, burn_in_steps=params.sample_form_ctor().burn_in)
     experience: Any = trajectory.Trajectory(mid, here, action, (), mid, rewards, ones)
     if not params.recurrent:
         following = ts.TimeStep(mid, rewards, ones, there)

@@ -20,8 +20,7 @@ TOTAL = BURN_IN + LENGTH
 class Params(TrainParamsBase):
     actor_fc_layer_params = (6,)
     critic_joint_fc_layer_params = (6,)
-    recurrent = True
-    recurrent_lstm_units = 4
+    recurrent = {"lstm_units": 4}
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -143,7 +142,7 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
     class Few(Params):
         num_critics = None if algorithm == "sac" else 2
         actor_update_period = None if algorithm == "sac" else 1
-        num_quantiles = 3
+        tqc = {"num_quantiles": 3}
 
     learned, measured = [], []
     for junk in (0.0, 5.0):
@@ -176,7 +175,7 @@ def test_recurrent_kin_learn_behind_a_burn_in(algorithm):
     class Few(Params):
         num_critics = 2
         actor_update_period = 1
-        num_quantiles = 3
+        tqc = {"num_quantiles": 3}
 
     agent = build(algorithm, Few)
     before = [variable.numpy() for variable in agent._critic_networks[1].trainable_variables]
@@ -196,5 +195,5 @@ def test_an_agent_with_a_train_of_its_own_has_no_burn_in():
             agent.__class__ = OwnAgent
             return agent
 
-    with pytest.raises(UserError, match=r"recurrent_burn_in=2 .* OwnAgent is not .*: set it to 0"):
+    with pytest.raises(UserError, match=r"recurrent.burn_in=2 .* OwnAgent is not .*: set it to 0"):
         BlockUpdate(build("sac", OwnParams), BATCH, SequenceForm(TOTAL, 2))

@@ -23,7 +23,7 @@ VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 IMAGES = {"camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255, "camera"), "speed": VECTOR}
 SMALL = {"camera": tensor_spec.BoundedTensorSpec((2, 2, 1), tf.uint8, 0, 255, "camera"), "speed": VECTOR}
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
-RECURRENT = {"recurrent": True, "recurrent_sequence_length": LENGTH}
+RECURRENT = {"recurrent": {"lstm_units": 3, "sequence_length": LENGTH}}
 AGENTS = {
     "sac": (VECTOR, {}),
     "sac recurrent": (VECTOR, RECURRENT),
@@ -42,11 +42,9 @@ AGENTS = {
 class Params(TrainParamsBase):
     actor_fc_layer_params = (4, 4)
     critic_joint_fc_layer_params = (4, 4)
-    recurrent_lstm_units = 3
-    image_encoder_filters = (2, 2)
+    image_encoder_layers = (2, 2)
     image_encoder_features = 3
-    num_quantiles = 3
-    num_dropped_quantiles = 1
+    tqc = {"num_quantiles": 3, "num_dropped_quantiles": 1}
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")

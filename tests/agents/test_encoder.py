@@ -25,7 +25,7 @@ BATCH = 6
 
 
 class PixelParams(FakeParams):
-    image_encoder_filters = (2, 3, 2, 4)
+    image_encoder_layers = (2, 3, 2, 4)
     image_encoder_features = 5
 
 
@@ -109,7 +109,7 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
         assert np.any(moved["camera"] != time_steps.observation["camera"])
         assert np.any(moved["icon"] != time_steps.observation["icon"]) == icon_moves
         np.testing.assert_array_equal(moved["joints"], time_steps.observation["joints"])
-    params = build_params(image_augmentation_pixels=0, image_encoder_filters=())
+    params = build_params(image_augmentation_pixels=0, image_encoder_layers=())
     assert encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION) is None
 
 
@@ -181,7 +181,7 @@ def test_networks_of_the_users_own_see_pixels():
 
     for own in ({"actor_ctor": actor_ctor}, {"preprocessing_combiner": tf.keras.layers.Concatenate}):
         assert encoder.make_encoder(build_params(**own), OBSERVATION) is None
-    assert encoder.make_encoder(build_params(image_encoder_filters=()), OBSERVATION) is None
+    assert encoder.make_encoder(build_params(image_encoder_layers=()), OBSERVATION) is None
     assert encoder.make_encoder(build_params(), {"icon": OBSERVATION["icon"]}) is None, "too small"
 
 
@@ -264,7 +264,7 @@ def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
 
 
 def test_recurrent_networks_learn_from_encoded_sequences():
-    agent = build(recurrent=True, recurrent_lstm_units=3)
+    agent = build(recurrent={"lstm_units": 3})
     before = values_of(agent._encoder.trainable_variables)
     steps = (BATCH, 5)
     rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ def test_hidden_layers_round_their_operands_and_heads_do_not():
 def test_quantiles_are_heads_however_many_there_are(network):
     from tests.support.agent_for_tests import build
 
-    agent = build(algorithm="tqc", num_quantiles=48, critic_joint_fc_layer_params=(64, 64), **network)
+    agent = build(algorithm="tqc", tqc={"num_quantiles": 48}, critic_joint_fc_layer_params=(64, 64), **network)
     dense = {id(layer): layer for layer in agent.submodules if type(layer) is tf.keras.layers.Dense}.values()
     with bfloat16_matmuls([agent]):
         rounding = [layer for layer in dense if "call" in vars(layer)]

@@ -122,7 +122,7 @@ def test_values_of_mini_races_are_the_sums_of_the_steps_to_come(tmp_path: Path, 
 )
 def test_a_value_is_the_number_of_steps_to_come(tmp_path: Path, env: Any, attributes: dict[str, Any]) -> None:
     """A reward of 1 in each step: 8 (1 - t / T) of a mini-race of 8 steps; workers act at its beginning."""
-    settings = {"discount": 1.0, "n_step": 3, "mini_race_steps": 8, "mini_race_oversampling": (0, 0)}
+    settings = {"discount": 1.0, "n_step": 3, "mini_race": {"steps": 8, "oversampling": (0, 0)}}
     trained = learning_checks.learner(tmp_path, lambda: env(1.0, None), 5, 200, **settings, **attributes)
     observations = tf.constant(learning_checks._GOES_ON)
     for t in (0.0, 0.25, 0.5):

@@ -154,7 +154,7 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
 def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was_observed():
     spec = {"camera": tf.TensorSpec((16, 16, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((OBS,), tf.float32, "j")}
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
-    agent = agent_of(Params, spec, action, normalize_observations=True, image_encoder_filters=(4, 4, 4, 4))
+    agent = agent_of(Params, spec, action, normalize_observations=True, image_encoder_layers=(4, 4, 4, 4))
     joints, actions, reward, discount, next_joints = shifted(2, 0)
     cameras = np.random.default_rng(0).integers(0, 256, (2, 2, B, 16, 16, 1)).astype(np.uint8)
     losses = BlockUpdate(agent, B, TransitionForm())(

@@ -180,14 +180,17 @@ def test_quantiles_of_a_reward_of_two_outcomes_are_learned():
     # Weights as at a run's start: large ones of the embedding would make noise of neighbouring fractions.
     tf.keras.utils.set_random_seed(3)
     k, size = 800, 64
-    settings = {"critic_learning_rate": 3e-3, "critic_optimizer": {"schedule": "cosine", "schedule_steps": k}}
     sizes = {"critic_joint_fc_layer_params": (32,), "value_head_units": 32}
-    agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm="iqn", **settings, **sizes)
+    agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm="iqn", learning_rate={"points": [[0, 3e-3]]}, **sizes)
     rng = np.random.default_rng(0)
     seen = rng.uniform(-1, 1, (k, size, OBS)).astype(np.float32)
     reward = (rng.random((k, size)) < 0.3).astype(np.float32)
     action = rng.integers(0, N, (k, size)).astype(np.int32)
-    BlockUpdate(agent, size, TransitionForm())([seen, action, reward, np.zeros((k, size), np.float32), seen])
+    update = BlockUpdate(agent, size, TransitionForm())
+    for part in range(0, k, 100):
+        agent._critic_optimizer.scheduled_rate.assign(3e-3 * (1.0 - part / k))
+        arrays = [seen, action, reward, np.zeros((k, size), np.float32), seen]
+        update([array[part : part + 100] for array in arrays])
     tau = np.repeat(np.float32([[0.1, 0.3, 0.5, 0.8, 0.9]]), 20, axis=0)
     found = agent._critic_networks[0](tf.constant(seen[0, :20]), tau=tf.constant(tau))[0].numpy().mean(axis=(0, 2))
     np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 1.0, 1.0], atol=0.1)
@@ -274,7 +277,7 @@ def _actor_and_critics(agent):
 
 def test_images_have_an_encoder_in_each_network():
     image = {"camera": tf.TensorSpec((32, 32, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
-    agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_filters=(4, 4), **SMALL)
+    agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_layers=(4, 4), **SMALL)
     (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
     assert critic.images is not None and target.images is not None and critic.images is not target.images
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, Trai
 VARIANTS = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},
     "droq": {"actor_update_period": 3},
-    "tqc": {"num_critics": 2, "num_quantiles": 5, "num_dropped_quantiles": 1},
+    "tqc": {"num_critics": 2, "tqc": {"num_quantiles": 5, "num_dropped_quantiles": 1}},
     "crossq": {},
 }
 BATCH = 4

@@ -28,7 +28,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 12
     num_steps_per_iter = 4
     n_buffer_init_episodes = 2
-    n_episodes_in_buffer = 100
+    buffer_size = 2000
     n_eval_episodes = 2
     eval_period_itrs = 6
     train_batch_size = 8

@@ -55,7 +55,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 2
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_expert_episodes_in_prior_data = {EPISODES_IN_BUFFER}
     n_eval_episodes = {EPISODES}
     eval_period_itrs = {PERIOD}

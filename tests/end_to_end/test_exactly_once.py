@@ -62,7 +62,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 5
     n_train_episodes_per_iter = {EPISODES}
     n_buffer_init_episodes = {INIT_EPISODES}
-    n_episodes_in_buffer = 200
+    buffer_size = {200 * HORIZON}
     n_eval_episodes = 4
     eval_period_itrs = 3
     train_batch_size = 8

@@ -41,13 +41,13 @@ class Slow(gymnasium.Env):
 
 class TrainParams(TrainParamsBase):
     asynchronous = True
-    max_updates_per_env_step = 2.0
+    updates_per_env_step = 2.0
     publish_period_updates = {PERIOD}
     policy_refresh_steps = {PERIOD}
     num_iter = 1_000_000  # The test stops it.
     num_steps_per_iter = {UPDATES}
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = 20
+    buffer_size = {20 * HORIZON}
     n_eval_episodes = 1
     train_batch_size = 16
     actor_fc_layer_params = (16,)

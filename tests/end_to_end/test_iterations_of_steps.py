@@ -55,7 +55,7 @@ class TrainParams(TrainParamsBase):
     updates_per_env_step = {RATIO}
     n_step = 3
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_eval_episodes = 1
     eval_period_itrs, log_period_itrs = 10, 1
     train_batch_size = 16
@@ -117,8 +117,8 @@ def test_asynchronous_runs_have_iterations_of_steps(tmp_path):
 
 
 def test_recurrent_networks_with_all_that_sequences_can_have(tmp_path):
-    settings = ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1")
-    settings += ("recurrent_lstm_units=8", "action_history=2", "max_policy_lag=0", "eval_period_itrs=3")
+    settings = ("recurrent.lstm_units=8", "recurrent.sequence_length=5", "recurrent.burn_in=2", "n_step=1")
+    settings += ("action_history=2", "max_policy_lag=0", "eval_period_itrs=3")
     settings += ("normalize_observations=true", "normalize_rewards=true", "validation_share=0.3", "log_period_itrs=1")
     run, updates, policy_steps = in_few_iterations(tmp_path, 8, settings, workers=1)
     assert policy_steps == 8 * STEPS and updates == int(RATIO * policy_steps)

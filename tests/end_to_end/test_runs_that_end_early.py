@@ -32,7 +32,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 1000
     num_steps_per_iter = 10
     n_buffer_init_episodes = 2
-    n_episodes_in_buffer = 100
+    buffer_size = 2000
     n_eval_episodes = 2
     eval_period_itrs = 4
     checkpoint_period_itrs = 1000

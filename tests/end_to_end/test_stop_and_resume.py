@@ -35,7 +35,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 40
     num_steps_per_iter = 50
     n_buffer_init_episodes = 2
-    n_episodes_in_buffer = 500
+    buffer_size = 25000
     n_eval_episodes = 2
     eval_period_itrs = 10
     checkpoint_period_itrs = 5

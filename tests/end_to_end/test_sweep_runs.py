@@ -32,7 +32,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 500
     num_steps_per_iter = 10
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = 500
+    buffer_size = 10000
     n_eval_episodes = 1
     eval_period_itrs = 5
     checkpoint_period_itrs = 50

@@ -57,7 +57,7 @@ class TrainParams(TrainParamsBase):
     validation_share = 0.25
     n_train_episodes_per_iter = 4
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_eval_episodes = 2
     eval_period_itrs = 4
     train_batch_size = 16

@@ -136,9 +136,9 @@ def test_mistakes_are_refused_with_what_was_meant(user):
     assert str(params) in output and str(other) in output
     other.unlink()
 
-    params.write_text(PARAMS.replace("num_iter = 4", "num_iter = 4\n    learning_rate = 1e-3\n    buffer_size = 100"))
+    params.write_text(PARAMS.replace("num_iter = 4", "num_iter = 4\n    tau = 1e-3\n    net_arch = [100]"))
     output = refused(user)
-    for theirs, ours in (("learning_rate", "actor_learning_rate"), ("buffer_size", "n_episodes_in_buffer")):
+    for theirs, ours in (("tau", "target_update_tau"), ("net_arch", "actor_fc_layer_params")):
         line = next(line for line in output.splitlines() if f"TrainParams.{theirs}" in line)
         assert ours in line
     params.write_text(PARAMS)

@@ -29,7 +29,7 @@ class TrainParams(TrainParamsBase):
     updates_per_env_step = 0.5
     n_step = 3
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_eval_episodes = 8
     eval_period_itrs = 4
     train_batch_size = 16

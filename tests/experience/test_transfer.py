@@ -91,8 +91,7 @@ def test_another_run_is_imported_with_what_new_params_ask_for(tmp_path: Path, fi
 
 SHAPED = """
     n_step = 2
-    mini_race_steps = 8
-    mini_race_oversampling = (4, 1)
+    mini_race = {"steps": 8, "oversampling": (4, 1)}
 
     def potential(self, observation):
         return 10.0 * float(observation[1])

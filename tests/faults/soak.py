@@ -45,7 +45,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 5
     n_train_episodes_per_iter = 10
     n_buffer_init_episodes = {WORKERS}
-    n_episodes_in_buffer = 500
+    buffer_size = 100000
     n_eval_episodes = {WORKERS}
     eval_period_itrs = 50
     checkpoint_period_itrs = 200

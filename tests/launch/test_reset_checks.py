@@ -64,7 +64,7 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
         optional: dict[str, Any] = {name: OPTIONAL_COLUMNS[name] for name in names}
         return dataclasses.replace(layout(), **optional)
 
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     for name, own in (("plain", with_()), ("full", with_("returns", "explored", "potential", "episode"))):
         Ring.open(tmp_path / name, own, 63)
     for name, now, notes in (
@@ -96,7 +96,7 @@ def test_columns_of_samples_come_and_go_with_another_agent(tmp_path: Path) -> No
 
 
 def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     ring = Ring.open(tmp_path, layout(), 63, 20)
     now = dataclasses.replace(layout(), explored=OPTIONAL_COLUMNS["explored"])
     needed = (63 + 20) * (1 + 1 + 4)  # explored, step_type, crc.
@@ -109,7 +109,7 @@ def test_only_the_columns_that_change_need_space(tmp_path: Path, monkeypatch: py
 
 def test_flags_for_longer_stacks_need_space_and_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = dataclasses.replace(layout(), observation=(Column("observation", (1, 1, 1), "uint8"),))
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3, "frame_stack": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60, "frame_stack": 3})({"horizon": 20})
     ring = Ring.open(tmp_path, images, 63, 20)
     made = {"action": [np.zeros((4, 1), np.float32)], "reward": np.ones(4, np.float32)}
     own: dict[str, Any] = {
@@ -159,7 +159,7 @@ def test_a_trainer_elsewhere_gets_no_agent_that_its_server_does_not_know(
 def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     for name, episodes in (("fits", 3), ("larger", 4), ("smaller", 2)):
         Ring.open(tmp_path / name, layout(), episodes * 21)
 
@@ -176,7 +176,7 @@ def test_that_a_ring_gets_another_size_is_told_and_refused_without_space(
         assert found(name).errors == [] and found(name).notes == [f"the ring gets {told}"]
     monkeypatch.setattr(reset_checks.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1000))
     (told,) = found("smaller").errors
-    assert "n_episodes_in_buffer=3 of horizon=20 steps), for which" in told and "1,000 are: free space, or" in told
+    assert "buffer_size=60), for which" in told and "1,000 are: free space, or" in told
 
 
 @pytest.mark.parametrize("scratch", [True, False])
@@ -185,7 +185,7 @@ def test_each_disk_has_to_have_space_for_what_is_made_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one_disk: bool, scratch: bool
 ) -> None:
     """SAC_REPLAY_DIR: ring and copy get another size, and the new files of both are there together."""
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     home, ring = tmp_path / "home", tmp_path / "ring"
     Ring.open(home, layout(), 84)
     if scratch:

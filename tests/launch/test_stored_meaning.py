@@ -13,18 +13,13 @@ from tf_agents.specs import array_spec
 
 from tests.support.fakes import FakeParams
 from tests.support.segments_for_tests import numbered_segment
-from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import save_specs
-from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.launch.stored_meaning import (
     action_findings,
-    check_stored,
-    optimizer_notes,
     potential_notes,
     schedule_notes,
 )
 from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
@@ -127,36 +122,3 @@ def test_schedules_that_are_over_for_a_new_agent_are_told(tmp_path: Path) -> Non
         in told
     )
     assert "boltzmann" not in told and "learning_rate" not in told and "discount" not in told
-
-
-def test_schedules_over_the_whole_run_that_a_new_agent_does_not_finish_are_told(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    run: dict[str, Any] = {
-        "env_steps_per_iter": 200,
-        "num_iter": 10**6,
-        "num_env_steps": 10_000,
-        "env_steps_before_training": 100,
-    }
-    cosine, linear = {"schedule": "cosine"}, {"schedule": "linear", "schedule_steps": 5000}
-    params = params_with(**run, actor_optimizer=cosine, critic_optimizer=linear)
-    assert optimizer_notes(params, paths) == [], "no metrics yet"
-    paths.metrics_csv.write_text("iteration,train_step,env_steps\n1,10,3000\n2,20,4000\n")
-    (told,) = optimizer_notes(params, paths)
-    assert "has about 6,000 of the 9,900 that the schedules of actor_optimizer take" in told
-    assert "--set actor_optimizer.schedule_steps=6000, or" in told and "critic" not in told
-    assert optimizer_notes(params_with(**run, critic_optimizer=linear), paths) == []
-    assert (
-        optimizer_notes(params_with(**{**run, "num_env_steps": None, "num_iter": 10}, actor_optimizer=cosine), paths)
-        == []
-    )
-    (used_up,) = optimizer_notes(params_with(**{**run, "num_env_steps": 4000}, actor_optimizer=cosine), paths)
-    assert "num_env_steps=4,000 of the run are used up: give more" in used_up
-    starts: list[tuple[dict[str, str], int]] = [
-        ({RESET: AGENT}, 1),
-        ({RESET: AGENT, CATCH_UP: "1"}, 0),
-        ({RESET: NETWORKS}, 0),
-    ]
-    for environ, count in [*starts, ({}, 0)]:
-        check = Check("stored")
-        check_stored(environ, params, None, paths, [], check)
-        assert len(check.notes) == count

@@ -28,7 +28,7 @@ VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 NEST = {"camera": tf.TensorSpec((2, 2), tf.uint8), "lidar": tf.TensorSpec((4,), tf.float32)}
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 4, "action")
 SMALL = {"actor_fc_layer_params": (16,), "critic_joint_fc_layer_params": (16,), "value_head_units": 8}
-RACES = {**SMALL, "mini_race_steps": 50, "n_step": 3, "discount": 1.0}
+RACES = {**SMALL, "mini_race": {"steps": 50}, "n_step": 3, "discount": 1.0}
 NORMALISED = {"normalize_observations": True}
 KINDS = {
     "sac": (VECTOR, ACTION, {}),

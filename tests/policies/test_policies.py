@@ -35,7 +35,6 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (32, 16)
     critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -43,7 +42,7 @@ class Params(TrainParamsBase):
 
 def build(spec=VECTOR, seed=0, recurrent=False):
     tf.random.set_seed(seed)
-    return agent_of(Params, spec, ACTION, recurrent=recurrent)
+    return agent_of(Params, spec, ACTION, recurrent={"lstm_units": 4} if recurrent else False)
 
 
 def scramble(agent, seed=1):
@@ -130,7 +129,7 @@ def with_gru():
             )
 
     params = GruParams({"horizon": 10})
-    params.recurrent = True
+    params.recurrent = {"lstm_units": 4}
     return params.agent_ctor(ts.time_step_spec(VECTOR), ACTION, tf.Variable(0, dtype=tf.int64))
 
 

@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_the_ring_as_it_was(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
-        with pytest.raises(UserError, match=r"No space left on device\): lower n_episodes_in_buffer, free space"):
+        with pytest.raises(UserError, match=r"No space left on device\): lower buffer_size, free space"):
             RunFolders(tmp_path / "run", capacity=150)
     assert content(RunFolders(tmp_path / "run").ring) == before and not list(tmp_path.rglob("resized"))
 
@@ -213,9 +213,7 @@ def test_a_damaged_header_is_refused_with_the_remedy_where_there_is_no_checkpoin
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)
     (tmp_path / "run/replay/header.bin").write_bytes(b"x" * 30_000)
-    with pytest.raises(
-        UserError, match="its header is damaged: restore .*header.bin, start once with n_episodes_in_buffer and"
-    ):
+    with pytest.raises(UserError, match="its header is damaged: restore .*header.bin, start once with buffer_size and"):
         RunFolders(tmp_path / "run", capacity=150)
     assert RunFolders(tmp_path / "run").ring.env_steps == 0
 

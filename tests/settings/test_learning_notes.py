@@ -128,10 +128,10 @@ def test_examples_have_no_note(example: Any) -> None:
     [
         (64, 1, {}, "holds 1.3 rows for each step. Raise it to 1600"),
         (64, 1, {"n_step": 3}, "holds 2.0 rows for each step. Raise it to 1728"),
-        (64, 1, {"recurrent": True, "recurrent_sequence_length": 20}, "holds 13.5 rows for each step"),
+        (64, 1, {"recurrent": True}, "holds 13.5 rows for each step"),
         (4, 2, {"env_steps_per_iter": 199}, "each of 8 episodes side by side (2 workers, 4 environments each): "),
         (256, 1, {"env_steps_per_iter": 50}, "206 of them wait, with observations that a later policy acts on. "),
-        (1, 4, {"recurrent": True, "recurrent_sequence_length": 20}, "Raise it to 252"),
+        (1, 4, {"recurrent": True}, "Raise it to 252"),
     ],
 )
 def test_iterations_too_short_for_the_episodes_side_by_side(
@@ -153,7 +153,7 @@ def test_iterations_too_short_for_the_episodes_side_by_side(
     ],
 )
 def test_first_iterations_without_updates_are_foretold(attributes: dict[str, Any], without: int) -> None:
-    sequences = {"recurrent": True, "recurrent_sequence_length": 20, "recurrent_burn_in": 0}
+    sequences = {"recurrent": True}
     (note,) = learning_notes.short_shares(made(env_steps_per_iter=200, **sequences, **attributes), 128)
     assert (f"the first {without} iterations have no updates" in note) == (without > 0)
     assert without or "no updates" not in note

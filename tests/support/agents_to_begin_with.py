@@ -28,7 +28,7 @@ OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (5,)
-    image_encoder_filters = (2, 2)
+    image_encoder_layers = (2, 2)
     image_encoder_features = 3
     normalize_observations = True
     normalize_rewards = True

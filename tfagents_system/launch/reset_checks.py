@@ -201,8 +201,8 @@ def size_changes(
         if needed > free:
             check.errors.append(
                 f"the ring in {' and that in '.join(str(files.folder) for files in together)} gets another size, "
-                f"other columns or flags for frames (n_episodes_in_buffer={params.n_episodes_in_buffer} of "
-                f"horizon={params.horizon} steps), for which {needed:,} bytes must be free beside it, {free:,} are: "
+                f"other columns or flags for frames (buffer_size={params.buffer_size}), "
+                f"for which {needed:,} bytes must be free beside it, {free:,} are: "
                 "free space, or restore what it was"
             )
     if check.errors or not changed:

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import tree
 
-from tfagents_system.agents.iteration_counts import offline_updates, updates_of_run
-from tfagents_system.agents.optimizer_settings import PARTS, optimizer_settings
 from tfagents_system.checks.checklist import Check
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.schedules import Schedule, is_schedule
@@ -20,7 +18,7 @@ from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import conversion_for
 from tfagents_system.experience.ring_actions import mean_the_same
-from tfagents_system.launch.run_settings import CATCH_UP, RESET
+from tfagents_system.launch.run_settings import RESET
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.resets import AGENT
@@ -54,7 +52,6 @@ def check_stored(
         check.notes += [] if check.errors else potential_notes(params, specs, folders)
     if environ.get(RESET) == AGENT:
         check.notes += schedule_notes(params, paths)
-        check.notes += [] if CATCH_UP in environ else optimizer_notes(params, paths)
 
 
 def action_findings(paths: RunPaths, specs: bytes) -> list[str]:
@@ -131,31 +128,6 @@ def schedule_notes(params: TrainParamsBase, paths: RunPaths) -> list[str]:
         f"--reset_training: schedules by env_steps count the steps of the whole run, {steps:,.0f}, and are over for "
         f'the new agent: {words}. Move their points with --set, or count by "train_steps" or "iterations", which begin '
         "anew"
-    ]
-
-
-def optimizer_notes(params: TrainParamsBase, paths: RunPaths) -> list[str]:
-    """Optimizers whose schedules over the whole run the updates of a new agent do not finish: kept steps earn none."""
-    has = updates_of_run(params, kept_steps=int(_steps_so_far(paths)))
-    given = {part: getattr(params, f"{part}_optimizer") for part in PARTS}
-    stretched = [
-        f"{part}_optimizer"
-        for part, each in given.items()
-        if each.get("schedule", "constant") != "constant" and each.get("schedule_steps") is None
-        if has is not None and has < optimizer_settings(params, part).schedule_steps
-    ]
-    if not stretched or has is None:
-        return []
-    if has <= offline_updates(params):
-        return [
-            f"--reset_training: kept steps earn no updates, and num_env_steps={params.num_env_steps:,} of the run are "
-            "used up: give more (--set num_env_steps), or let the steps count (--catch_up)"
-        ]
-    ends = " and ".join(f"--set {name}.schedule_steps={has}" for name in stretched)
-    return [
-        f"--reset_training: kept steps earn no updates, so the new agent has about {has:,} of the "
-        f"{updates_of_run(params):,} that the schedules of {', '.join(stretched)} take: end them with "
-        f"{ends}, or let the steps count (--catch_up)"
     ]
 
 

@@ -21,7 +21,7 @@ from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
 _SLACK_SEGMENTS = 4
-_REMEDY = "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
+_REMEDY = "lower buffer_size, free space, or set SAC_REPLAY_DIR to another disk"
 OWN_COLUMNS = (
     Column("reward", (), "float32"),
     Column("discount", (), "float32"),

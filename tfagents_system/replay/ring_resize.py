@@ -117,7 +117,7 @@ def make(old: RingFiles, wanted: Wanted, told: str, work: LongWork) -> None:
         raise UserError(
             f"the replay ring in {old.folder} has room for {old.capacity_rows:,} rows, and can't get "
             f"{wanted.capacity_rows:,} or other columns, its header is damaged: restore {old.header}, start once with "
-            "n_episodes_in_buffer and the settings of samples as they were, which begins with an empty ring, or begin "
+            "buffer_size and the settings of samples as they were, which begins with an empty ring, or begin "
             "another run (SAC_EXP_NAME)"
         )
     folder, dropped = new.folder, [old.column(each).name for each in old.columns if each not in new.columns]

@@ -39,7 +39,8 @@ def without_effect_in_search(params: TrainParamsBase, searched: Collection[str])
     known = described_by(TrainParamsBase)
     told = []
     for name in sorted(searched):
-        fixed = [when for when in (known[name].acts if name in known else ()) if when.attribute not in searched]
+        described = known.get(name.partition(".")[0])
+        fixed = [when for when in (described.acts if described else ()) if when.attribute not in searched]
         if because := next((why for when in fixed if (why := _why_not(params, when, None))), ""):
             told.append(
                 f"the space's {name} has no effect {because}, or give a --space without it: sac tune-params "

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.agents.algorithms import value
 from tfagents_system.agents.iteration_counts import iterations_of_run, random_steps
-from tfagents_system.agents.optimizer_settings import settings_in_use
+from tfagents_system.agents.optimizer_settings import optimizer_settings
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
@@ -35,8 +36,8 @@ def learning_rates(params: TrainParamsBase) -> list[str]:
     """Rates with which Adam and its variants seldom learn."""
     notes = []
     for part in ("critic", "actor"):
-        rate = max(Schedule.of(getattr(params, f"{part}_learning_rate")).values)  # A schedule may end near 0.
-        if settings_in_use(params, part).get("name") == "sgd" or _SMALL_RATE <= rate <= _LARGE_RATE:
+        rate = max(Schedule.of(value(params, f"{part}_learning_rate")).values)  # A schedule may end near 0.
+        if optimizer_settings(params, part)["name"] == "sgd" or _SMALL_RATE <= rate <= _LARGE_RATE:
             continue
         effect = "such steps mostly diverge" if rate > _LARGE_RATE else "such steps hardly change anything"
         notes.append(f"{part}_learning_rate={rate:g}: {effect}; common are 1e-4 to 1e-3")
@@ -128,7 +129,8 @@ def update_cost(params: TrainParamsBase, agent: Any) -> float | None:
         return None
     import tree
 
-    length = params.recurrent_sequence_length + params.recurrent_burn_in if params.recurrent else 1
+    recurrent = value(params, "recurrent")
+    length = recurrent["sequence_length"] + recurrent["burn_in"] if recurrent else 1
     ours = params.train_batch_size * length * sum(np.prod(shape) for shape in shapes if len(shape) == 2)
     observation, action = (
         sum(int(np.prod(spec.shape)) for spec in tree.flatten(nest))

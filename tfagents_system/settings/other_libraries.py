@@ -28,7 +28,6 @@ _ROWS = """
 # What is learned, and how fast.
 gamma | SB3, SBX, CleanRL | set discount
 GAMMA | TMRL | set discount
-learning_rate | SB3, SBX | set actor_learning_rate, critic_learning_rate and alpha_learning_rate
 policy_lr | CleanRL | set actor_learning_rate
 LR_ACTOR | TMRL | set actor_learning_rate
 q_lr | CleanRL | set critic_learning_rate, and alpha_learning_rate, which follows it there
@@ -47,8 +46,8 @@ batch_size | SB3, SBX, CleanRL | set train_batch_size
 BATCH_SIZE | TMRL | set train_batch_size
 ALGORITHM | TMRL | set algorithm, 'sac' or 'redq'
 n_critics | SB3, SBX | set num_critics
-n_quantiles | SB3, SBX | set num_quantiles, with algorithm='tqc'; iqn has iqn_quantiles
-top_quantiles_to_drop_per_net | SB3, SBX | set num_dropped_quantiles
+n_quantiles | SB3, SBX | set tqc={"num_quantiles": n_quantiles}, with algorithm='tqc'
+top_quantiles_to_drop_per_net | SB3, SBX | set tqc={"num_dropped_quantiles": top_quantiles_to_drop_per_net}
 REDQ_N | TMRL | set num_critics
 REDQ_M | TMRL | set num_target_critics
 n_steps | SB3 | set n_step
@@ -64,7 +63,7 @@ activation_fn | SB3, SBX | override actor_ctor and critic_ctor; the default netw
 dropout_rate | SBX | set critic_dropout
 layer_norm | SBX | set critic_layer_norm
 features_extractor_class, features_extractor_kwargs | SB3 | set preprocessing_combiner, or for images
-    image_encoder_filters and image_encoder_features
+    image_encoder_layers and image_encoder_features
 share_features_extractor | SB3 | remove it: actor and critics share the encoder of images
 optimizer_class, optimizer_kwargs | SB3, SBX | set actor_optimizer, critic_optimizer and alpha_optimizer
 max_grad_norm | SB3, SBX | set critic_optimizer={"global_clipnorm": max_grad_norm}
@@ -79,9 +78,7 @@ start_e, end_e | CleanRL | set exploration_epsilon, a number or a schedule
 exploration_fraction | SB3, SBX, CleanRL | set exploration_epsilon={"points": [[0, FIRST], [exploration_fraction *
     num_env_steps, LAST]]}
 # Experience.
-buffer_size | SB3, SBX, CleanRL | set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there
-    steps)
-MEMORY_SIZE | TMRL | set n_episodes_in_buffer: episodes of `horizon` steps, so MEMORY_SIZE / horizon (there steps)
+MEMORY_SIZE | TMRL | set buffer_size
 learning_starts | SB3, SBX, CleanRL | set env_steps_before_training
 ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set env_steps_before_training
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all

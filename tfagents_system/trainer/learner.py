@@ -198,7 +198,7 @@ class Learner:
         )
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
-        redraw(self.agent, fresh, params.reset_kept_shares)
+        redraw(self.agent, fresh)
         self.seed_noise()
 
     def _choose_precision(self) -> str:

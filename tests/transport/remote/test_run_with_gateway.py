@@ -46,7 +46,7 @@ class TrainParams(TrainParamsBase):
     num_iter, num_steps_per_iter, train_batch_size = ITERATIONS, 5, 8
     n_eval_episodes = n_buffer_init_episodes = n_train_episodes_per_iter = 1
     eval_period_itrs = checkpoint_period_itrs = 1000
-    n_episodes_in_buffer = 50
+    buffer_size = 2500
     def env_ctor(self, *args, seed=None, **kwargs):
         return Slow()
 """.replace("ITERATIONS", str(ITERATIONS))
