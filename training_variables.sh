@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # Pendulum on any machine: solved within 10,000 environment steps, in minutes on two CPUs. What the environment already
 # says wins over these values.
-: "${SAC_EXP_NAME:=pendulum}"                              # the run directory is logs/<name>
-: "${SAC_PARAMS:=tfagents_system/examples/pendulum/params.py}"      # class TrainParams(TrainParamsBase)
-: "${SAC_CONFIG:=config/pendulum.json}"                    # horizon, environment arguments, curriculum
-: "${SAC_REVERB_CPUS:=1}"                                  # CPUs of the replay server
-: "${SAC_TRAIN_CPUS:=2}"                                   # CPUs of the policy updates
-: "${SAC_NUM_COLLECT_WORKERS:=2}"                          # programs that collect experience and evaluate
-: "${SAC_COLLECT_WORKER_CPUS:=1}"                          # CPUs of each of them
-: "${SAC_SHARE_CPUS:=1}"                                   # roles share CPUs where there are too few
-: "${SAC_SEED:=0}"                                         # decides every other seed
+: "${SAC_EXP_NAME:=pendulum}"                                     # the run directory is logs/<name>
+: "${SAC_PARAMS:=tfagents_system/examples/pendulum/params.py}"    # class TrainParams(TrainParamsBase)
+: "${SAC_CONFIG:=tfagents_system/examples/pendulum/config.json}"  # horizon, environment arguments, curriculum
+: "${SAC_REVERB_CPUS:=1}"                                         # CPUs of the replay server
+: "${SAC_TRAIN_CPUS:=2}"                                          # CPUs of the policy updates
+: "${SAC_NUM_COLLECT_WORKERS:=2}"                                 # programs that collect experience and evaluate
+: "${SAC_COLLECT_WORKER_CPUS:=1}"                                 # CPUs of each of them
+: "${SAC_SHARE_CPUS:=1}"                                          # roles share CPUs where there are too few
+: "${SAC_SEED:=0}"                                                # decides every other seed

@@ -2,7 +2,7 @@
 
     python -m benchmarks.many_steps [--quick]
 
-Simulated workers, as in benchmarks.many_clients, send segments of 50 steps to a real server: workers of one environment
+Simulated workers, which only talk to the server, send segments of 50 steps to a real server: workers of one environment
 and of 16. First they send as fast as they can. Then they keep to iterations of 50 steps of each environment: a worker
 waits for the policy, takes it, and sends its share, while a trainer takes minibatches and 5 ms for each. The server's
 speed is told by its own CPU time, because in a real run the workers have other CPUs.
@@ -11,17 +11,18 @@ speed is told by its own CPU time, because in a real run the workers have other 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import socket
 import threading
 import time
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 import psutil
 
-from benchmarks.many_clients import Clients, policy_variables
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import make_segment, replay_server
 from tfagents_system.machine.topology import allowed_cpus, format_cpu_list
@@ -87,10 +88,58 @@ def wait_for_policy(reader: Any, version: int) -> None:
         progress = reader.get(wait_secs=0.2)
 
 
+class Clients:
+    """`count` simulated workers in a few processes."""
+
+    def __init__(self, port: int, count: int, most_processes: int = 4) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._processes: list[Any] = []
+        self._pipes: list[Pipe] = []
+        num_processes = min(most_processes, count)
+        for k in range(num_processes):
+            ours, theirs = multiprocessing.Pipe()
+            share = range(k * count // num_processes, (k + 1) * count // num_processes)
+            process = context.Process(target=simulate, args=(theirs, port, share), daemon=True)
+            process.start()
+            self._processes.append(process)
+            self._pipes.append(ours)
+        self._answers()
+
+    def ask(self, order: str, details: Any) -> list[Any]:
+        """The answers of all processes."""
+        self.begin(order, details)
+        return self._answers()
+
+    def begin(self, order: str, details: Any) -> None:
+        """Gives an order; `finish` takes the answers."""
+        for pipe in self._pipes:
+            pipe.send((order, details))
+
+    def finish(self) -> list[Any]:
+        """The answers to `begin`."""
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        deadline = time.monotonic() + _DEADLINE_SECS
+        answers: dict[Any, Any] = {}
+        while len(answers) < len(self._pipes):
+            missing = [pipe for pipe in self._pipes if pipe not in answers]
+            ready = wait(missing, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError("a process of simulated workers does not answer")
+            answers.update({pipe: pipe.recv() for pipe in self._pipes if pipe in ready})
+        return list(answers.values())
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
 def ingest(outcome: Outcome, count: int, lanes: int, cpu: int, secs: float) -> float:
     """Workers send as fast as they can. Returns the steps/s that one CPU of the server takes."""
     with replay_server(_RING_STEPS, cpu, count) as (port, told):
-        clients = Clients(port, count, simulate)
+        clients = Clients(port, count)
         server = psutil.Process(told["pid"])
         try:
             clients.ask("send", (lanes, 0.0))  # Each worker's first one opens its streams.
@@ -122,7 +171,7 @@ def iterate(outcome: Outcome, count: int, lanes: int, cpu: int, iterations: int,
         publisher, variables = Publisher(connection, count), policy_variables()
         publish(publisher, variables, 0)
         publisher.wait()
-        clients = Clients(port, count, simulate)
+        clients = Clients(port, count)
         server = psutil.Process(told["pid"])
         try:
             blocks = connection.reader(tables.BLOCKS)
@@ -188,6 +237,14 @@ def publish(publisher: Any, variables: dict[str, Any], version: int) -> None:
     arrays = weights.to_arrays(weights.read_weights(variables))
     progress = tables.Progress(1, version, version, -1)
     publisher.publish([np.array([1, version, version], np.int64), *arrays], None, progress)
+
+
+def policy_variables() -> dict[str, Any]:
+    """Of a (256, 256) network."""
+    import tensorflow as tf
+
+    shapes = [(28, 256), (256,), (256, 256), (256,), (256, 16), (16,)]
+    return {f"variable_{number}": tf.Variable(tf.zeros(shape)) for number, shape in enumerate(shapes)}
 
 
 def network_bytes() -> int:

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import sleeping_params
+import gymnasium
+import numpy as np
+
+from tfagents_system.train_params_base import TrainParamsBase
 
 
-class TrainParams(sleeping_params.TrainParams):
+class Sleeping(gymnasium.Env):
+    """Steps of `step_ms`, without CPU time."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (28,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
+
+    def __init__(self, step_ms: float) -> None:
+        self._step_secs = step_ms / 1000.0
+        self._due = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._due = time.perf_counter()
+        return self.np_random.standard_normal(28).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        # As a clocked device: what the worker computes meanwhile is not lost.
+        self._due = max(self._due + self._step_secs, time.perf_counter())
+        time.sleep(max(0.0, self._due - time.perf_counter()))
+        return self.np_random.standard_normal(28).astype(np.float32), 0.0, False, False, {}
+
+
+class TrainParams(TrainParamsBase):
     """Networks and batches of the default size.
 
     Keys: `horizon`, `step_ms`, `episodes` that the ring has room for, `updates` of an iteration.
     """
 
+    num_iter = 100_000
+    n_train_episodes_per_iter = 1
+    n_eval_episodes = 1
+    eval_period_itrs = 100_000
     checkpoint_period_itrs = 5
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
@@ -21,3 +51,6 @@ class TrainParams(sleeping_params.TrainParams):
         self.num_steps_per_iter = int(env_config["updates"])
         self.n_buffer_init_episodes = int(env_config["episodes"])
         self.buffer_size = self.n_buffer_init_episodes * self.horizon
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
+        return Sleeping(self.env_config["step_ms"])

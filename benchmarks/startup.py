@@ -22,9 +22,9 @@ _DEADLINE_SECS = 300.0
 _PENDULUM = ROOT / "tfagents_system/examples/pendulum/params.py"
 
 
-def pendulum(num_workers: int, fork: bool) -> RealRun:
-    config = json.loads((ROOT / "config" / "pendulum.json").read_text())
-    variables = {"SAC_NUM_COLLECT_WORKERS": num_workers, "SAC_TRAIN_CPUS": 2, "SAC_FORK_ROLES": int(fork)}
+def pendulum(num_workers: int) -> RealRun:
+    config = json.loads((ROOT / "tfagents_system/examples/pendulum/config.json").read_text())
+    variables = {"SAC_NUM_COLLECT_WORKERS": num_workers, "SAC_TRAIN_CPUS": 2}
     return RealRun(_PENDULUM, config, variables)
 
 
@@ -54,17 +54,14 @@ def main() -> None:
     outcome.row("importing TensorFlow, TF-Agents and Reverb", one_import(), "s of CPU")
     starts = []
     for _ in range(1 if args.quick else 3):
-        with pendulum(2, fork=True) as run:
+        with pendulum(2) as run:
             starts.append(time_line(run))
     for what in starts[0]:
         outcome.row(f"cold start: {what}", statistics.median(start[what] for start in starts), "s")
     first_update = statistics.median(start["the first updates"] for start in starts)
     outcome.ratio("15 s over the time to the first update", 15.0 / first_update, 1.0)
-    if not args.quick:
-        with pendulum(2, fork=False) as run:
-            outcome.row("with SAC_FORK_ROLES=0: the first updates", time_line(run)["the first updates"], "s")
     count = 4 if args.quick else 32
-    with pendulum(count, fork=True) as run:
+    with pendulum(count) as run:
         workers = [f"worker_{k}" for k in range(count)]
         up = run.wait_until(
             lambda: all(run.heartbeat(worker).get("state", "starting") != "starting" for worker in workers),

@@ -154,8 +154,8 @@ def train_stable_baselines(python: str, library: str, train_freq: int, task: Tas
     return to_measurement(run_json(command, task.timeout_secs))
 
 
-def train_tf_agents(example: str, task: Task) -> Measurement:
-    command = [sys.executable, "-m", f"benchmarks.peers.tf_agents_{example}", *task.peer_options()]
+def train_tf_agents(task: Task) -> Measurement:
+    command = [sys.executable, "-m", "benchmarks.peers.tf_agents_single", *task.peer_options()]
     return to_measurement(run_json(command, task.timeout_secs))
 
 
@@ -169,7 +169,7 @@ OURS = "tfagents_system"
 OURS_IN_BLOCKS = f"{OURS}, iterations of {_BLOCK} steps"
 OURS_IN_BFLOAT16 = f"{OURS_IN_BLOCKS}, bfloat16 where it is faster"
 # How many times as fast ours is claimed to be.
-TARGETS = {"SBX": 1.5, "Stable-Baselines3": 2.2, "TF-Agents, single process": 4.0, "TF-Agents, distributed": 6.0}
+TARGETS = {"SBX": 1.5, "Stable-Baselines3": 2.2, "TF-Agents": 4.0}
 _SBX_IN_BLOCKS = f"SBX, {_BLOCK} updates after {_BLOCK} steps"
 TARGETS_OF_OURS = {
     OURS: TARGETS,
@@ -195,8 +195,7 @@ def contestants_of(task: Task, arguments: argparse.Namespace) -> dict[str, Calla
             chosen[_SBX_IN_BLOCKS] = functools.partial(train_stable_baselines, python, "sbx", _BLOCK)
         if arguments.full or not task.step_ms:
             chosen["Stable-Baselines3"] = functools.partial(train_stable_baselines, python, "sb3", 1)
-            chosen["TF-Agents, single process"] = functools.partial(train_tf_agents, "single")
-            chosen["TF-Agents, distributed"] = functools.partial(train_tf_agents, "distributed")
+            chosen["TF-Agents"] = train_tf_agents
     return chosen
 
 

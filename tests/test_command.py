@@ -198,6 +198,15 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
         new_project.main([".."])
 
 
+def test_a_new_project_copies_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_project.main(["point", "--example", "reach"]) == 0
+    assert sorted(os.listdir("point")) == ["config.json", "environment.py", "params.py", "vars.sh"]
+    assert "\nfrom environment import Reach\n" in Path("point/params.py").read_text()
+    told = sac("check", "point/vars.sh", "--set", "num_env_steps=nothing", cwd=tmp_path)
+    assert told.returncode == 2 and f"{tmp_path}/logs/point" in told.stdout and "1 error" in told.stdout
+
+
 def test_a_new_project_has_the_name_that_a_run_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = 'my "$run} \\x'

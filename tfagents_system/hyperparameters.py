@@ -381,7 +381,7 @@ class Hyperparameters:
 
     # The experience of others, drawn beside the run's own.
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
-    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `.parquet`,
+    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
     n_expert_episodes_in_prior_data: Annotated[Count | None, "episodes in total", _TIMING] = None
     """Experts feed prior data, which has room for so many of their episodes of full length; what they collect beyond

@@ -1,4 +1,4 @@
-"""Updates/s of SBX, Stable-Baselines3 or its contrib: batch 256, networks (256, 256), 28 observations, 8 actions.
+"""Updates/s of SBX or Stable-Baselines3: batch 256, networks (256, 256), 28 observations, 8 actions.
 
     taskset -c 0,1 PEERS_PYTHON -m benchmarks.peers.updates --library sbx </dev/null
 
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.peers.learning import CLASSES, LIBRARIES, algorithm_class
+from benchmarks.peers.learning import algorithm_class
 
 _OBSERVATION_DIM, _NUM_ACTIONS = 28, 8
 _TRANSITIONS = 100_000
@@ -25,38 +25,31 @@ _TRANSITIONS = 100_000
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--algorithm", choices=tuple(CLASSES), default="sac")
+    parser.add_argument("--library", choices=("sbx", "sb3"), required=True)
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each begun by a line of standard input")
     parser.add_argument("--updates", type=int, default=200, help="updates of a round, at least")
     parser.add_argument("--gradient_steps", type=int, default=50, help="updates in a call of train(), at most")
     return parser.parse_args()
 
 
-def make_model(library: str, algorithm: str) -> Any:
+def make_model(library: str) -> Any:
     """A model whose replay buffer is full of random transitions."""
     import gymnasium
     import numpy as np
     from stable_baselines3.common import logger
 
-    is_discrete = algorithm in ("dqn", "qrdqn")
-
     class Nothing(gymnasium.Env):
         """Spaces alone: no step is taken."""
 
         observation_space = gymnasium.spaces.Box(-1.0, 1.0, (_OBSERVATION_DIM,), np.float32)
-        action_space = (
-            gymnasium.spaces.Discrete(_NUM_ACTIONS)
-            if is_discrete
-            else gymnasium.spaces.Box(-1.0, 1.0, (_NUM_ACTIONS,), np.float32)
-        )
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (_NUM_ACTIONS,), np.float32)
 
-    model = algorithm_class(library, algorithm)(
+    model = algorithm_class(library, "sac")(
         "MlpPolicy",
         Nothing(),
         buffer_size=_TRANSITIONS,
         batch_size=256,
-        policy_kwargs={"net_arch": [256, 256], **({"n_quantiles": 25} if algorithm == "qrdqn" else {})},
+        policy_kwargs={"net_arch": [256, 256]},
         device="cpu",
         seed=0,
     )
@@ -65,8 +58,6 @@ def make_model(library: str, algorithm: str) -> Any:
     buffer = model.replay_buffer
     for array in (buffer.observations, buffer.next_observations, buffer.actions, buffer.rewards):
         array[:] = random.uniform(-1.0, 1.0, array.shape)
-    if is_discrete:
-        buffer.actions[:] = random.integers(0, _NUM_ACTIONS, buffer.actions.shape)
     buffer.full = True
     return model
 
@@ -83,13 +74,13 @@ def measure(model: Any, updates: int, gradient_steps: int) -> float:
 def main() -> None:
     arguments = parse_arguments()
     gradient_steps = min(arguments.gradient_steps, arguments.updates)
-    model = make_model(arguments.library, arguments.algorithm)
+    model = make_model(arguments.library)
     model.train(gradient_steps, 256)
     print("ready", flush=True)
     for _ in range(arguments.rounds):
         sys.stdin.readline()
         rate = measure(model, arguments.updates, gradient_steps)
-        print(json.dumps({f"{arguments.library} {arguments.algorithm}": rate}), flush=True)
+        print(json.dumps({f"{arguments.library} sac": rate}), flush=True)
 
 
 if __name__ == "__main__":

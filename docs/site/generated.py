@@ -44,19 +44,39 @@ def _files() -> str:
 
 
 def _commands() -> str:
-    texts = []
+    texts: list[str] = []
+    shown: dict[str, str] = {}
     for name, one in command.COMMANDS.items():
-        text = help_of(name).strip("\n")
-        texts.append(f"## sac {name}\n\n{one.summary[0].upper()}{one.summary[1:]}.\n\n```text\n{text}\n```\n")
+        text = _without_repetitions(help_of(name))
+        options = text.replace(f"sac {name}", "sac").partition("\n\n")[2]
+        same = shown.setdefault(options, name)
+        body = f"```text\n{text}\n```" if same == name else f"Its options are those of [sac {same}](#sac-{same})."
+        texts.append(f"## sac {name}\n\n{one.summary[0].upper()}{one.summary[1:]}. `{one.example}`\n\n{body}\n")
     return "\n".join(texts)
+
+
+def _without_repetitions(text: str) -> str:
+    """A help text without argparse's usage, `--help`, and options that another subcommand has had."""
+    text = re.sub(r"^usage: .*\n(?:[ ]+.*\n)*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^  -h, --help +show this help message and exit\n?", "", text, flags=re.MULTILINE)
+    seen: set[str] = set()
+    lines: list[str] = []
+    for entry in re.findall(r"^  -.*\n?(?:^      .*\n?)*|^.*\n?", text, flags=re.MULTILINE):
+        words = " ".join(entry.split())
+        if not (entry.startswith("  -") and words in seen):
+            lines.append(entry)
+        seen.add(words)
+    text = "".join(lines)
+    text = re.sub(r"^(positional arguments|options):\n(?=\n|\Z)", "", text, flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
 def help_of(name: str) -> str:
     """What `sac NAME --help` prints after the summary, and then what the help of each of its subcommands does."""
     told = _help_of(name)
     if found := re.search(r"^usage: sac \S+ \[-h\] (\w+ )?\{([\w,]+)\} \.\.\.$", told, re.MULTILINE):
-        parts = (_help_of(name, *(found[1] or "").split(), word) for word in found[2].split(","))
-        told += "".join(f"\n{part[part.index('usage: ') :]}" for part in parts)
+        parts = ((word, _help_of(name, *(found[1] or "").split(), word)) for word in found[2].split(","))
+        told += "".join(f"\n{word}:\n{part[part.index('usage: ') :]}" for word, part in parts)
     return told
 
 
@@ -66,16 +86,29 @@ def _help_of(name: str, *words: str) -> str:
         if one.script:
             script = ["bash", str(Path(command.__file__).with_name("launch") / one.script), "--help"]
             told = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
-            return f"  {one.example}\n\n{told}"
+            return told
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
             command.main([name, *words, "--help"])
-    return printed.getvalue().removeprefix(one.summary)
+    return printed.getvalue().removeprefix(one.summary).replace(f"  {one.example}\n", "", 1)
+
+
+def _settings() -> str:
+    """Names of other libraries by what they are here; how_to/tmrl.md has those of TMRL."""
+    theirs: dict[str, list[str]] = {}
+    for setting in other_libraries.SETTINGS:
+        libraries = [name for name in setting.libraries if name != "TMRL"]
+        if libraries:
+            names = ", ".join(f"`{name}`" for name in setting.names)
+            theirs.setdefault(setting.ours, []).append(f"{names} ({', '.join(libraries)})")
+    rows = ((", ".join(names), linked(ours.removeprefix("set "), "")) for ours, names in theirs.items())
+    return _table("there | here", rows)
 
 
 # Between the lines `<!-- made from the code: NAME -->` and `<!-- end -->` of a page.
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "reference/commands.md": {"overview": lambda: f"```text\n{command.help_text()}\n```\n", "commands": _commands},
+    "reference/commands.md": {"commands": _commands},
+    "coming_from.md": {"settings": _settings},
     "reference/metrics.md": {
         "always": lambda: _columns(metric_columns.ALWAYS),
         "further": lambda: _columns(metric_columns.FURTHER),
@@ -86,7 +119,6 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page.documentation,
     "reference/variables.md": variables.documentation,
-    "reference/other_libraries.md": other_libraries.documentation,
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
-_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "recipes.md"}
+_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 _AS_THEY_ARE = (".png", ".md", ".ipynb")
 _LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
 

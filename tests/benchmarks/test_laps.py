@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     def made(example: str = "racing", **config: Any) -> Path:
         paths = RunPaths(tmp_path)
         shutil.copy(ROOT / f"tfagents_system/examples/{example}/params.py", paths.params)
-        shipped = json.loads((ROOT / f"config/{example}.json").read_text())
+        shipped = json.loads((ROOT / f"tfagents_system/examples/{example}/config.json").read_text())
         paths.config.write_text(json.dumps(shipped | config))
         return tmp_path
 

@@ -144,10 +144,9 @@ def test_slow_steps_take_their_time(busy, clock):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["single", "distributed"])
-def test_examples_of_tf_agents_run(example):
+def test_the_example_of_tf_agents_runs():
     options = ["--steps", "30", "--learning_starts", "520", "--horizon", "100"]
-    result = run_json([sys.executable, "-m", f"benchmarks.peers.tf_agents_{example}", *options], 250.0)
+    result = run_json([sys.executable, "-m", "benchmarks.peers.tf_agents_single", *options], 250.0)
     assert result["steps_per_s"] > 0.0
     assert len(result["returns"]) >= 5
     assert np.isfinite(result["returns"]).all()

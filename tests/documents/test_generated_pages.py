@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from docs.site import generated
@@ -27,14 +25,6 @@ def test_a_page_that_is_made_from_the_code_is_current(page: str) -> None:
     assert (generated.DOCS / page).read_text() == generated.made(page)
 
 
-def test_a_page_without_its_marks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generated, "DOCS", tmp_path)
-    (tmp_path / "reference").mkdir()
-    (tmp_path / "reference/run_directory.md").write_text("# The run directory\n<!-- made from the code: files -->\n")
-    with pytest.raises(ValueError, match=r"run_directory.md must have the lines .*: write them where its files go"):
-        generated.made("reference/run_directory.md")
-
-
 def test_the_reference_names_all_there_is() -> None:
     files = [path.name for path in vars(RunPaths).values() if isinstance(path, Below)]
     wanted = {
@@ -43,21 +33,25 @@ def test_the_reference_names_all_there_is() -> None:
         "variables.md": [f"\n| `{variable.name}` |" for variable in VARIABLES],
         "metrics.md": [f"\n| `{name}` |" for name in (*metric_columns.ALWAYS, *metric_columns.FURTHER)],
         "run_directory.md": [f"\n| `{name}" for name in files],
-        "other_libraries.md": [f"`{name}`" for setting in other_libraries.SETTINGS for name in setting.names],
+        "../coming_from.md": [
+            f"`{name}`"
+            for setting in other_libraries.SETTINGS
+            if setting.libraries != ("TMRL",)
+            for name in setting.names
+        ],
     }
     missing = [
         (page, text) for page, texts in wanted.items() for text in texts if text not in (REFERENCE / page).read_text()
     ]
-    assert not missing and len(wanted["variables.md"]) >= 60 and "status.json" in files
+    assert not missing and len(wanted["variables.md"]) > 30 and "status.json" in files
 
 
 def test_every_option_of_a_command_is_in_the_reference() -> None:
     text = (REFERENCE / "commands.md").read_text()
     play, submit = (text.split(f"\n## sac {name}\n")[1].split("\n## ")[0] for name in ("play", "submit"))
     assert all(option in play for option in ("--exp_dir", "--num_episodes", "--checkpoint", "--seed", "--no_video"))
-    assert all(option in submit for option in ("--array", "--nodes", "--dry_run", "--add_workers"))
-    assert all(option in text for option in ("sac machines run add", "--days", "sac experience import", "--exp_dir"))
-    assert "Usage: sac submit" in submit and "usage: sac play" in play
+    assert all(option in submit for option in ("--array", "--nodes", "--dry_run"))
+    assert "options are those of [sac play](#sac-play)" in text and "record_reward:" in text and "--help" not in play
 
 
 def test_a_row_has_only_columns_that_are_described() -> None:

@@ -96,16 +96,16 @@ def test_pendulum_is_solved_within_10_000_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("example", "config", "horizon"),
+    ("example", "horizon"),
     [
-        ("minitaur", "minitaur", 20),
-        ("halfcheetah", "halfcheetah", 40),
-        ("pendulum_pixels", "pendulum_pixels", 25),
-        ("racing_iqn", "racing", 25),
+        ("minitaur", 20),
+        ("halfcheetah", 40),
+        ("pendulum_pixels", 25),
+        ("racing_iqn", 25),
     ],
 )
-def test_simulators_run_for_real(tmp_path, example, config, horizon):
-    shipped = json.loads((ROOT / "config" / f"{config}.json").read_text())
+def test_simulators_run_for_real(tmp_path, example, horizon):
+    shipped = json.loads((ROOT / "tfagents_system/examples" / example / "config.json").read_text())
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
     run = UserRun(

@@ -12,8 +12,8 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks.learning import algorithms, curves, precision
-from benchmarks.learning.tasks import OURS, TASKS
+from benchmarks.learning import algorithms
+from benchmarks.learning.tasks import OURS, TASKS, Variant
 from tests.support.launching import UserRun
 from tfagents_system.machine.gpus import usable_gpus
 
@@ -50,7 +50,8 @@ def test_half_cheetah_after_30_000_steps() -> None:
 
 
 def test_pendulum_in_bfloat16() -> None:
-    assert precision.train(curves.PENDULUM, "bfloat16", 0)[-1].eval_return > -250.0
+    variant = Variant({"matmul_precision": "bfloat16"})
+    assert algorithms.train(TASKS["pendulum"], variant, 0, "")[-1][1] > -250.0
 
 
 @pytest.mark.skipif(not usable_gpus(os.environ), reason="there is no GPU here")

@@ -372,7 +372,7 @@ def test_wrong_settings_are_told():
     findings = "\n".join(raised.value.findings)
     for part in (
         '"trajectory_reward.chek_forward" is unknown: "check_forward" is meant',
-        '"trajectory_reward.file" must be the path of a reward.npz or reward.pkl',
+        '"trajectory_reward.file" must be the path of a reward.npz',
         '"trajectory_reward.max_stray" must be a number above 0',
         '"trajectory_reward.regain" must be true or false',
         '"trajectory_reward.min_steps" must be an integer of at least 0',

@@ -18,21 +18,24 @@ from tfagents_system.launch import environment_checks
 from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.settings.load_params import load_env_config
 
-CONFIGS = Path(__file__).parents[2] / "config"
-EXAMPLES = [(racing, "racing.json"), (racing_camera, "racing_camera.json")]
+EXAMPLES = [racing, racing_camera]
 
 
-@pytest.mark.parametrize(("module", "config"), [*EXAMPLES, (racing_real_time, "racing_real_time.json")])
-def test_the_check_finds_nothing_wrong(module, config):
+def shipped_config(module):
+    return load_env_config(Path(module.__file__).parent / "config.json")
+
+
+@pytest.mark.parametrize("module", [*EXAMPLES, racing_real_time])
+def test_the_check_finds_nothing_wrong(module):
     report = Checklist()
-    trial = environment_checks.check_environment(module.TrainParams(load_env_config(CONFIGS / config)), 0, report)
+    trial = environment_checks.check_environment(module.TrainParams(shipped_config(module)), 0, report)
     assert report.errors == [] and trial is not None
     assert trial.specs[1].shape == (3,)
 
 
 def test_the_agent_of_seven_seconds_passes_the_check_with_its_fifteen_actions():
     report = Checklist()
-    params = racing_iqn.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    params = racing_iqn.TrainParams(shipped_config(racing_iqn))
     trial = environment_checks.check_environment(params, 0, report)
     assert report.errors == [] and trial is not None
     assert len(params.action_table) == 15
@@ -40,9 +43,9 @@ def test_the_agent_of_seven_seconds_passes_the_check_with_its_fifteen_actions():
     assert params.discount == 1.0 and params.mini_race["steps"] * 0.05 == 7.0
 
 
-@pytest.mark.parametrize(("module", "config"), EXAMPLES)
-def test_the_shipped_curriculum_reaches_the_car(module, config):
-    config = load_env_config(CONFIGS / config)
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_the_shipped_curriculum_reaches_the_car(module):
+    config = shipped_config(module)
     curriculum, seen = Curriculum.from_config(config), []
     with loading.make_collect_env(module.TrainParams(config), 0, 0) as env:
         for iteration in range(301):
@@ -53,7 +56,7 @@ def test_the_shipped_curriculum_reaches_the_car(module, config):
 
 
 def test_evaluations_are_on_other_tracks():
-    params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    params = racing.TrainParams(shipped_config(racing))
     with loading.make_collect_env(params, 1, 0) as collect, loading.make_eval_env(params, 1, collect, 0) as evaluate:
         for number in (3, 0):
             evaluate.evaluation_episode = number
@@ -65,7 +68,7 @@ def test_evaluations_are_on_other_tracks():
 
 
 def test_expert_workers_finish_laps():
-    params = racing.TrainParams(load_env_config(CONFIGS / "racing.json"))
+    params = racing.TrainParams(shipped_config(racing))
     with loading.make_collect_env(params, 0, 0) as env:
         policy = FixedPolicy(params.expert_policy_ctor(), env.actions)
         time_step = env.reset()
@@ -75,7 +78,7 @@ def test_expert_workers_finish_laps():
 
 
 def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_start(tmp_path):
-    config = load_env_config(CONFIGS / "racing.json") | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
+    config = shipped_config(racing) | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
 
     def errors(module=racing):
         report = Checklist()

@@ -21,7 +21,7 @@ from tfagents_system.settings.params_check import advice, check_params
 
 
 def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path: Path) -> None:
-    params = TrainParams(json.loads((ROOT / "config/reach.json").read_text()))
+    params = TrainParams(json.loads((ROOT / "tfagents_system/examples/reach/config.json").read_text()))
     assert check_params(params) == [] and advice(params) == []
     checks = Checklist()
     trial = check_environment(params, 0, checks)
@@ -38,7 +38,7 @@ def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path
 
 
 def test_its_pictures_show_point_and_goal() -> None:
-    params = TrainParams(json.loads((ROOT / "config/reach.json").read_text()))
+    params = TrainParams(json.loads((ROOT / "tfagents_system/examples/reach/config.json").read_text()))
     with make_env(params, 0, render=True) as env:
         env.reset()
         assert env.render_frame().shape == (192, 400, 3)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
-from tests.support.data_sets import EPISODES, PARAMS, episode, imported
+from tests.support.data_sets import EPISODES, episode, imported
 from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
@@ -21,7 +21,6 @@ from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, transfer
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.episodes import episodes_of
-from tfagents_system.playing import saved_run
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -39,19 +38,18 @@ def assert_are_the_episodes(stored: StoredRing) -> None:
     np.testing.assert_allclose(found[0].returns, [0, 1, 2.5, 4.25, 6.125])  # R_t = R_(t-1) / 2 + t.
 
 
-@pytest.mark.parametrize("suffix", columns.SUFFIXES)
-def test_a_file_comes_in_and_goes_out_as_it_was(tmp_path: Path, files: dict[str, str], suffix: str) -> None:
-    columns.write(tmp_path / f"data{suffix}", EPISODES)
-    stored, lines, notes = imported(str(tmp_path / f"data{suffix}"), tmp_path / "imported", files)
+def test_a_file_comes_in_and_goes_out_as_it_was(tmp_path: Path, files: dict[str, str]) -> None:
+    columns.write(tmp_path / "data.npz", EPISODES)
+    stored, lines, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert_are_the_episodes(stored)
     assert "13 steps, 3 episodes (3 whole, 2 terminated), mean return of the whole ones 10.3" in lines[0]
     assert notes == [] and f"SAC_REPLAY_FROM={tmp_path}/imported" in lines[1]
-    transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), notes.append)
-    again = list(columns.read(tmp_path / f"again{suffix}", notes.append))
+    transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), notes.append)
+    again = list(columns.read(tmp_path / "again.npz", notes.append))
     for ours, theirs in zip(EPISODES, again, strict=True):
         np.testing.assert_equal(vars(theirs), vars(ours))
     with pytest.raises(UserError, match="exists: give another name"):
-        transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), notes.append)
+        transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), notes.append)
 
 
 def test_minari_reads_what_was_exported_and_back(
@@ -71,32 +69,6 @@ def test_minari_reads_what_was_exported_and_back(
     assert data_set.action_space.low.tolist() == [-2] and data_set.observation_space.shape == (3,)
     for number, source in enumerate(("minari:us/pendulum-v0", str(tmp_path / "sets/us/pendulum-v0"))):
         assert_are_the_episodes(imported(source, tmp_path / f"again_{number}", files)[0])
-
-
-def test_another_run_is_imported_with_what_new_params_ask_for(tmp_path: Path, files: dict[str, str]) -> None:
-    """Returns with another discount, and potentials; SAC_REPLAY_FROM could not make them up."""
-    columns.write(tmp_path / "data.npz", EPISODES)
-    imported(str(tmp_path / "data.npz"), tmp_path / "first", files)
-    assert_are_the_episodes(imported(str(tmp_path / "first"), tmp_path / "same", files)[0])
-    shaped = PARAMS.replace("discount = 0.5", "discount = 1.0").replace("    def env_ctor", SHAPED)
-    (tmp_path / "my_params.py").write_text(shaped)
-    stored, lines, notes = imported(str(tmp_path / "first"), tmp_path / "second", files)
-    assert "13 steps, 3 episodes (3 whole, 2 terminated)" in lines[0] and notes == []
-    for ours, theirs in zip(EPISODES, episodes_of(stored), strict=True):
-        assert theirs.returns is not None and theirs.potential is not None
-        np.testing.assert_array_equal(theirs.returns, np.cumsum(ours.rewards))
-        np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
-        np.testing.assert_array_equal(theirs.reward, ours.rewards)
-
-
-SHAPED = """
-    n_step = 2
-    mini_race = {"steps": 8, "oversampling": (4, 1)}
-
-    def potential(self, observation):
-        return 10.0 * float(observation[1])
-
-    def env_ctor"""
 
 
 def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
@@ -130,8 +102,7 @@ def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
     assert_are_the_episodes(StoredRing(out))
 
 
-@pytest.mark.parametrize("suffix", columns.SUFFIXES)
-def test_numbers_keep_their_types_in_files(tmp_path: Path, suffix: str) -> None:
+def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
     """Pixels of an image above all: as other numbers they are refused."""
     rows = np.arange(6)[:, None]
     given: dict[str, np.ndarray] = {
@@ -142,42 +113,12 @@ def test_numbers_keep_their_types_in_files(tmp_path: Path, suffix: str) -> None:
         "lap": rows.astype(np.int32),
     }
     wheel = {"": np.arange(5, dtype=np.float32)}
-    columns.write(tmp_path / f"data{suffix}", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
-    (read,) = columns.read(tmp_path / f"data{suffix}", lambda text: None)
+    columns.write(tmp_path / "data.npz", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
+    (read,) = columns.read(tmp_path / "data.npz", lambda text: None)
     for name, leaf in given.items():
         assert read.observations[name].dtype == leaf.dtype, name
         np.testing.assert_array_equal(read.observations[name], leaf)
     assert read.rewards.dtype == read.actions[""].dtype == np.float32
-
-
-def test_parquet_of_others_is_read_and_what_is_no_number_is_told(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-
-    def read(**changed: Any) -> NamedEpisode:
-        pixels = arrow.array([[[1, 2], [3, 4]]] * 3, arrow.list_(arrow.list_(arrow.uint8())))
-        wheel, rewards = arrow.array([[0.5]] * 3), arrow.array([1.0, 2.0, 3.0])
-        own = {
-            "observations/camera": pixels,
-            "actions": wheel,
-            "rewards": rewards,
-            "terminations": [False] * 2 + [True],
-        }
-        parquet.write_table(arrow.table(own | changed), tmp_path / "data.parquet")
-        (found,) = columns.read(tmp_path / "data.parquet", lambda text: None)
-        return found
-
-    camera = read().observations["camera"]
-    assert camera.dtype == np.uint8 and camera[:3].tolist() == [[[1, 2], [3, 4]]] * 3
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"actions": [[0.5], [0.5, 1.0], [0.5]]}, "the rows of actions have different lengths"),
-        ({"actions": [[0.5], None, [0.5]]}, "1 rows of actions are missing"),
-        ({"rewards": [1.0, None, 3.0]}, "1 numbers of rewards are missing"),
-        ({"rewards": ["a", "b", "c"]}, "rewards has string, where numbers are needed"),
-    ]
-    for changed, told in wrong:
-        with pytest.raises(UserError, match=f"can't be read: {told}"):
-            read(**changed)
 
 
 def test_flags_may_be_rows_and_observations_have_fewer_digits_than_next_ones(
@@ -235,33 +176,11 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
         assert [each.discount[-1] for each in episodes_of(stored)] == [0, 0, 0] and notes == []
 
 
-@pytest.mark.parametrize("cut", [None, "truncations", "timeouts"])
-@pytest.mark.parametrize("terminated", ["terminations", "terminated"])
-def test_dones_beside_what_terminates_say_where_episodes_end(
-    tmp_path: Path, files: dict[str, str], terminated: str, cut: str | None
-) -> None:
-    """In whatever order they are."""
+def test_columns_that_nobody_asks_for_may_be_of_any_kind(tmp_path: Path) -> None:
     columns.write(tmp_path / "data.npz", EPISODES)
     with np.load(tmp_path / "data.npz") as file:
-        data = dict(file)
-    ended, were_cut = data.pop("terminations"), data.pop("truncations")
-    flags = {terminated: ended, "dones": (ended | were_cut)[:, None], **({cut: were_cut} if cut else {})}
-    for number, names in enumerate((list(flags), list(flags)[::-1])):
-        np.savez(tmp_path / "theirs.npz", **data, **{name: flags[name] for name in names})
-        assert_are_the_episodes(imported(str(tmp_path / "theirs.npz"), tmp_path / f"imported_{number}", files)[0])
-
-
-@pytest.mark.parametrize("suffix", columns.SUFFIXES)
-def test_columns_that_nobody_asks_for_may_be_of_any_kind(tmp_path: Path, suffix: str) -> None:
-    columns.write(tmp_path / f"data{suffix}", EPISODES)
-    if suffix == ".npz":
-        with np.load(tmp_path / "data.npz") as file:
-            np.savez(tmp_path / "data.npz", **file, infos=np.array([{}] * 13, object))
-    else:
-        parquet = pytest.importorskip("pyarrow.parquet")
-        table = parquet.read_table(tmp_path / "data.parquet")
-        parquet.write_table(table.append_column("infos", [["words"] * 13]), tmp_path / "data.parquet")
-    read = columns.read(tmp_path / f"data{suffix}", lambda text: None)
+        np.savez(tmp_path / "data.npz", **file, infos=np.array([{}] * 13, object))
+    read = columns.read(tmp_path / "data.npz", lambda text: None)
     np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
 
 
@@ -271,7 +190,7 @@ def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
     columns.write(tmp_path / "data.npz", EPISODES)
     for out, told in (
         ("data.npz", "exists: give another name"),
-        ("out.csv", "must end with .npz or .parquet"),
+        ("out.csv", "must end with .npz, or be minari"),
         ("no/out.npz", "no is no folder that can be written to: make it"),
     ):
         with pytest.raises(UserError, match=f"--out={tmp_path}/{out}.*{told}"):
@@ -287,19 +206,6 @@ def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
     with pytest.raises(UserError, match=r"out.npz can't be written \(No space left on device\)"):
         transfer.export(str(tmp_path / "imported"), str(tmp_path / "out.npz"), lambda text: None)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_run_is_imported_from_where_it_is_shown(
-    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Relative to the repository, wherever the command is called."""
-    columns.write(tmp_path / "data.npz", EPISODES)
-    imported(str(tmp_path / "data.npz"), tmp_path / "logs" / "first", files)
-    monkeypatch.setattr(saved_run, "_ROOT", tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert "13 steps" in transfer.show("logs/first")[0]
-    assert_are_the_episodes(imported("logs/first", tmp_path / "second", files)[0])
 
 
 def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> None:
@@ -359,27 +265,26 @@ class TrainParams(TrainParamsBase):
 """
 
 
-@pytest.mark.parametrize("suffix", columns.SUFFIXES)
-def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_path: Path, suffix: str) -> None:
+def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_path: Path) -> None:
     (tmp_path / "my_params.py").write_text(MINI_RACES)
     (tmp_path / "my.json").write_text('{"horizon": 20}')
     files = {"params": str(tmp_path / "my_params.py"), "config": str(tmp_path / "my.json")}
     explored = np.array([False, True, True, False, True])
     given = [dataclasses.replace(episode(5, 1, True), explored=explored), episode(7, 2, False)]
     given[1].explored = np.zeros(7, bool)
-    columns.write(tmp_path / f"data{suffix}", given)
-    stored, _, _ = imported(str(tmp_path / f"data{suffix}"), tmp_path / "imported", files)
+    columns.write(tmp_path / "data.npz", given)
+    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert stored.layout.optional == ("explored", "potential")
     found = list(episodes_of(stored))
     for ours, theirs in zip(given, found, strict=True):
         assert theirs.explored is not None and theirs.potential is not None and ours.explored is not None
         np.testing.assert_array_equal(theirs.explored, ours.explored)
         np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
-    transfer.export(str(tmp_path / "imported"), str(tmp_path / f"again{suffix}"), lambda text: None)
-    again = list(columns.read(tmp_path / f"again{suffix}", lambda text: None))
+    transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), lambda text: None)
+    again = list(columns.read(tmp_path / "again.npz", lambda text: None))
     assert [np.array(each.explored).tolist() for each in again] == [np.array(each.explored).tolist() for each in given]
     for each in given:
         each.explored = None
-    columns.write(tmp_path / f"unsaid{suffix}", given)
-    unsaid, _, _ = imported(str(tmp_path / f"unsaid{suffix}"), tmp_path / "nothing explored", files)
+    columns.write(tmp_path / "unsaid.npz", given)
+    unsaid, _, _ = imported(str(tmp_path / "unsaid.npz"), tmp_path / "nothing explored", files)
     assert not any(np.any(np.array(each.explored)) for each in episodes_of(unsaid))

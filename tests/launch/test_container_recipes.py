@@ -91,7 +91,7 @@ def test_what_is_copied_is_there_and_nothing_private_is() -> None:
     needed = [
         "tfagents_system/launch/run_script.sh",
         "run_script.sh",
-        "config/pendulum.json",
+        "config/minitaur.json",
         "setup.sh",
         "tests/conftest.py",
     ]

@@ -50,7 +50,7 @@ def test_every_range_ends_or_says_why_not() -> None:
 
 def test_extras() -> None:
     assert PROJECT["optional-dependencies"].keys() >= {
-        "dev", "docs", "envpool", "experience", "gpu", "minari", "mlflow", "onnx", "tuning", "wandb",
+        "dev", "docs", "envpool", "experience", "gpu", "mlflow", "onnx", "tuning", "wandb",
     }  # fmt: skip
     (cuda,) = map(Requirement, PROJECT["optional-dependencies"]["gpu"])
     assert cuda.extras == {"and-cuda"} and LOCK["tensorflow"] in cuda.specifier

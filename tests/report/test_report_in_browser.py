@@ -1,13 +1,9 @@
-"""report.html in a real browser: drawn without a complaint, chosen from, zoomed, and followed while a run goes on."""
-
-import threading
+"""report.html in a real browser: drawn without a complaint, chosen from and zoomed."""
 
 import pytest
 
 from tests.support.browser import Browser, chromium
 from tests.support.run_to_report import HOSTILE, make_run, reset_run
-from tfagents_system.report.page.assembly import page_data
-from tfagents_system.report.page.serve import ReportServer
 from tfagents_system.report.page.write import main
 
 READY = "document.body && document.body.dataset.ready === 'yes'"
@@ -116,27 +112,3 @@ def test_several_runs_are_compared_and_one_is_left_out(browser, tmp_path):
     assert browser.value("[...document.querySelectorAll('#differences code')].map(each => each.textContent)") == [
         "SAC_SEED"
     ]
-
-
-def test_a_served_page_follows_its_run_and_is_told_to_nobody_else(browser, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfagents_system.report.page.serve._REFRESH_SECS", 0.3)
-    monkeypatch.setattr("tfagents_system.report.page.serve._KEPT_SECS", 0.0)
-    run = make_run(tmp_path / "run", rows=50)
-    server = ReportServer(0, lambda: page_data([run.exp_dir]))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        browser.open(server.address, READY)
-        count = "document.querySelector('[data-metric=alpha]').data[0].x.length"
-        assert browser.value(count) == 50
-        browser.value(TYPE.format("metrics-filter", "alpha"))
-        last = run.metrics_csv.read_text().splitlines()[-1]
-        with run.metrics_csv.open("a") as file:
-            file.write(last.replace("4900,49,9800", "5000,50,10000") + "\n")
-        browser.wait(f"{count} === 51")
-        assert browser.value("document.getElementById('metrics-filter').value") == "alpha"
-    finally:
-        browser.open("about:blank", "true")
-        server.shutdown()
-        server.server_close()
-        thread.join(10)

@@ -75,7 +75,7 @@ def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
 
 
 def test_one_annotated_line_makes_a_hyperparameter() -> None:
-    """As docs/contributing.md has it."""
+    """As CONTRIBUTING.md has it."""
 
     class WithOneMore(TrainParamsBase):
         num_lanes: Annotated[Count | None, "steps in total", When("asynchronous", False), MayChange] = None

@@ -22,7 +22,7 @@ from tfagents_system.errors import UserError, shown
 APPLY_TO_EVAL = "apply_to_eval"
 _KEYS = ("iters", "range", APPLY_TO_EVAL)
 _ITERATION = integer_from(0)
-_GUIDE = "docs/how_to/curriculum.md"
+_GUIDE = "docs/how_to/iterations.md"
 _EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
 
 

@@ -1,34 +1,22 @@
-"""Files with a recorded trajectory: our reward.npz, and TMRL's reward.pkl, of which nothing is run."""
+"""reward.npz: a recorded trajectory."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.reward_places import KEPT, RECORD
+from tfagents_system.envs.reward_places import RECORD
 from tfagents_system.errors import UserError
 
 SPACING_METRES = 0.1
 MIN_METRES, MAX_GAP_METRES = 20.0, 1.0
 _POINTS, _ABOUT = "points", "about"
 _MAX_BYTES = 200 * 2**20
-# All that a pickled array of numbers consists of: constructors of NumPy, which run no code of the file's.
-_ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    *(
-        (f"numpy.{core}.{module}", name)
-        for core in ("core", "_core")
-        for module, name in (("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
-    ),
-}
 
 
 def polyline(positions: np.ndarray) -> np.ndarray:
@@ -85,8 +73,6 @@ def write_points(path: Path, points: np.ndarray, about: Mapping[str, Any]) -> No
 
 def recorded_track(path: Path) -> str | None:
     """The track on which a reward.npz was recorded, after `read_points`; None if it does not say."""
-    if not _is_npz(path):
-        return None
     try:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(str(file[_ABOUT])) if _ABOUT in file else None
@@ -96,17 +82,16 @@ def recorded_track(path: Path) -> str | None:
 
 
 def read_points(path: Path) -> np.ndarray:
-    """The points of a reward.npz, or of a reward.pkl of TMRL, `[n, 2]` or `[n, 3]` float64.
+    """The points of a reward.npz, `[n, 2]` or `[n, 3]` float64.
 
     Raises:
-      UserError: It is neither, or has fewer than two points, or NaN.
+      UserError: It is none, or has fewer than two points, or NaN.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES // 2**20} MB")
-        points = _points_of_npz(path) if _is_npz(path) else _unpickled(path.read_bytes())
-    except pickle.UnpicklingError as error:
-        raise UserError(f"the reward file {path} is no array of numbers ({error}): {RECORD}") from None
+        with np.load(path, allow_pickle=False) as file:
+            points = file[_POINTS]
     except Exception as error:  # Of zipfile, zlib, or tokenize: NumPy reads a header before the zip's checksum is seen.
         raise UserError(f"the reward file {path} can't be read ({error}): {RECORD}") from None
     found = f"an array {points.shape} of {points.dtype}"
@@ -116,40 +101,3 @@ def read_points(path: Path) -> np.ndarray:
     if not np.isfinite(points).all():
         raise UserError(f"the reward file {path} has points that are not finite: {RECORD}")
     return points
-
-
-def _is_npz(path: Path) -> bool:
-    """Rather than a pickle: the name of a run's copy does not tell."""
-    if path.name != KEPT:
-        return path.suffix != ".pkl"
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
-
-
-def _points_of_npz(path: Path) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as file:
-        return file[_POINTS]
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Makes arrays of numbers, and refuses everything else that a pickle could call."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _latin1  # How protocols up to 2 write bytes.
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it contains {module}.{name}")
-        return super().find_class(module.replace("numpy._core", "numpy.core"), name)
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError("it contains text in another encoding")
-    return text.encode("latin1")
-
-
-def _unpickled(data: bytes) -> np.ndarray:
-    found = _ArrayUnpickler(io.BytesIO(data)).load()
-    if type(found) is not np.ndarray:
-        raise pickle.UnpicklingError(f"it is a {type(found).__name__}")
-    return found

@@ -32,9 +32,9 @@ _POINTS_PER_REWARD = 100.0
 class TrajectoryRewardSettings:
     """TMRL's REWARD_CONFIG, under its names in lower case, and the file."""
 
-    file: Annotated[
-        str, Rule("the path of a reward.npz or reward.pkl", lambda value: isinstance(value, str) and value != "")
-    ] = DEFAULT_FILE
+    file: Annotated[str, Rule("the path of a reward.npz", lambda value: isinstance(value, str) and value != "")] = (
+        DEFAULT_FILE
+    )
     end_of_track: Number = 100.0
     """Reward at the finish."""
     constant_penalty: Number = 0.0

@@ -1,1 +1,1 @@
-"""Examples, one folder each: `params.py` is its SAC_PARAMS. `training_variables*.sh` and `config/` name them."""
+"""Examples, one folder each: `sac train tfagents_system/examples/<name>/vars.sh` trains it."""

@@ -2,7 +2,6 @@
 
     python -m tfagents_system.experience import demos.npz --params my_params.py --config my.json --out demos
     python -m tfagents_system.experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
-    python -m tfagents_system.experience import logs/hopper --params my_params.py --config my.json --out converted
     python -m tfagents_system.experience export logs/hopper --out hopper.npz
     python -m tfagents_system.experience show logs/hopper
 
@@ -62,7 +61,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     take = commands.add_parser("import", help="a data set becomes a folder for SAC_REPLAY_FROM")
     take.add_argument(
-        "source", help="file.npz, file.parquet, minari:NAME, the folder of a Minari data set, or a run directory"
+        "source", help="file.npz, minari:NAME, or the folder of a Minari data set; of a run, SAC_REPLAY_FROM takes it"
     )
     take.add_argument("--out", required=True, help="the folder to make")
     take.add_argument("--exp_dir", help="a run of the environment, whose observations and actions these are")
@@ -70,7 +69,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     take.add_argument("--config", help="without a run: JSON of the environment")
     give = commands.add_parser("export", help="the whole episodes of a run become a data set")
     give.add_argument("source", help="run directory, or an imported folder")
-    give.add_argument("--out", required=True, help="file.npz, file.parquet, or minari:NAME such as minari:me/hopper-v0")
+    give.add_argument("--out", required=True, help="file.npz, or minari:NAME such as minari:me/hopper-v0")
     show = commands.add_parser("show", help="what a run or an imported folder holds")
     show.add_argument("source", help="run directory, or an imported folder")
     return parser.parse_args(arguments)

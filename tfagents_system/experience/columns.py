@@ -1,4 +1,4 @@
-"""Files of named columns, one row a step: npz and Parquet.
+"""Files of named columns, one row a step: npz.
 
 observations           [N, ...], or observations/<path> for each leaf
 actions                [N, ...], likewise, in the environment's units
@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.recorded_episodes import WAS_GREEDY
 
-SUFFIXES = (".npz", ".parquet")
+SUFFIX = ".npz"
 _NO_REWARDS = ". As prior data it may do without: say with TrainParams.prior_rewards what each step's reward is"
 _RECORDED = (
     ". Such a file of keep_best_episodes is for --replay_actions: give the run's directory, or what `python -m "
@@ -192,18 +191,16 @@ def check_writable(path: Path) -> None:
     """Whether `write` can make the file.
 
     Raises:
-      UserError: Its name does not say a known format, it exists, its folder does not, or a package is missing.
+      UserError: It is no .npz, it exists, or its folder does not.
     """
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--out={path} must end with {' or '.join(SUFFIXES)}, or be minari:NAME")
+    if path.suffix != SUFFIX:
+        raise UserError(f"--out={path} must end with {SUFFIX}, or be minari:NAME")
     if path.exists():
         raise UserError(f"--out={path} exists: give another name, or remove it")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK)):
         raise UserError(
             f"--out={path}: {path.parent} is no folder that can be written to: make it, or give another one"
         )
-    if path.suffix == ".parquet":
-        _parquet()
 
 
 def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
@@ -237,10 +234,7 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
     if parts := [each.explored for each in episodes if each.explored is not None]:
         columns["explored"] = np.concatenate(parts).astype(bool)
     with replacing(path) as file:
-        if path.suffix == ".npz":
-            np.savez_compressed(file, **columns)
-        else:
-            _write_parquet(file, columns)
+        np.savez_compressed(file, **columns)
 
 
 def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], None]) -> dict[str, np.ndarray]:
@@ -250,7 +244,7 @@ def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], N
       UserError: Two mean the same, or flags are neither 0 nor 1.
     """
     flags = {name: _as_flags(array, name, path) for name, array in loaded.items() if _known(name) in _FLAGS}
-    loaded = _without_second_ends({**loaded, **flags}, path)
+    loaded = {**loaded, **flags}
     columns, theirs = dict[str, np.ndarray](), dict[str, str]()
     for name, array in loaded.items():
         if (before := theirs.setdefault(_known(name), name)) != name:
@@ -281,26 +275,6 @@ def _as_flags(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     return array.astype(bool)
 
 
-def _without_second_ends(loaded: Mapping[str, np.ndarray], path: Path) -> Mapping[str, np.ndarray]:
-    """Where `dones` are beside what terminates, they are all ends: without truncations the others are those.
-
-    Raises:
-      UserError: They have another number of rows.
-    """
-    both = [name for name in loaded if _known(name) == "terminations"]
-    if len(both) != 2 or "dones" not in both:
-        return loaded
-    others = {name: array for name, array in loaded.items() if name != "dones"}
-    if any(_known(name) == "truncations" for name in others):
-        return others
-    ends = {name: loaded[name] for name in both}
-    if len({each.size for each in ends.values()}) > 1:
-        raise UserError(f"{path}: columns have different numbers of rows, {_sizes(ends)}: give each one row a step")
-    (terminated,) = (each for name, each in ends.items() if name != "dones")
-    cut = loaded["dones"].reshape(-1) & ~terminated.reshape(-1)
-    return others | {"truncations": cut}
-
-
 def _known(name: str) -> str:
     root, _, rest = name.partition("/")
     root = _OTHER_NAMES.get(root, root)
@@ -322,74 +296,11 @@ def _leaves(columns: Mapping[str, np.ndarray], root: str) -> dict[str, np.ndarra
 def _load(path: Path) -> dict[str, np.ndarray]:
     """Its columns; those that nobody asks for may be of any kind, and are empty."""
     try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] if _is_read(name) else np.empty(0) for name in file.files}
-        return _read_parquet(path)
-    except UserError:
-        raise
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] if _is_read(name) else np.empty(0) for name in file.files}
     except Exception as error:  # Of zipfile, zlib or tokenize: NumPy reads a header before the zip's checksum is seen.
         raise UserError(f"{path} can't be read: {error}") from None
 
 
 def _is_read(name: str) -> bool:
     return _known(name).partition("/")[0] in _ROOTS
-
-
-def _parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError("Parquet files need the package pyarrow: pip install 'tfagents_system[experience]'") from None
-    return pyarrow
-
-
-def _read_parquet(path: Path) -> dict[str, np.ndarray]:
-    arrow = _parquet()
-    names = arrow.parquet.read_schema(path).names
-    table = arrow.parquet.read_table(path, columns=list(filter(_is_read, names)))
-    columns = {name: np.empty(0) for name in names}
-    for name in table.column_names:
-        shape = (table.schema.field(name).metadata or {}).get(b"shape", b"")
-        array = _from_arrow(arrow, table.column(name), name)
-        columns[name] = array.reshape(-1, *map(int, shape.split(b","))) if shape else array
-    return columns
-
-
-def _from_arrow(arrow: Any, column: Any, name: str) -> np.ndarray:
-    """A column of numbers, or of lists of them, as an array of its own type: without an object for each number.
-
-    Raises:
-      ValueError: Numbers are missing, rows have different lengths, or they are no numbers.
-    """
-    values, shape, types = column.combine_chunks(), [len(column)], arrow.types
-    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
-        if values.null_count:
-            raise ValueError(f"{values.null_count:,} rows of {name} are missing")
-        lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
-        if len(lengths) > 1:
-            raise ValueError(f"the rows of {name} have different lengths")
-        shape += map(int, lengths)
-        values = values.flatten()
-    if values.null_count:
-        raise ValueError(f"{values.null_count:,} numbers of {name} are missing")
-    array = values.to_numpy(zero_copy_only=False)
-    if array.dtype == object:
-        raise ValueError(f"{name} has {values.type}, where numbers are needed")
-    return array.reshape(shape)
-
-
-def _write_parquet(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
-    arrow = _parquet()
-    fields, arrays = [], []
-    for name, array in columns.items():
-        flat = arrow.array(array.reshape(-1))
-        values, metadata = flat, None
-        if array.ndim > 1:
-            width = int(np.prod(array.shape[1:]))
-            values = arrow.FixedSizeListArray.from_arrays(flat, width)
-            metadata = {b"shape": ",".join(map(str, array.shape[1:])).encode()}
-        fields.append(arrow.field(name, values.type, metadata=metadata))
-        arrays.append(values)
-    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
-    arrow.parquet.write_table(table, file)

@@ -78,7 +78,7 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     """Makes a ring that holds all of the sources, and has room for what experts bring, in a new folder.
 
     Args:
-      sources: Run directories, folders with a ring, `.npz` or `.parquet` files, Minari data sets; none where experts
+      sources: Run directories, folders with a ring, `.npz` files, Minari data sets; none where experts
         bring all of it.
       folder: Does not exist.
       form: Of the run.

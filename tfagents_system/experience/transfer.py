@@ -18,7 +18,7 @@ from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
 from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
-from tfagents_system.replay.stored_ring import StoredRing, ring_folder
+from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 def import_into(
     source: str, out: Path, exp_dir: str | None, params: str | None, config: str | None, tell: Tell
 ) -> list[str]:
-    """Makes a folder with a ring from a data set, or from the whole episodes of another run; complete or not there.
+    """Makes a folder with a ring from a data set; complete or not there.
 
     Args:
       source: What is imported.
@@ -48,8 +48,7 @@ def import_into(
     try:
         partial.mkdir(parents=True)
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
-        found = _episodes_of_ring(source, tell) if _holds_ring(source) else read_episodes(source, tell)
-        read = followed(found, f"reading {source}", "episodes")
+        read = followed(read_episodes(source, tell), f"reading {source}", "episodes")
         episodes = stored_episodes(read, conversion, source, tell)
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
@@ -105,32 +104,6 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
     return episodes
 
 
-def _holds_ring(source: str) -> bool:
-    """Whether it is no data set.
-
-    Raises:
-      UserError: It is a folder without either.
-    """
-    folder = _folder(source)
-    return folder is not None and not minari_sets.is_one(str(folder)) and bool(ring_folder(folder))
-
-
-def _folder(source: str) -> Path | None:
-    """Where `export` and `show` find it; None if it is none."""
-    with contextlib.suppress(UserError):
-        return find_path(source, "SOURCE", Path.is_dir)
-    return None
-
-
-def _episodes_of_ring(source: str, tell: Tell) -> Iterator[NamedEpisode]:
-    """Whole episodes of a run or of an imported folder, in the environment's units."""
-    folder = _folder(source)
-    assert folder is not None
-    stored = StoredRing(folder)
-    conversion = Conversion(stored.layout, _actions(stored), 1.0)
-    return (conversion.to_named(each) for each in _whole_episodes(stored, source, tell))
-
-
 def show(source: str) -> list[str]:
     """What a run or an imported folder holds, in lines."""
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
@@ -166,8 +139,8 @@ def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None =
     if (meant := minari_sets.meant(source)) and not Path(source).exists():
         raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
-    if path.suffix not in columns.SUFFIXES:
-        raise UserError(f"{source} is of no known format: give {', '.join(columns.SUFFIXES)}, or minari:NAME")
+    if path.suffix != columns.SUFFIX:
+        raise UserError(f"{source} is of no known format: give a file {columns.SUFFIX}, or minari:NAME")
     return columns.read(path, tell, rewards)
 
 

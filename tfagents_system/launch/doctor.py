@@ -62,8 +62,7 @@ def _python() -> Iterator[Line]:
         yield OK, "packages", f"TensorFlow {tensorflow}, TF-Agents, Reverb and all others within the tested ranges"
     for extra, modules in (
         ("onnx", ("onnxruntime", "tf2onnx")),
-        ("minari", ("minari",)),
-        ("experience", ("minari", "pyarrow")),
+        ("experience", ("minari",)),
         ("wandb", ("wandb",)),
         ("mlflow", ("mlflow",)),
         ("tuning", ("optuna",)),

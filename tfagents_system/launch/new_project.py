@@ -1,4 +1,4 @@
-"""`sac new NAME --env ENVIRONMENT`: a folder with a params file, its JSON and a vars file, which train as they are."""
+"""`sac new NAME`: a folder with a params file, its JSON and a vars file, which train as they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.outside_modules import outside_notes
 from tfagents_system.settings.variable_values import run_name
 
+_EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
 _LOOK_SECS = 3.0
 _DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
@@ -81,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="Gymnasium's name of it, such as Reacher-v5; MODULE:ID of one that MODULE registers; or MODULE:CLASS, a "
         "class of your own, such as my_env:MyEnv of ./my_env.py (default: Pendulum-v1)",
     )
+    examples = sorted(path.parent.name for path in _EXAMPLES.glob("*/vars.sh"))
+    parser.add_argument("--example", choices=examples, help="copy one of the toolkit's examples instead")
     flags = parser.parse_args(arguments)
     folder = Path(flags.name)
     findings = []
@@ -92,13 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings.append(f"{folder} exists already: give another name, or remove it")
     modules = frozenset(sys.modules)
     try:
-        found = _look_at(flags.env)
+        found = None if flags.example else _look_at(flags.env)
     except UserError as error:
         findings += error.findings
     if findings:
         raise UserError(*findings)
-    _write(folder, flags.env, found)
-    if found.is_guess:
+    if found is None:
+        _copy_example(flags.example, folder)
+    else:
+        _write(folder, flags.env, found)
+    if found and found.is_guess:
         print(
             f"note: {flags.env} does not say how many steps an episode has: horizon={found.horizon} in "
             f"{folder}/config.json is a guess, give the most that one may have"
@@ -110,12 +117,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_DONE
 
 
+def _copy_example(example: str, folder: Path) -> None:
+    """Copies an example; its params import the copied files, and its run is named after the folder."""
+    shutil.copytree(_EXAMPLES / example, folder, ignore=shutil.ignore_patterns("__*__*"))
+    for name, before, now in (
+        ("params.py", f"from tfagents_system.examples.{example}.", "from "),
+        ("vars.sh", f"SAC_EXP_NAME:={example}}}", f"SAC_EXP_NAME:={_in_double_quotes(folder.name)}}}"),
+    ):
+        path = folder / name
+        path.write_text(path.read_text(encoding="utf-8").replace(before, now), encoding="utf-8")
+    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+def _in_double_quotes(text: str) -> str:
+    return re.sub(r'([\\$`"}])', r"\\\1", text)
+
+
 def _write(folder: Path, environment: str, found: _Found) -> None:
     files = {
         "params.py": _PARAMS.format(environment=environment, **found._asdict()),
         "config.json": json.dumps({"horizon": found.horizon}, indent=2) + "\n",
         "vars.sh": _VARS.format(
-            name=re.sub(r'([\\$`"}])', r"\\\1", folder.name),
+            name=_in_double_quotes(folder.name),
             horizon="horizon (a guess: the most steps of an episode)" if found.is_guess else "horizon",
         ),
     }

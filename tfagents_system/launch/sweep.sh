@@ -7,7 +7,7 @@ usage() {
 Usage: ./sweep.sh VARS.sh [--seeds 0-4] [--grid FILE] [--parallel P] [--set NAME=VALUE]...
 
 Trains every task of a grid, P at a time on CPUs of their own, in the run directories <name>_task_<id>.
---grid FILE is JSON: an object of lists, such as {"train_batch_size": [128, 256]}, or a list of objects (docs/how_to/sweep.md);
+--grid FILE is JSON: an object of lists, such as {"train_batch_size": [128, 256]}, or a list of objects (docs/how_to/many_runs.md);
   its default is SAC_GRID. --seeds is one more list in it. --set overrides something in all tasks.
 The same command continues what is unfinished. Ctrl-C or SIGTERM saves all runs and ends.
 

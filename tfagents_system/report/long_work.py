@@ -143,16 +143,6 @@ class LongWork:
         self._bar.update(self._task, description=told, completed=self.done, total=self.total, parts=self._parts())
 
 
-@contextlib.contextmanager
-def untold() -> Iterator[None]:
-    """Of works in the meantime nothing is told, in whichever thread they are."""
-    before, LongWork._is_one_shown = LongWork._is_one_shown, True
-    try:
-        yield
-    finally:
-        LongWork._is_one_shown = before
-
-
 def _line_secs() -> float:
     """Those of a run; a check says what is wrong with the variable."""
     try:

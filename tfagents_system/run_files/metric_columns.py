@@ -27,7 +27,7 @@ ALWAYS: Mapping[str, str] = {
 
 # Where a run has what they are about.
 FURTHER: Mapping[str, str] = {
-    "curriculum/<name>": "value of a parameter of the curriculum (docs/how_to/curriculum.md)",
+    "curriculum/<name>": "value of a parameter of the curriculum (docs/how_to/iterations.md)",
     "train/episode_length": "steps of training episodes: mean",
     "eval/episode_length": "steps of the evaluation's episodes: mean",
     "train/policy_lag": "most iterations by which the policy of a training episode was behind",
@@ -37,7 +37,7 @@ FURTHER: Mapping[str, str] = {
     "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
     "grad_norm": "with discrete actions: norm of the gradients before clipping",
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
-    "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/schedules.md)",
+    "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/iterations.md)",
     "network_resets": "how often networks were drawn anew within the run",
     "edits": "how often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory",
     "reset": "agents before this one (`--reset_training`)",

@@ -83,7 +83,7 @@ class RunPaths:
         "policies/best.json",
         "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
         "of that evaluation; `edits`: how often the run had taken edited files; `earlier_stages`: the same for earlier "
-        "tasks (docs/how_to/curriculum.md, docs/how_to/edit_a_run.md). Only "
+        "tasks (docs/how_to/iterations.md, docs/how_to/stop_and_resume.md). Only "
         "complete evaluations count. `checkpoint` is null where that policy was deleted and none is evaluated since",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
@@ -103,7 +103,7 @@ class RunPaths:
     train_summaries = Below("train", "TensorBoard's files of the rows of training")
     eval_summaries = Below("eval", "TensorBoard's files of the rows of evaluations")
     metrics_csv = Below("metrics.csv", "one row per log period or evaluation (docs/reference/metrics.md)")
-    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/track.md)")
+    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/watch.md)")
     tracking_lock = Below("tracking.lock", "held by the process that sends metrics")
     episodes_csv = Below(
         "episodes.csv",
@@ -131,8 +131,8 @@ class RunPaths:
         "videos",
         "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
     )
-    exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/export.md)")
-    episodes = Below("episodes", "the best episodes, step by step (docs/how_to/record_episodes.md)")
+    exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/play.md)")
+    episodes = Below("episodes", "the best episodes, step by step (docs/how_to/play.md)")
     learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_PLOT=0, and by `sac plots`")
     report = Below(
         "report.html",

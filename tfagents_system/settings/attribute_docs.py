@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 def linked(text: str, here: str = "reference") -> str:
-    """The text for a page in a folder of docs/: `docs/how_to/track.md` becomes a link to that page."""
+    """The text for a page in a folder of docs/: `docs/how_to/watch.md` becomes a link to that page."""
 
     def link(found: re.Match[str]) -> str:
         folder, name = found.groups()

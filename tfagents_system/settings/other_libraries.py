@@ -1,7 +1,4 @@
-"""What the settings of other libraries are called here, and how their units differ.
-
-`python -m tfagents_system.settings.other_libraries` prints docs/reference/other_libraries.md.
-"""
+"""What the settings of other libraries are called here, and how their units differ; docs/coming_from.md has a table."""
 
 from __future__ import annotations
 
@@ -146,25 +143,3 @@ def in_words(names: Iterable[str]) -> str:
     """`A, B and C`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def documentation() -> str:
-    """docs/reference/other_libraries.md."""
-    lines = [
-        "# Coming from another library",
-        "",
-        "What the settings of Stable-Baselines3, SBX, CleanRL and TMRL are called here. Such a name in a params file",
-        "or after `--set` is refused with the line of this table, unless your own code reads it. Names that are the",
-        "same here (`target_entropy`, `n_eval_episodes`, `frame_stack`) are not in it.",
-        "",
-        "| there | library | here |",
-        "| --- | --- | --- |",
-    ]
-    for setting in SETTINGS:
-        names = ", ".join(f"`{name}`" for name in setting.names)
-        lines.append(f"| {names} | {', '.join(setting.libraries)} | {setting.ours} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(documentation(), end="")

@@ -23,7 +23,7 @@ _HEAD = """# Parameters
 
 The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). A params file or
 `--set` gives them other values, those with \\* also in a run that has begun. A start reports those that are set
-but have no effect beside the others. A [schedule](../how_to/schedules.md) changes a number during the run.
+but have no effect beside the others. A [schedule](../how_to/iterations.md#schedules) changes a number during the run.
 """
 _TABLE = "| attribute | default | must be | unit | meaning |\n| --- | --- | --- | --- | --- |"
 

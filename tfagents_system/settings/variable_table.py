@@ -106,7 +106,7 @@ class VariableFields:
     seed: Annotated[int, Variable("seed")] = 0
     """seed that decides every other seed of the run; each task of a job array without a grid adds its number"""
     grid: Annotated[Path | None, Variable("file", default="no grid")] = None
-    """JSON file with the settings of each task of a job array (see docs/how_to/sweep.md)"""
+    """JSON file with the settings of each task of a job array (see docs/how_to/many_runs.md)"""
     share_cpus: Annotated[bool, Variable("flag")] = False
     """1: roles share CPUs where there are too few; 0: such a start is refused"""
     save_deadline_secs: Annotated[float, Variable("seconds")] = 60.0
@@ -190,7 +190,7 @@ class VariableFields:
         str | None, Variable("wandb mode", default="nothing is sent to Weights & Biases", example="offline")
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
-    (docs/how_to/track.md)"""
+    (docs/how_to/watch.md)"""
     wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
     """project of Weights & Biases"""
     wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None

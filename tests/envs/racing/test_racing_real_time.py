@@ -219,7 +219,7 @@ def test_the_benchmark_prints_the_parts_of_a_step(
 ) -> None:
     monkeypatch.setattr(real_time, "MonotonicClock", VirtualClock)  # Without what a busy machine takes.
     config = tmp_path / "config.json"
-    shipped = json.loads((ROOT / "config/racing_real_time.json").read_text())
+    shipped = json.loads((ROOT / "tfagents_system/examples/racing_real_time/config.json").read_text())
     config.write_text(json.dumps({**shipped, "horizon": 15, "racing": {"observations": ["motion"]}}))
     params = ROOT / "tfagents_system/examples/racing_real_time/params.py"
     assert program.main(["benchmark", "--params", str(params), "--config", str(config), "--steps", "20"]) == 0
@@ -232,7 +232,7 @@ def test_the_benchmark_prints_the_parts_of_a_step(
 
 
 def test_the_example_has_the_settings_of_its_json() -> None:
-    params = TrainParams(json.loads((ROOT / "config/racing_real_time.json").read_text()))
+    params = TrainParams(json.loads((ROOT / "tfagents_system/examples/racing_real_time/config.json").read_text()))
     driver: Any = params.expert_policy_ctor()  # type: ignore[func-returns-value]
     assert params.asynchronous and params.action_history == 3 and driver is None
     settings = RealTimeSettings(**{key: tuple(value) if isinstance(value, list) else value for key, value in

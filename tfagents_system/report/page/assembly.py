@@ -26,7 +26,7 @@ _SCRIPTS = ("drawing.js", "sections.js", "page.js")
 _ALL_POINTS, _ALL_EPISODES, _LIKELY_METRICS = 90_000, 8_000, 40  # Of a page, over all of its runs.
 
 
-def page_data(folders: Sequence[Path], groups: Sequence[str] = (), *, most_video_bytes: int = MOST_BYTES) -> Any:
+def page_data(folders: Sequence[Path], groups: Sequence[str] = ()) -> Any:
     """What a page shows, as plain data.
 
     Args:
@@ -47,18 +47,14 @@ def page_data(folders: Sequence[Path], groups: Sequence[str] = (), *, most_video
         episodes=max(200, _ALL_EPISODES // count) if count > 1 else 4000,
     )
     runs = [run_data(paths, budget) for paths in followed(ours, "reading", "runs", count)]
-    for run, videos in zip(runs, videos_of(ours, most_video_bytes), strict=True):
+    for run, videos in zip(runs, videos_of(ours, MOST_BYTES), strict=True):
         run["videos"] = videos
     now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     return {"made": now, "runs": runs, "comparison": comparison_of(folders, groups) if count > 1 else None}
 
 
-def page(data: Any, *, refreshed_every_secs: float | None = None) -> str:
-    """The file's text.
-
-    Its Content-Security-Policy lets it run its own scripts alone, and load nothing; a page that is refreshed asks the
-    server that it comes from.
-    """
+def page(data: Any) -> str:
+    """The file's text; its Content-Security-Policy lets it run its own scripts alone, and load nothing."""
     plotly = plotly_js()
     script = "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     names = ", ".join(run["name"] for run in data["runs"][:3]) + (", ..." if len(data["runs"]) > 3 else "")
@@ -66,9 +62,7 @@ def page(data: Any, *, refreshed_every_secs: float | None = None) -> str:
     parts = {
         "TITLE": html.escape(f"{names} - report"),
         "SCRIPT_SOURCES": hashes,
-        "CONNECT": "'self'" if refreshed_every_secs else "'none'",
         "STYLE": (_PARTS / "page.css").read_text(encoding="utf-8"),
-        "REFRESH": "" if refreshed_every_secs is None else f"{refreshed_every_secs:g}",
         "DATA": json_in_html(data),
         "PLOTLY": base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode(),
         "SCRIPT": script,

@@ -1,4 +1,4 @@
-// The page: what is chosen, what is drawn, and how it stays up to date.
+// The page: what is chosen, and what is drawn.
 
 const CONFIG = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
 const SMALL = {displaylogo: false, responsive: true, modeBarButtons: [["toImage", "resetScale2d"]]};
@@ -123,7 +123,7 @@ function navigation() {
   const title = data.runs.length === 1 ? data.runs[0].name : `${data.runs.length} runs`;
   const links = ["overview", "learning", "metrics", "videos", "time", "settings", "reproduce"].map((id) => (byId(id) ? el("a", {href: `#${id}`}, id) : null));
   return el("nav", {}, el("span", {class: "name"}, title), data.runs.length === 1 ? badge(data.runs[0].state) : null, ...links,
-    el("span", {class: "right"}, el("span", {id: "made"}, `as of ${data.made}`)));
+    el("span", {class: "right"}, el("span", {}, `as of ${data.made}`)));
 }
 
 function build() {
@@ -145,20 +145,6 @@ async function loadPlotly() {
   document.head.append(script);
 }
 
-async function refresh() {
-  try {
-    const answer = await fetch("data.json", {cache: "no-store"});
-    if (!answer.ok) throw new Error(answer.statusText);
-    const text = await answer.text(), scroll = window.scrollY, active = document.activeElement && document.activeElement.id;
-    data = JSON.parse(text);
-    build();
-    window.scrollTo(0, scroll);
-    if (active && byId(active)) byId(active).focus();
-  } catch (error) {
-    byId("made").textContent = `as of ${data.made}; no answer from the server since`;
-  }
-}
-
 async function main() {
   try {
     data = JSON.parse(byId("data").textContent);
@@ -167,8 +153,6 @@ async function main() {
     if (typeof DecompressionStream === "undefined") throw new Error("this browser is too old: it needs Chrome 80, Firefox 113, Safari 16.4 or newer");
     await loadPlotly();
     build();
-    const secs = Number(document.body.dataset.refresh);
-    if (secs) setInterval(() => { if (!document.hidden) refresh(); }, 1000 * secs);
     document.body.dataset.ready = "yes";
   } catch (error) {
     byId("app").replaceChildren(el("p", {class: "problem"}, `The report can't be drawn: ${error.message}`));

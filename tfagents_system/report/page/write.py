@@ -1,7 +1,6 @@
 """report.html: a run, or several ones, as one file for a browser.
 
     sac report logs/pendulum [logs/...] [--out report.html] [--group NAME=PATTERN]...
-    sac report logs/* --serve [--port 0]
 
 Only reads files, also of runs that are under way. The file needs no network; it holds no variable in which people put
 keys or paths (`SAC_JOB_PRELUDE` and its like), but it does hold all settings of the environment.
@@ -42,7 +41,7 @@ def write_report(folders: Sequence[Path], output: Path, groups: Sequence[str] = 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the report and prints where it is, or serves it until it is interrupted.
+    """Writes the report and prints where it is.
 
     Raises:
       UserError: With all findings.
@@ -56,16 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
     )
-    parser.add_argument("--serve", action="store_true", help="a page on this machine alone that follows runs")
-    parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
     args = parser.parse_args(argv)
     folders = runs_among(args.run)
     if findings := _findings(args, folders):
         raise UserError(*findings)
-    if args.serve:
-        from tfagents_system.report.page.serve import serve
-
-        return serve(folders, args.group, args.port)
     output = args.out or _default_output(folders)
     try:
         write_report(folders, output, args.group)
@@ -77,12 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _findings(args: argparse.Namespace, folders: Sequence[Path]) -> list[str]:
     found = [f"{folder} is no directory: give run directories" for folder in folders if not folder.is_dir()]
-    if args.serve and args.out:
-        found.append("--serve writes no file: leave --out away, or --serve")
-    if args.port and not args.serve:
-        found.append(f"--port={args.port} goes with --serve: add it, or leave it away")
-    if not 0 <= args.port < 65536:
-        found.append(f"--port={args.port} must be from 1 to 65535, or 0 for a free one: give another one")
     if args.out and args.out.suffix.lower() not in (".html", ".htm"):
         found.append(f"--out must be an .html file, found {args.out}")
     if args.out and not args.out.absolute().parent.is_dir():

@@ -1,1 +1,0 @@
-examples/halfcheetah/params.py

@@ -1,1 +1,0 @@
-examples/pendulum/params.py

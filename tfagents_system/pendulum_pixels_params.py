@@ -1,1 +1,0 @@
-examples/pendulum_pixels/params.py
