@@ -115,10 +115,3 @@ class OwnCritics(Params):
 def test_where_the_users_hooks_build_more_than_the_actor_the_whole_agent_is_built(params_class):
     worker = make_worker_agent(params_class({"horizon": 10}), ts.time_step_spec(VECTOR), ACTION)
     assert isinstance(worker, tf_agent.TFAgent)
-
-
-def test_a_hook_of_the_object_counts_as_the_users_too():
-    params = params_of()
-    params.agent_ctor = lambda *args: TrainParamsBase.agent_ctor(params, *args)
-    worker = make_worker_agent(params, ts.time_step_spec(VECTOR), ACTION)
-    assert isinstance(worker, tf_agent.TFAgent)

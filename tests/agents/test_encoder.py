@@ -11,8 +11,6 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tfagents_system.agents import encoder
 from tfagents_system.agents.action_sampling import Drawing
-from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -263,24 +261,6 @@ def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
     assert np.any(after["first"] != after["unshifted"])
 
 
-def test_recurrent_networks_learn_from_encoded_sequences():
-    agent = build(recurrent={"lstm_units": 3})
-    before = values_of(agent._encoder.trainable_variables)
-    steps = (BATCH, 5)
-    rng = np.random.default_rng(0)
-    experience = trajectory.Trajectory(
-        tf.ones(steps, tf.int32),
-        observations(steps),
-        tf.constant(rng.uniform(-1, 1, (*steps, 2)).astype(np.float32)),
-        (),
-        tf.ones(steps, tf.int32),
-        tf.constant(rng.standard_normal(steps).astype(np.float32)),
-        tf.ones(steps),
-    )
-    agent.make_update(burn_in_steps=2).step(experience)
-    assert all_differ(before, agent._encoder.trainable_variables)
-
-
 def test_workers_run_the_encoder_in_a_session():
     agent = build()
     policy = make_worker_policy(agent, seed=0, num_envs=2)
@@ -291,20 +271,3 @@ def test_workers_run_the_encoder_in_a_session():
     found = policy.actions(steps, greedy=True)
     np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
     assert len(agent.policy.variables()) == 8 + len(agent._actor_network.variables)
-
-
-def test_features_are_not_normalised_and_what_stands_beside_them_is():
-    agent = build(normalize_observations=True)
-    layers = [layer for layer in agent._actor_network.submodules if isinstance(layer, RunningNormalization)]
-    assert [layer.leaf for layer in layers] == [2], "joints: neither the camera's features nor the icon's pixels"
-    agent.make_update().step(transition())
-
-
-def test_each_optimizer_is_known_with_its_variables():
-    agent = build()
-    update = make_update(agent)
-    optimizers = agent._critic_optimizer, agent._actor_optimizer, agent._alpha_optimizer
-    assert [optimizer for optimizer, _ in update.optimized] == list(optimizers)
-    update.step(transition())
-    stepped = [2 * len(variables) + 1 for _, variables in update.optimized]
-    assert stepped == [len(optimizer.weights) for optimizer in optimizers], "Adam's moments and its count of steps"

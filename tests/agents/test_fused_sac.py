@@ -287,17 +287,6 @@ def nested_critic(observation_spec, action_spec):
     return NestedCritic((observation_spec, action_spec))
 
 
-def test_networks_with_losses_of_their_own_equal_sac_agent():
-    def critic(observation_spec, action_spec):
-        made = CriticNetwork((observation_spec, action_spec), joint_fc_layer_params=(16,))
-        made.create_variables()
-        made._joint_layers[-1].add_loss(lambda: 0.1 * tf.nn.l2_loss(made._joint_layers[-1].kernel))
-        return made
-
-    ours, theirs = assert_equal_updates(updates=40, networks=(default_actor, critic))
-    assert ours._critic_network_1.losses, "the regularizer has no effect"
-
-
 def test_recurrent_agents_equal_sac_agent():
     assert_equal_updates(updates=30, recurrent=True)
 
@@ -306,16 +295,6 @@ def random_block(updates):
     rng = np.random.default_rng(0)
     shapes = ((OBS,), (ACT,), (), (), (OBS,))
     return [rng.standard_normal((updates, B, *shape)).astype(np.float32) for shape in shapes]
-
-
-def test_alpha_goes_down_where_the_entropy_is_above_its_target():
-    agent = make_agent(target_entropy=-50.0)
-    update = BlockUpdate(agent, B, TransitionForm())
-    update(random_block(5))
-    assert update.kind == "fused"
-    assert float(agent._log_alpha) == pytest.approx(
-        -5 * 3e-3, rel=0.05
-    )  # Adam's first steps have the learning rate's size.
 
 
 def test_every_update_draws_its_own_noise_from_a_standard_normal():
