@@ -15,7 +15,7 @@ from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionR
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system.launch import agent_checks, spec_checks
+from tfagents_system.launch import agent_checks
 from tfagents_system.launch import environment_checks as checks_module
 
 
@@ -165,32 +165,6 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_module, "try_saving", lambda *arguments: None)
 
 
-@pytest.fixture
-def untried(unsaved: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So has what an update says."""
-    monkeypatch.setattr(checks_module, "try_update", lambda *arguments: None)
-
-
-@pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize(
-    ("env", "hooks", "told"),
-    [
-        (lambda: CounterEnv(terminate_at=6), {}, None),
-        (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
-        (lambda: CounterEnv(truncate_at=5), {}, "_length=6 are never trained on by the agent of agent_ctor"),
-        (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
-    ],
-)  # fmt: skip
-def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
-    env: Any, hooks: Any, told: str | None
-) -> None:
-    hooks = {"recurrent": {"sequence_length": 6}, **hooks}
-    checks, _ = report(env, agent_ctor=own_agent(), **hooks)
-    assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
-    if told:
-        assert report(env, **hooks)[0].notes == [], "the toolkit's own agents learn from them"
-
-
 @pytest.mark.usefixtures("unsaved")
 @pytest.mark.parametrize(
     ("hooks", "length", "is_refused"),
@@ -207,11 +181,3 @@ def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are
     checks, _ = report(CounterEnv, recurrent={"sequence_length": length}, **hooks)
     told = "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode (horizon=10)"
     assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors
-
-
-@pytest.mark.usefixtures("untried")
-def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (checks_module, spec_checks):
-        monkeypatch.setattr(module, "EPISODE_SECS", 0.0)
-    hooks: Any = {"recurrent": {"sequence_length": 6}, "agent_ctor": own_agent()}
-    assert report(CounterEnv, **hooks)[0].notes == []

@@ -251,8 +251,8 @@ def test_possible_values_pass(name: str, value: Any) -> None:
     ("attribute", "value", "told"),
     [
         ("tqc", {"num_quantiles": 1}, 'tqc["num_quantiles"] must be an integer of at least 2, found 1'),
-        ("iqn", {"kappa": 1.0}, "iqn['kappa'] is not known: there are num_quantiles, num_acting_quantiles, "),
-        ("iqn", {"huber_kapa": 1.0}, """iqn['huber_kapa'] is not known: "huber_kappa" is meant"""),
+        ("iqn", {"taus": 9}, 'iqn["taus"] is not known: there are num_quantiles, num_acting_quantiles, '),
+        ("iqn", {"huber_kapa": 1.0}, 'iqn["huber_kapa"] is not known: "huber_kappa" is meant'),
         ("iqn", {"num_quantiles": 7}, 'iqn["num_quantiles"] must be an even number of at least 2, found 7'),
         ("mini_race", {"oversampling": (4, 1)}, 'mini_race has no "steps": add it'),
         ("mini_race", {"steps": 9, "oversampling": (5, 4)}, 'mini_race["oversampling"] must be two integers'),

@@ -41,7 +41,7 @@ class Options:
 
     def rule(self, allows_bool: bool, allows_none: bool) -> Rule:
         """The rule for the attribute: True is the dictionary of all defaults, False and None have no dictionary."""
-        words = [*(["True", "False"] if allows_bool else []), f"a dictionary with any of {', '.join(self.keys)}"]
+        words = f"{'True, False or ' * allows_bool}a dictionary with any of {', '.join(self.keys)}"
 
         def holds(value: Any) -> bool:
             if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ class Options:
         def details(where: str, value: Any) -> list[str]:
             return self.findings(where, value) if isinstance(value, Mapping) else []
 
-        return Rule(" or ".join([*words, *(["None"] if allows_none else [])]), holds, details)
+        return Rule(f"{words}{', or None' * allows_none}", holds, details)
 
     def findings(self, where: str, value: Mapping[str, Any]) -> list[str]:
         """What is wrong with single keys, one sentence each."""
@@ -64,7 +64,7 @@ class Options:
             if key not in self.keys:
                 meant = near_misses([key], self.keys, _SIMILARITY) if isinstance(key, str) else []
                 hint = f'"{meant[0][1]}" is meant' if meant else f"there are {', '.join(self.keys)}"
-                findings.append(f"{where}[{shown(key)}] is not known: {hint}")
+                findings.append(f'{where}["{key}"] is not known: {hint}')
             elif not is_kept(rule := self.keys[key].rule, own):
                 findings.append(f'{where}["{key}"] must be {rule.words}, found {shown(own)}')
         return findings

@@ -38,7 +38,6 @@ from tfagents_system.launch.spec_checks import (
     are_alike,
     check_images,
     check_same_specs,
-    check_sequences,
     end_in_words,
     in_words,
     name_of,
@@ -293,7 +292,6 @@ class _Check:
         if time_step.step_type == ts.StepType.LAST:
             self._episode_steps, self._return = steps, episode_return
         if not self._checks.errors:  # Of the params either.
-            check.notes += check_sequences(self._params, time_step, steps)
             check.notes += self._check_ratio()
         return first
 
