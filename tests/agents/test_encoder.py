@@ -243,14 +243,6 @@ def test_every_algorithm_trains_the_encoder(algorithm):
     assert {variable.ref() for variable in agent._encoder.variables} <= {each.ref() for each in agent.variables}
 
 
-def test_held_out_experience_is_not_shifted():
-    losses = [
-        build(image_augmentation_pixels=pixels).make_update().losses(transition())["critic_loss"].numpy()
-        for pixels in (4, 0)
-    ]
-    assert losses[0] == losses[1]
-
-
 def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
     after = {}
     for name, pixels in (("first", 4), ("again", 4), ("unshifted", 0)):

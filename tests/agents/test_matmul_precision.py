@@ -1,7 +1,6 @@
 """bfloat16 is used in hidden layers' products only, and only where it is faster."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tfagents_system.agents import matmul_precision
@@ -34,20 +33,6 @@ def test_hidden_layers_round_their_operands_and_heads_do_not():
     np.testing.assert_allclose(outputs, tf.nn.relu(rounded(inputs) @ rounded(hidden.kernel) + hidden.bias), atol=0.02)
     np.testing.assert_allclose(values, outputs @ head.kernel + head.bias, atol=1e-6)
     assert outputs.dtype == tf.float32
-
-
-@pytest.mark.parametrize("network", [{}, {"network": "simba", "actor_fc_layer_params": (64,)}, {"recurrent": True}])
-def test_quantiles_are_heads_however_many_there_are(network):
-    from tests.support.agent_for_tests import build
-
-    agent = build(algorithm="tqc", tqc={"num_quantiles": 48}, critic_joint_fc_layer_params=(64, 64), **network)
-    dense = {id(layer): layer for layer in agent.submodules if type(layer) is tf.keras.layers.Dense}.values()
-    with bfloat16_matmuls([agent]):
-        rounding = [layer for layer in dense if "call" in vars(layer)]
-    heads = [layer for layer in dense if layer.units == 48]
-    assert len(heads) == 2 * 5, "five critics and their targets"
-    assert not any(layer in rounding for layer in heads)
-    assert sum(layer.units >= 64 for layer in rounding) >= 2 * 5 * 2
 
 
 def test_gradients_are_float32_and_close_to_the_exact_ones():

@@ -16,7 +16,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import agent_of
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.policies import numpy_network, weights
+from tfagents_system.policies import weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
@@ -210,25 +210,6 @@ def test_a_batch_in_numpy_equals_its_observations_one_by_one(batch_size):
     assert len(np.unique(explored[:, :, 0])) == 2 * batch_size, "noise of its own for each"
 
 
-class Deciding(tf.keras.layers.Layer):
-    """Python's `if` of a tensor: only AutoGraph makes a graph of it."""
-
-    def call(self, inputs):
-        if tf.reduce_sum(inputs) > 0.0:
-            return tf.tanh(inputs)
-        return 0.5 * inputs
-
-
-def test_a_network_whose_code_decides_by_a_tensor_runs_in_a_session_too():
-    agent = combined(Deciding)
-    policy = make_worker_policy(agent, seed=0)
-    assert policy.inference == "tensorflow session"
-    for sign in (1.0, -1.0):
-        step = time_step(VECTOR)._replace(observation=np.float32([0.5, 1.0, 0.25]) * np.float32(sign))
-        expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
-        np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
-
-
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
     monkeypatch.setattr(NumpyWorkerPolicy, "actions", lambda self, time_steps, greedy: {0: np.full(2, 0.9)})
@@ -242,30 +223,6 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     step = time_step(VECTOR)
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_envs", [1, 2, 16])
-def test_a_spread_that_differs_is_seen_in_samples(monkeypatch, num_envs):
-    """The greedy action does not show it."""
-    assert make_worker_policy(build(), seed=0, num_envs=num_envs).inference == "numpy"
-    monkeypatch.setattr(numpy_network, "_LOG_STD_MAX", -1.0)
-    policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
-    assert policy.inference == "tensorflow session"
-
-
-def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
-    """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
-    fill = numpy_network._fill_lstm
-
-    def fill_wrongly(matrix, names, arrays):
-        fill(matrix, names, arrays)
-        units = matrix.shape[1] // 4
-        recurrent = matrix[-1 - units : -1]
-        recurrent[:] = np.roll(recurrent, units, axis=1)
-
-    assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
-    monkeypatch.setattr(numpy_network, "_fill_lstm", fill_wrongly)
-    assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "preprocessing"])
