@@ -100,7 +100,7 @@ def soak(folder: Path, secs: float) -> list[Sample]:
     Raises:
       RuntimeError: The run did not start, or did not stop as it should.
     """
-    run = UserRun(folder, PARAMS, {"horizon": 200}, num_collect_workers=WORKERS, log_secs=60)
+    run = UserRun(folder, PARAMS, {"horizon": 200}, num_collect_workers=WORKERS)
     paths = RunPaths(run.exp_dir)
     samples: list[Sample] = []
     with (folder / "output.txt").open("w") as output:

@@ -10,20 +10,17 @@ from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.checklist import Check
-from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.replay.ring_columns import lacks_frames
 from tfagents_system.replay.ring_files import RingFiles, find_any_files, is_of_agent_before
 from tfagents_system.replay.ring_resize import Wanted
 from tfagents_system.replay.ring_sizes import capacity_rows, ring_bytes
 from tfagents_system.replay.stored_ring import differences
-from tfagents_system.run_files import install_inputs, run_directory
+from tfagents_system.run_files import install_inputs
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import AGENT, NETWORKS, agents_before, agents_in
+from tfagents_system.run_files.resets import AGENT, agents_before, agents_in
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import settings_of_end
-from tfagents_system.settings.params_check import resolved_attributes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
 
@@ -43,49 +40,17 @@ def finish_interrupted(paths: RunPaths | None) -> None:
 
 def reset_in_words(environ: Mapping[str, str]) -> str:
     """What a reset does."""
-    if environ.get(RESET) == NETWORKS:
-        return "networks are drawn anew, counters and settings stay"
     counted = "count for the ratio of updates to steps" if CATCH_UP in environ else "do not count for the ratio"
     return f"a new agent learns from the experience that is there; its steps {counted}"
 
 
-def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
-    """What is wrong with a reset of this run.
-
-    Args:
-      agent: Of the run from now on; None if it could not be built, which others report.
-    """
-    findings = _of_networks(params, paths, agent) if environ[RESET] == NETWORKS else []
-    findings = findings or _of_ends(params, paths)
+def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: RunPaths) -> list[str]:
+    """What is wrong with a reset of this run."""
+    findings = _of_ends(params, paths)
     if CATCH_UP in environ and not params.asynchronous and updates_ratio(params) is None:
         findings.append(
             f"--catch_up has no effect with num_steps_per_iter={params.num_steps_per_iter} updates in each iteration: "
             "remove it, or set updates_per_env_step"
-        )
-    return findings
-
-
-def _of_networks(params: TrainParamsBase, paths: RunPaths, agent: Any) -> list[str]:
-    """Why nothing can be drawn anew, or nobody would learn with it."""
-    # Imported here, where an agent was built: a start that only says what it does needs no TensorFlow.
-    from tfagents_system.agents.action_sampling import UnsupportedAgentError
-    from tfagents_system.agents.network_parts import networks_of
-
-    findings = list[str]()
-    ends_for = settings_of_end(resolved_attributes(params))
-    if run_directory.has_ended_with(paths, params.num_iter, ends_for):
-        goes_on = what_goes_on(run_directory.why_early(paths))
-        findings.append(
-            f"{_OPTION} {NETWORKS}: the run is finished, so no update would follow: let it go on as well, with --set "
-            f"{goes_on}"
-        )
-    try:
-        if agent is not None:
-            networks_of(agent)
-    except UnsupportedAgentError as error:
-        findings.append(
-            f"{_OPTION} {NETWORKS} draws the networks of the toolkit's own agents and of TF-Agents' SacAgent anew, and "
-            f"{error}: begin with a new agent ({_OPTION})"
         )
     return findings
 
@@ -164,8 +129,7 @@ def layout_findings(layout: Layout, folder: Path, agent: int) -> list[str]:
     elif {line.partition(":")[0] for line in lines} <= computed:
         remedy = (
             "These are computed while an episode is collected: restore what it was (normalize_rewards, potential), or "
-            "begin another run with its whole episodes: `python -m tfagents_system.experience import` this run's "
-            "directory with the new params, and name the folder in SAC_REPLAY_FROM"
+            "begin another run (SAC_EXP_NAME)"
         )
     return [f"the experience in {folder} does not fit: {'; '.join(lines)}. {remedy}"]
 

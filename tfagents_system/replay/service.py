@@ -32,7 +32,7 @@ from tfagents_system.transport.segments import MalformedSegmentError, Segment
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _NO_PRIOR_DATA = (
-    ", no expert has brought any prior data yet: set SAC_EXPERT_WORKERS, or let one join (join_script.sh --role expert)"
+    ", no expert has brought any prior data yet: set SAC_EXPERT_WORKERS, or let one join (sac join --role expert)"
 )
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 

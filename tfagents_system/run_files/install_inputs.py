@@ -107,7 +107,7 @@ def finish_install(paths: RunPaths) -> None:
     reset = staged / _RESET
     if reset.exists():
         found = Reset(**json.loads(reset.read_bytes()))
-        resets.set_aside(paths, found.kind, found.before)
+        resets.set_aside(paths, found.before)
         reset.unlink()  # Only now: what is set aside must not be what comes next.
     for folder in (paths.params_folder, paths.agent_from, paths.prior_data):
         new, none = staged / folder.name, staged / f"{_NO}{folder.name}"

@@ -51,7 +51,7 @@ class TrainerState:
       ended_for: The settings for which it does, as `settings_of_end` has them.
       ended_edits: How often the run had taken edited files then.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
-      network_resets, commanded_resets: How often networks were drawn anew, and by how many commands of these.
+      network_resets: How often networks were drawn anew.
       policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
         them; and when the last iteration ended.
       ratio, ratio_offset: Updates per step that the run has now; and updates that count as done beside those that are,
@@ -81,7 +81,6 @@ class TrainerState:
     end_env_steps: int = 0
     earlier_end_env_steps: int = -1
     network_resets: int = 0
-    commanded_resets: int = 0
     policy_steps: int = 0
     end_policy_steps: int = 0
     ratio: float | None = None

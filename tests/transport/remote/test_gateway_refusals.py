@@ -25,7 +25,8 @@ from tests.support.channel_for_tests import (
     wait_until,
 )
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import admission, credentials, frames, gateway, listener, machines, messages
+from tfagents_system.transport.remote import admission, credentials, frames, gateway, listener, messages, session
+from tfagents_system.transport.remote.check import check_path
 from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.transport.remote.tls_client import TlsClient
 
@@ -111,7 +112,7 @@ def test_a_certificate_of_another_authority_is_refused(shared, tmp_path):
     credentials.make_credentials(tmp_path / "other", "other")
     # It takes the gateway for what it is, but has a certificate of another authority.
     for name in ("client.pem", "client.key"):
-        (tmp_path / name).write_bytes((machines.folder_of_client(tmp_path / "other") / name).read_bytes())
+        (tmp_path / name).write_bytes((credentials.folder_of_client(tmp_path / "other") / name).read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(running.paths.credentials / "ca.pem")
     context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
@@ -130,7 +131,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
     """Its certificate is of the right authority, but made for clients."""
     credentials.make_credentials(tmp_path / "credentials", "test")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own = machines.folder_of_client(tmp_path / "credentials")
+    own = credentials.folder_of_client(tmp_path / "credentials")
     context.load_cert_chain(own / "client.pem", own / "client.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -149,7 +150,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
 
 def test_an_older_tls_is_refused(shared):
     running, _ = shared
-    context = credentials.client_context(machines.folder_of_client(running.paths.credentials))
+    context = credentials.client_context(credentials.folder_of_client(running.paths.credentials))
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     with (
@@ -235,13 +236,12 @@ def test_what_does_not_belong_to_the_run_is_refused_with_both_sides_named(tmp_pa
 
 def test_another_reward_file_is_refused_where_the_run_has_one():
     own = IDENTITY | {"reward": "d" * 64}
-    holder = machines.Holder("laptop", 0.0)
-    with_reward = admission.Admission(own, "", lambda: [])
-    with_reward.check(messages.Hello("collect", own), holder)
+    with_reward = admission.Admission(own, "")
+    with_reward.check(messages.Hello("collect", own))
     for theirs in (IDENTITY, own | {"reward": "e" * 64}):
         with pytest.raises(admission.RefusedClientError, match="another reward file .*: use the run's own .*, reward"):
-            with_reward.check(messages.Hello("collect", theirs), holder)
-    admission.Admission(IDENTITY, "", lambda: []).check(messages.Hello("collect", own), holder)
+            with_reward.check(messages.Hello("collect", theirs))
+    admission.Admission(IDENTITY, "").check(messages.Hello("collect", own))
 
 
 def test_a_changed_layout_of_progress_is_another_protocol():
@@ -408,3 +408,43 @@ def test_a_fuzzed_stream_ends_the_session_and_nothing_else(shared, junk):
     transport.shut()
     transport.close()
     wait_until(lambda: running.gateway.state()["remote_workers"] == 1)
+
+
+def test_those_who_only_check_are_few_and_short_and_stand_in_nobodys_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(gateway, "_TEND_SECS", 0.0)
+    monkeypatch.setattr(gateway, "_MAX_CHECKS", 5)
+    monkeypatch.setattr(session, "CHECK_SECS", 1.0)
+    monkeypatch.setattr(gateway, "CHECK_SECS", 1.0)
+    with running_gateway(tmp_path) as running:
+        client = TlsClient(running.address, running.paths.credentials, None)
+
+        def check():
+            transport = client.open()
+            transport.send(messages.Hello("check"))
+            answer, _ = transport.receive(messages.FromGateway, frames.Limits(10**6, 10**6), 10)
+            return transport, answer
+
+        answers = [check() for _ in range(7)]
+        kinds = [type(answer).__name__ for _, answer in answers]
+        assert kinds == [*["Welcome"] * 5, *["Refused"] * 2]
+        refused = answers[5][1]
+        assert (refused.reason, refused.final) == ("busy", False) and "5 programs only check" in refused.message
+        (error,) = check_path(running.address, client.folder).errors
+        assert "try again in a minute" in error
+        worker = running.client()
+        worker.wait_until_up(10)  # Workers have their own places.
+        began = time.monotonic()
+        held = [transport for transport, answer in answers if isinstance(answer, messages.Welcome)]
+        while running.gateway.state()["connections"] > 1:
+            running.gateway.tend()
+            for transport in held:  # They would stay for ever.
+                try:
+                    transport.send(messages.Ping())
+                except ChannelError:
+                    pass
+            assert time.monotonic() - began < 10
+            time.sleep(0.05)
+        assert check_path(running.address, client.folder).errors == []
+        worker.close()
+        for transport, _ in answers:
+            transport.close()
