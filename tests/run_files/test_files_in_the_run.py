@@ -33,7 +33,6 @@ def run(environ: dict[str, str], project: Path) -> RunPaths:
     ("variable", "inside"),
     [
         ("SAC_AGENT_FROM", "policies/greedy_policy"),
-        ("SAC_AGENT_FROM", "exported/policy.npz"),
         ("SAC_AGENT_FROM", "before_reset_1@best"),
         ("SAC_REPLAY_FROM", "replay"),
         ("SAC_EXPERT_POLICY", "policies/greedy_policy"),

@@ -109,8 +109,3 @@ def test_a_length_in_steps_has_no_other_bound(tmp_path: Path) -> None:
     assert params_of(tmp_path, own="num_env_steps = 5000").num_iter == 5000
     assert params_of(tmp_path, own="num_env_steps = 5000; num_iter = 3").num_iter == 3
     assert params_of(tmp_path, {"num_env_steps": 70}, own="num_env_steps = 5000").num_iter == 70
-
-
-def test_the_old_name_of_the_ratio_can_be_read(tmp_path: Path) -> None:
-    assert params_of(tmp_path, own="asynchronous = True; updates_per_env_step = 4").max_updates_per_env_step == 4
-    assert params_of(tmp_path, own="asynchronous = True").max_updates_per_env_step == 1.0
