@@ -3,7 +3,12 @@
 import pytest
 import tensorflow as tf
 
-from tfagents_system.agents.iteration_counts import updates_due, updates_of_run, updates_per_iter
+from tfagents_system.agents.iteration_counts import (
+    steps_of_worker,
+    updates_due,
+    updates_of_run,
+    updates_per_iter,
+)
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -71,3 +76,15 @@ def test_a_default_schedule_ends_with_the_last_update_of_a_run_that_begins_offli
 def test_kept_steps_that_earn_no_updates_are_not_among_those_of_the_run():
     params = made(env_steps_per_iter=200, num_iter=10**6, num_env_steps=10_000)
     assert [updates_of_run(params, kept) for kept in (0, 500, 4000, 20_000)] == [9000, 9000, 6000, 0]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+@pytest.mark.parametrize("steps", [8, 9, 50, 1001])
+def test_shares_of_an_iterations_steps_add_up_and_take_turns(workers: int, steps: int) -> None:
+    totals = [0] * workers
+    for iteration in range(2 * workers):
+        shares = [steps_of_worker(worker, iteration, steps, workers) for worker in range(workers)]
+        assert sum(shares) == steps and max(shares) - min(shares) <= 1
+        totals = [total + share for total, share in zip(totals, shares, strict=True)]
+    assert len(set(totals)) == 1, "over as many iterations as there are workers all have the same"
+    assert steps_of_worker(workers + 3, 0, steps, workers) in (steps // (workers + 1), steps // (workers + 1) + 1)

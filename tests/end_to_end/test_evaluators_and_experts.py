@@ -1,6 +1,6 @@
 """A run in lock-step that starts a worker to evaluate and an expert: they and the replay server are killed once.
 
-The expert's experience is prior data, and nothing else is.
+The expert's experience enters the run's own ring.
 """
 
 import os
@@ -13,7 +13,6 @@ import pytest
 from tests.support.launching import UserRun, finish
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.machine.processes import processes_of_run
-from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.metrics import read_metrics
@@ -56,7 +55,6 @@ class TrainParams(TrainParamsBase):
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 1
     n_episodes_in_buffer = {EPISODES_IN_BUFFER}
-    n_expert_episodes_in_prior_data = {EPISODES_IN_BUFFER}
     n_eval_episodes = {EPISODES}
     eval_period_itrs = {PERIOD}
     checkpoint_period_itrs = 1_000_000
@@ -147,19 +145,15 @@ def test_every_evaluation_is_whole_and_training_does_not_wait_for_any(finished):
 def test_both_store_experience_the_expert_as_its_policy_says(finished):
     run, _, _ = finished
     layout = Layout.from_specs(*load_specs(run.exp_dir / "specs.pbtxt"))
-    rings = (
-        Ring.open(run.exp_dir / "replay", layout, EPISODES_IN_BUFFER * (HORIZON + 1)),
-        open_prior(run.exp_dir / "prior_data", layout),
-    )
-    rows = [np.flatnonzero(ring.steps_left[: ring.filled_rows] > 0) for ring in rings]
-    workers = [set(ring.observation[0][places, 0]) for ring, places in zip(rings, rows, strict=True)]
-    assert workers == [{0}, {1}], "an evaluator stores nothing"
-    action, of_expert = (ring.action[0][places, 0] for ring, places in zip(rings, rows, strict=True))
+    ring = Ring.open(run.exp_dir / "replay", layout, EPISODES_IN_BUFFER * (HORIZON + 1))
+    rows = np.flatnonzero(ring.steps_left[: ring.filled_rows] > 0)
+    worker, action = ring.observation[0][rows, 0], ring.action[0][rows, 0]
+    assert set(worker) == {0, 1}, "an evaluator stores nothing"
+    own, of_expert = action[worker == 0], action[worker == 1]
     np.testing.assert_allclose(of_expert, 0.5, atol=1e-6)  # 4 within [-2, 6]
-    assert np.std(action) > 0.05
-    assert 0.5 * len(action) < len(of_expert) <= len(action) and len(of_expert) % HORIZON == 0
-    assert rings[0].env_steps == len(action) + len(of_expert), "all of it is counted in one place"
-    assert rings[0].worker(1).number == rings[1].worker(1).number
+    assert np.std(own) > 0.05
+    assert 0.5 * len(own) < len(of_expert) <= len(own) and len(of_expert) % HORIZON == 0
+    assert ring.env_steps == len(action)
 
 
 def test_those_that_are_killed_come_back(finished):

@@ -73,7 +73,6 @@ def test_an_early_end_is_an_end(tmp_path):
     assert 16 <= end < 20 and run_checkpoints.newest_complete(run.exp_dir / "checkpoints").iteration == end
     best = json.loads((run.exp_dir / "policies" / "best.json").read_text())
     assert (best["eval_return"], best["curriculum"]) == (-20.0, {"wind": 1.0})
-    assert [(each["iteration"], each["eval_return"]) for each in best["earlier_stages"]] == [(4, 0.0)]
     code, output = run.finish()
     assert code == 0 and f"test is finished early: {why} (" in output and "--set stop_when=null" in output, output
     # Without stop_when it goes on, until the callback says so.

@@ -75,7 +75,7 @@ def refuses_a_second_start(run):
     code, output = run.finish(60.0)
     assert code == 2
     lock = json.loads((run.exp_dir / "run.lock").read_text())
-    assert f"SAC_EXP_DIR={run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
+    assert f"the run directory {run.exp_dir} is in use by the run with pid {lock['pid']} on {lock['host']}" in output
     assert psutil.pid_exists(lock["pid"])
     assert "Traceback" not in output
 
@@ -94,9 +94,7 @@ def one_of_two_starts(run):
 
 def test_stop_resume_kill_and_finish(tmp_path):
     mlflow = f"file://{tmp_path}/mlflow"
-    run = UserRun(
-        tmp_path, PARAMS, {"horizon": 50}, plot=1, video=1, wandb="offline", mlflow_uri=mlflow, track_artifacts=1
-    )
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50}, report=1, wandb="offline", mlflow_uri=mlflow)
 
     # Stopped in mid-run: everything is saved.
     process, size = one_of_two_starts(run)

@@ -339,9 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=called_as("python -m tfagents_system.report.status"),
         description="Shows the state of runs from their files alone.",
     )
-    parser.add_argument(
-        "run", nargs="*", type=Path, help="run directories; without any that in SAC_EXP_DIR, else those in logs/"
-    )
+    parser.add_argument("run", nargs="*", type=Path, help="run directories; without any those in logs/")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
         "--json",
