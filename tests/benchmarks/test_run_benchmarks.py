@@ -129,7 +129,7 @@ def test_wrong_usage_is_told(arguments):
     assert done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_benchmarks_run_quickly_without_peers():
     # Those with real runs take minutes: ./run_benchmarks.sh --quick has all of them.

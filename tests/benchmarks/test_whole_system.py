@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from benchmarks import whole_system
 from benchmarks.half_cheetah import environment
 from benchmarks.outcome import Outcome
-from benchmarks.processes import run_json
 from benchmarks.whole_system import OURS, Measurement, Task
 from tfagents_system.settings.load_params import load_params
 
@@ -100,12 +98,3 @@ def test_slow_steps_take_their_time(busy, clock):
     used_secs = time.thread_time() - cpu
     assert used_secs >= 0.1 if busy else used_secs < 0.05
     assert truncated == [False] * 4 + [True]
-
-
-@pytest.mark.slow
-def test_the_example_of_tf_agents_runs():
-    options = ["--steps", "30", "--learning_starts", "520", "--horizon", "100"]
-    result = run_json([sys.executable, "-m", "benchmarks.peers.tf_agents_single", *options], 250.0)
-    assert result["steps_per_s"] > 0.0
-    assert len(result["returns"]) >= 5
-    assert np.isfinite(result["returns"]).all()
