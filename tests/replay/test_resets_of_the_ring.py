@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ from tests.support.segments_for_tests import LAYOUT, append_more, numbered_segme
 from tests.support.waiting import until
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
-from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.run_files import run_checkpoints
 
 
@@ -60,10 +58,7 @@ def test_a_new_agent_has_the_experience_and_counts_iterations_anew(tmp_path):
     ring, _ = opened(tmp_path)
     append_more(ring, 13)
     rows, env_steps, record = rows_of(ring), ring.env_steps, ring.worker(0)
-    StepShares(ring, 5, 1, 1, tmp_path / "replay").after(0, [0])
-    assert (tmp_path / "replay/step_shares.json").exists()
     ring, _ = opened(tmp_path, epoch=2)
-    assert not (tmp_path / "replay/step_shares.json").exists(), "also one of an earlier beginning of this agent"
     assert (rows_of(ring), ring.env_steps, ring.epoch) == (rows, env_steps, 2)
     assert ring.steps_up_to(0) == 0, "kept steps do not count for the ratio"
     assert (ring.iterations_done <= INIT_ITERATION).all()
@@ -126,19 +121,6 @@ def test_without_a_checkpoint_of_its_own_a_new_agent_goes_back_to_that_of_the_on
     append_of_new_process(ring, 1, 1)
     ring, _ = opened(tmp_path, epoch=2, from_checkpoint=True)
     assert (ring.total_rows, ring.epoch) == (total, 2)
-
-
-def test_a_ring_of_a_million_rows_is_reset_within_a_second(tmp_path):
-    rows = 1_000_000
-    ring = Ring.open(tmp_path / "ring", LAYOUT, rows, 1000)
-    ring.rows.steps_left[:] = 1
-    ring._header["filled_rows"] = ring._header["total_rows"] = ring._header["env_steps"] = rows
-    ring._write_header()
-    began = time.process_time()
-    ring = Ring.open(tmp_path / "ring", LAYOUT, rows, 1000)
-    ring.begin_epoch(2, counts_kept_steps=True)
-    assert time.process_time() - began < 1.0
-    assert ring.steps_up_to(0) == np.count_nonzero(ring.steps_left[:rows])
 
 
 def test_priorities_are_those_of_one_agent(tmp_path):

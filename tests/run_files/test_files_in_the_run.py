@@ -33,7 +33,6 @@ def run(environ: dict[str, str], project: Path) -> RunPaths:
     ("variable", "inside"),
     [
         ("SAC_AGENT_FROM", "policies/greedy_policy"),
-        ("SAC_AGENT_FROM", "exported/policy.npz"),
         ("SAC_AGENT_FROM", "before_reset_1@best"),
         ("SAC_REPLAY_FROM", "replay"),
         ("SAC_EXPERT_POLICY", "policies/greedy_policy"),
@@ -50,8 +49,8 @@ def test_fresh_does_not_move_away_what_the_new_run_needs(
     refused = start("--fresh", **{variable: str(run.exp_dir / inside)})
     assert refused.code == 2 and sorted(run.exp_dir.parent.rglob("*")) == before
     assert (
-        f"SAC_EXP_DIR={run.exp_dir} has {run.exp_dir / inside} in it, so --fresh can't move it aside: choose another "
-        "SAC_EXP_NAME for a new run, or name a copy elsewhere"
+        f"the run directory {run.exp_dir} has {run.exp_dir / inside} in it, so --fresh can't move it aside: choose "
+        "another SAC_EXP_NAME for a new run, or name a copy elsewhere"
     ) in refused.told
 
 

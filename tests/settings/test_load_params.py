@@ -161,7 +161,7 @@ import pathlib
 from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
-    critic_optimizer = {"name": "adamw", "schedule": "cosine"}
+    critic_optimizer = {"name": "adamw", "epsilon": 1e-5}
     gamma = discount = {"points": [[0, 0.9], [9, 1.0]], "interpolation": "step", "by": "iterations"}
     flag, number, nothing, mode = True, 0.5, None, 0.0
     joints, folder = {"hip", "knee"}, pathlib.Path("/a")
@@ -187,8 +187,8 @@ def kinds(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
-        ("critic_optimizer", {"weight_decay": 0.1}, {"name": "adamw", "schedule": "cosine", "weight_decay": 0.1}),
-        ("critic_optimizer", {"name": "sgd", "schedule": None}, {"name": "sgd"}),
+        ("critic_optimizer", {"weight_decay": 0.1}, {"name": "adamw", "epsilon": 1e-5, "weight_decay": 0.1}),
+        ("critic_optimizer", {"name": "sgd", "epsilon": None}, {"name": "sgd"}),
         ("actor_optimizer", {"momentum": 0.9}, {"name": "sgd", "momentum": 0.9}),
         ("limits", {"hip": {"low": -2}}, {"hip": {"low": -2, "high": 1}, "steps": (1, 2)}),
         ("limits", {"hip": None, "knee": {"low": 0}}, {"knee": {"low": 0}, "steps": (1, 2)}),
@@ -201,7 +201,7 @@ def kinds(tmp_path: Path) -> Path:
 def test_dictionaries_are_merged(kinds: Path, name: str, given: Any, expected: Any) -> None:
     params = load_params(kinds, {"horizon": 7}, attributes={name: given})
     assert getattr(params, name) == expected
-    others = {"critic_optimizer": {"name": "adamw", "schedule": "cosine"}, "actor_optimizer": {"name": "sgd"}}
+    others = {"critic_optimizer": {"name": "adamw", "epsilon": 1e-5}, "actor_optimizer": {"name": "sgd"}}
     assert all(getattr(params, other) == value for other, value in others.items() if other != name)
 
 
@@ -235,7 +235,7 @@ def test_values_that_would_pass_for_something_else_are_refused_together(kinds: P
         "can't become a list: change it in the params file",
         "TrainParams.folder is no dictionary but PosixPath('/a')",
         'TrainParams.critic_optimizer={} would change nothing, objects are merged: null removes a key, as in {"name": '
-        'null, "schedule": null}',
+        'null, "epsilon": null}',
         "TrainParams.limits.hip.low must be a number",
         "has no attribute numbr: number is meant",
     ):

@@ -79,11 +79,6 @@ def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> N
     )
 
 
-def test_the_units_that_differ_are_told(tmp_path: Path) -> None:
-    (finding,) = own_attributes.findings(loaded(tmp_path, "    buffer_size = 1000\n"))
-    assert "n_episodes_in_buffer: episodes" in finding and "(there steps)" in finding
-
-
 def test_a_schedule_that_is_meant_can_be_written_so(tmp_path: Path) -> None:
     """As the rows of exploration and of clipping say, with numbers in the place of names."""
     meant = {name: other_libraries.meant(name) for name in ("exploration_fraction", "max_grad_norm")}

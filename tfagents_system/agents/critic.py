@@ -12,6 +12,7 @@ from tf_agents.networks import network, utils
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.layered_networks import Layers, critic_layers
 from tfagents_system.agents.network_options import network_options
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
@@ -113,7 +114,7 @@ def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: i
         observation_spec = normalized_spec(observation_spec)
     if params.preprocessing_combiner is not None or not is_plain_vector(observation_spec):
         encoder = build_encoder(params, observation_spec)
-    if params.recurrent:
-        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(params.recurrent_lstm_units))
-    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, params.recurrent)
+    if recurrent := algorithms.value(params, "recurrent"):
+        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(recurrent["lstm_units"]))
+    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, bool(recurrent))
     return CriticParts(layers, normalization, encoder, lstm)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.algorithms import ALGORITHMS
@@ -244,8 +245,9 @@ class _Check:
         self._enter("reset() and step() of the collect environment")
         # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
-            is_single = not is_batched(env.user_env) and not isinstance(env.user_env, EnvProcess)
-            if hasattr(env.user_env, "action_space") and is_single:
+            # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
+            has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
+            if not has_other_contract and not is_batched(env.user_env):
                 check_contract(env.user_env, raw, trial_action_of(env))
         self._rest()
         if raw.errors:

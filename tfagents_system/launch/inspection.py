@@ -149,8 +149,6 @@ class Inspector:
                     start, folder = self._prior_start(params), self._origin().parent
                     self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
-        if params is not None:
-            self._prior_start(params).check_experts(self.found.prior_data, self.found.checks[PARAMS])
         self.found.doing = ""
         return self.found
 
@@ -248,11 +246,8 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        agent = reset_checks.agent_number(self._environ, self._run)
-        findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
-        if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
-        check.errors += findings
+        for folder in folders.values():
+            check.errors += reset_checks.ring_findings(params, trial.layout, folder, self._run)
         if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
             check.errors += stored_meaning.action_findings(self._run, self.found.specs)
         if self._environ.get(RESET):
@@ -285,11 +280,7 @@ class Inspector:
         return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
 
     def _prior_start(self, params: TrainParamsBase) -> PriorStart:
-        overrides = dataclasses.replace(self._overrides, defaults=self.found.defaults)
-        settings = overrides, self._seed, self.found.agent_start
-        return PriorStart(
-            params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER), *settings
-        )
+        return PriorStart(params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER))
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

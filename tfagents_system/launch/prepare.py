@@ -255,7 +255,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     """
     if file_of(paths) != preparation.run_json:
         raise UserError(
-            f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
+            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
     if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
@@ -364,7 +364,7 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         parser.error(
             "--reset_training keeps the run's experience, and --fresh starts over without it: give one of them"
         )
-    if args.catch_up and args.reset_training != AGENT:
+    if args.catch_up and not args.reset_training:
         parser.error("--catch_up is for --reset_training, whose new agent may catch up on the steps that are kept")
     if args.reset_training:
         os.environ[RESET] = args.reset_training

@@ -97,7 +97,7 @@ def _task(number: int, settings: Mapping[str, Any], command: Sequence[str]) -> T
         raise UserError(*findings)
     paths = RunPaths(values["exp_dir"])
     if (owner := owner_of_run(paths)) is not None:
-        raise UserError(f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first")
+        raise UserError(f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first")
     # As in a study on one machine, a trial's number adds nothing to its seed.
     own = {GRID: "", "SAC_SEED": os.environ.get("SAC_SEED") or "0"} | dict(settings)
     words = [word for name, value in own.items() for word in ("--set", assignment(name, value))]

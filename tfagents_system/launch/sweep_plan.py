@@ -48,6 +48,7 @@ from tfagents_system.machine.topology import (
     is_confined,
     slurm_allotment,
     split_cpus,
+    usable_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
@@ -56,10 +57,16 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variables import SEED, TASK, missing_beginnings, read_variables
+from tfagents_system.settings.variables import (
+    COUNTS,
+    SEED,
+    TASK,
+    has_automatic_workers,
+    missing_beginnings,
+    read_variables,
+)
 
 _OF_TASK = (TASK, SEED, CARRIER)
-_COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
 
 
@@ -97,6 +104,7 @@ class SweepPlan:
         self._assignments = assignments
         self._is_open = is_open
         self._edits, self._asked = edits, asked_once(edits, None, False)
+        self._automatic = set[int]()  # Tasks whose number of workers follows from the CPUs of their place.
         self._to_move: list[Task] = []
         self._edit_checks = EditChecks()
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
@@ -174,7 +182,7 @@ class SweepPlan:
             if edits != FRESH and _has_ended(paths, resolved, edits):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
-                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+                self._note([number], [f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first"])
             elif (fault := fault_of_directory(paths, values, self._vars_file, edits)) is not None:
                 self._note([number], [fault])
             else:
@@ -202,6 +210,8 @@ class SweepPlan:
         needed = beginnings_of_start(resolved.environ, run)
         missing = missing_beginnings(resolved.environ, needed, vars_file=self._vars_file, root=ROOT)
         self._note([number], [*resolved.findings, *findings, *missing])
+        if has_automatic_workers({**environ, **resolved.overrides.variables}):
+            self._automatic.add(number)
         return texts, resolved, values
 
     def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
@@ -215,7 +225,7 @@ class SweepPlan:
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
         at_once = parallel if self._is_open else min(parallel, len(self._waiting()))
-        if not at_once or not all(values.keys() >= _COUNTS for values in self.values):
+        if not at_once or not all(values.keys() >= COUNTS.keys() for values in self.values):
             return []
         cpus, findings = self._cpus(at_once)
         gpus, found = self._gpus(at_once)
@@ -229,11 +239,13 @@ class SweepPlan:
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the simultaneous runs, and what prevents that."""
         needed = max(
-            values["reverb_cpus"]
+            max(1, usable_cpus(os.environ) // parallel)
+            if task.number in self._automatic
+            else values["reverb_cpus"]
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for _, values in self._waiting()
+            for task, values in self._waiting()
         )
         share = all(values.get("share_cpus", False) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()

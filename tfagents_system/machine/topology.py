@@ -85,6 +85,13 @@ def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Pa
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def usable_cpus(environ: Mapping[str, str]) -> int:
+    """How many CPUs a run may keep busy here: those allowed to this process, its cgroup's quota, SLURM's allotment."""
+    quota, allotment = cgroup_quota(), slurm_allotment(environ)
+    limits = [len(allowed_cpus()), allotment, None if quota is None else max(1, int(quota))]
+    return min(limit for limit in limits if limit is not None)
+
+
 def _quota_v2(folder: Path) -> float | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()

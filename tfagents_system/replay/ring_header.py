@@ -40,8 +40,6 @@ _FIELDS = (
     ("random_steps", "<i8"),  # of the first random episodes; init_steps has those too that do not count for an agent
 )
 
-_BYTES_BEFORE_WORKERS = np.dtype(list(_FIELDS)).itemsize
-
 
 @functools.cache
 def dtype(num_workers: int) -> np.dtype:
@@ -170,16 +168,6 @@ def parse(data: bytes, layout: int) -> np.ndarray:
     return header
 
 
-def fitted(header: np.ndarray, layout: int, capacity_rows: int) -> np.ndarray:
-    """A copy, sealed, for the same ring with another capacity: of more rows than fit, the oldest ones are given up."""
-    header = header.copy()
-    header["layout"] = layout
-    header["filled_rows"] = min(int(header["filled_rows"]), capacity_rows)
-    header["cut_crc"] = -1  # It would be another one: it depends on the places of the rows.
-    seal(header)
-    return header
-
-
 def resized(header: np.ndarray, num_workers: int) -> np.ndarray:
     """A copy, sealed, with records for so many workers, or for more where more are in use."""
     used = np.flatnonzero(header["workers"]["incarnation"])
@@ -218,10 +206,11 @@ def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:
 
 def _dtype_of(num_bytes: float) -> np.dtype:
     """Of a header of this size."""
-    num_workers, rest = divmod(num_bytes - _BYTES_BEFORE_WORKERS, _WORKER_DTYPE.itemsize)
-    if rest or not 1 <= num_workers <= MAX_WORKERS:
-        raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
-    return dtype(int(num_workers))
+    before_workers = dtype(1).itemsize - _WORKER_DTYPE.itemsize
+    num_workers, rest = divmod(num_bytes - before_workers, _WORKER_DTYPE.itemsize)
+    if not rest and 1 <= num_workers <= MAX_WORKERS:
+        return dtype(int(num_workers))
+    raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
 
 
 def _checksum(header: np.ndarray) -> int:

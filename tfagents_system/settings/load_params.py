@@ -24,8 +24,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
-_PERIODS = ("eval_period", "log_period", "checkpoint_period")
-_OLD_RATIO = "max_updates_per_env_step"
+_PERIODS = ("eval_period", "checkpoint_period")
 _EXAMPLE = '{"horizon": 200}'
 
 
@@ -219,8 +218,6 @@ def load_params(
 
 def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
     """Sets those attributes that others say."""
-    if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
-        setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
     for kind in _PERIODS:
         if f"{kind}_itrs" in overridden and f"{kind}_env_steps" not in overridden:
             setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.

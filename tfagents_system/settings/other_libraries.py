@@ -24,7 +24,6 @@ class Setting(NamedTuple):
 _ROWS = """
 # What is learned, and how fast.
 gamma | SB3, SBX, CleanRL | set discount
-learning_rate | SB3, SBX | set actor_learning_rate, critic_learning_rate and alpha_learning_rate
 policy_lr | CleanRL | set actor_learning_rate
 q_lr | CleanRL | set critic_learning_rate, and alpha_learning_rate, which follows it there
 qf_learning_rate | SBX | set critic_learning_rate
@@ -36,8 +35,8 @@ policy_delay | SBX | set actor_update_period
 policy_frequency | CleanRL | set actor_update_period; the actor then steps once, there so many times
 batch_size | SB3, SBX, CleanRL | set train_batch_size
 n_critics | SB3, SBX | set num_critics
-n_quantiles | SB3, SBX | set num_quantiles, with algorithm='tqc'; iqn has iqn_quantiles
-top_quantiles_to_drop_per_net | SB3, SBX | set num_dropped_quantiles
+n_quantiles | SB3, SBX | set tqc={"num_quantiles": n_quantiles}, with algorithm='tqc'
+top_quantiles_to_drop_per_net | SB3, SBX | set tqc={"num_dropped_quantiles": top_quantiles_to_drop_per_net}
 n_steps | SB3 | set n_step
 # Entropy.
 ent_coef | SB3, SBX | set sac_log_alpha = log(ent_coef), and learn_entropy_coef=True for 'auto', False for a number
@@ -50,7 +49,7 @@ activation_fn | SB3, SBX | override actor_ctor and critic_ctor; the default netw
 dropout_rate | SBX | set critic_dropout
 layer_norm | SBX | set critic_layer_norm
 features_extractor_class, features_extractor_kwargs | SB3 | set preprocessing_combiner, or for images
-    image_encoder_filters and image_encoder_features
+    image_encoder_layers and image_encoder_features
 share_features_extractor | SB3 | remove it: actor and critics share the encoder of images
 optimizer_class, optimizer_kwargs | SB3, SBX | set actor_optimizer, critic_optimizer and alpha_optimizer
 max_grad_norm | SB3, SBX | set critic_optimizer={"global_clipnorm": max_grad_norm}
@@ -63,8 +62,6 @@ start_e, end_e | CleanRL | set exploration_epsilon, a number or a schedule
 exploration_fraction | SB3, SBX, CleanRL | set exploration_epsilon={"points": [[0, FIRST], [exploration_fraction *
     num_env_steps, LAST]]}
 # Experience.
-buffer_size | SB3, SBX, CleanRL | set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there
-    steps)
 learning_starts | SB3, SBX, CleanRL | set env_steps_before_training
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
     workers together

@@ -42,7 +42,6 @@ class TrainerState:
       best_edits: How often the run had taken edited files then.
       end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
       periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
-      earlier_stages: What was best in those before, as best.json has it.
       evaluations: Rows of evaluations in metrics.csv that all of this follows from.
       replaced: Policy checkpoints that were the best and are not needed: deleted once two checkpoints in a row, as many
         as are kept, have them here.
@@ -74,7 +73,6 @@ class TrainerState:
     ended_for: str | None = None
     ended_edits: int = 0
     matmul_precision: str | None = None
-    earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evaluations: int = 0
     replaced: list[str] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0

@@ -192,25 +192,25 @@ sources() { # TEXT
   echo "${found[*]-}"
 }
 
-# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them: relative to the vars file.
+# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them.
 mlflow_address() { # URI
   case $1 in
-    file:[!/]*) echo "file://$(absolute "${1#file:}" "$tfagents_vars_folder")" ;;
-    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}" "$tfagents_vars_folder")" ;;
+    file:[!/]*) echo "file://$(absolute "${1#file:}")" ;;
+    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}")" ;;
     *) echo "$1" ;;
   esac
 }
 
-# Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.
-absolute() { # PATH [FOLDER]
+# A path that begins with a reference stays as it is.
+absolute() { # PATH
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=${2:-${TFAGENTS_FOLDER:-$tfagents_root}}/$path
+  [[ $path == /* || $path == @* ]] || path=$PWD/$path
   if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
 write_snapshot() { # TARGET
   local params
-  mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
+  mkdir -p "$1" || fail "$1 can't be made: set SAC_LOGS_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi
