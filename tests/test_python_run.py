@@ -331,7 +331,7 @@ def test_importing_the_package_imports_no_run(tmp_path: Path) -> None:
 def run_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Executes docs/tutorials/from_python.ipynb in this folder, with a shorter run; returns its names."""
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("SAC_VIDEO", "0")
+    monkeypatch.setenv("SAC_REPORT", "0")
     monkeypatch.setenv("SAC_PYTHON", sys.executable)
     space: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(json.loads((ROOT / "docs/tutorials/from_python.ipynb").read_text())["cells"]):
@@ -349,7 +349,7 @@ def test_the_notebook_trains_a_class_of_its_cell_and_its_policy_acts(
     options: dict[str, Any] = {
         "folder": tmp_path,
         "name": "mine",
-        "variables": {"SAC_VIDEO": 0, "SAC_PYTHON": sys.executable},
+        "variables": {"SAC_REPORT": 0, "SAC_PYTHON": sys.executable},
     }
     os.environ.pop("TFAGENTS_FOLDER", None)
     with pytest.raises(UserError, match='"horizon" in config must be'):

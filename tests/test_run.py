@@ -472,7 +472,7 @@ def test_a_montage_shows_the_milestones_side_by_side(
     capsys: Any, saved: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.001)
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     told = list[str]()
     in_words, load = long_work.LongWork.__str__, play_module._load_policy
 

@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
@@ -57,8 +57,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # By hand: as join_script.sh does it, with one worker.
-        from tfagents_system.launch import join
-
-        exit_with(lambda: join.main(["--workers", "1", *sys.argv[1:]]))
     main()

@@ -1,9 +1,8 @@
-"""The roles, started by a command each without a supervisor; the trainer comes through the gateway."""
+"""The roles, each started as a program without a supervisor, by what a prepared run says."""
 
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,8 +13,10 @@ from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.transfer import import_into
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.run_directory import environ_of_run, read_run_json
+from tfagents_system.run_files.run_paths import RunPaths
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +47,10 @@ SEEN = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
 def test_every_role_is_a_command(tmp_path):
     """It begins with imported experience (SAC_REPLAY_FROM)."""
     port = free_port()
-    run = UserRun(tmp_path, PARAMS, {"horizon": 20}, num_collect_workers=1, local_workers=0)
+    run = UserRun(tmp_path, PARAMS, {"horizon": 20}, num_collect_workers=1)
     variables = dict(line.split("=", 1) for line in run.vars_file.read_text().splitlines())
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
-    environ = clean | variables | {"PYTHONPATH": str(ROOT)}
-    server = ["--to", str(run.exp_dir), "--server", f"localhost:{port}"]
+    environ = clean | variables | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     logs = {}
 
     def start(module, *arguments):
@@ -67,8 +67,6 @@ def test_every_role_is_a_command(tmp_path):
 
     started = []
     try:
-        assert wait(start("sac_train", *server)) == 2
-        assert "is no run directory that was prepared" in logs["sac_train"].read_text()
         environ["SAC_REPLAY_FROM"] = str(tmp_path / "imported")
         columns.write(
             tmp_path / "some.npz", [NamedEpisode({"": SEEN}, {"": np.zeros((9, 1))}, np.full(9, 77.0), False)]
@@ -76,22 +74,13 @@ def test_every_role_is_a_command(tmp_path):
         inputs = str(tmp_path / "my_params.py"), str(tmp_path / "my_config.json")
         import_into(str(tmp_path / "some.npz"), tmp_path / "imported", None, *inputs, print)
         assert wait(start("launch.prepare", "--vars_file", str(run.vars_file))) == 0
-        replay, gateway = start("sac_replay_buffer", *server), start("sac_gateway", *server)
-        started += [replay, gateway]
-        deadline = time.monotonic() + 300.0
-        while (port := (read_json(run.exp_dir / "gateway.json") or {}).get("port")) is None:
-            assert time.monotonic() < deadline, logs["sac_gateway"].read_text()
-            time.sleep(0.1)
-        way = ["--server", f"localhost:{port}", "--credentials", str(run.exp_dir / "credentials")]
-        trainer = start("sac_train", "--to", str(run.exp_dir), *way)
-        started.append(trainer)
-        worker = start("sac_collect", *server)
-        started.append(worker)
+        environ |= environ_of_run(read_run_json(RunPaths(run.exp_dir)))
+        environ |= {"SAC_EXP_DIR": str(run.exp_dir), "SAC_REVERB_PORT": str(port), "SLURM_PROCID": "0"}
+        started += [start(module) for module in ("sac_replay_buffer", "sac_train", "sac_collect")]
+        replay, trainer, worker = started
         assert wait(trainer) == 0
-        assert "trainer of" in logs["sac_gateway"].read_text()
-        for process in (gateway, replay):
-            process.terminate()
-            assert wait(process) == 75
+        replay.terminate()
+        assert wait(replay) == 75
         assert wait(worker) == 0, "it sees that all is trained and the server is gone"
     finally:
         for process in started:

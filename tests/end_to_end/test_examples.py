@@ -64,7 +64,7 @@ def assert_playable(run):
 
 @pytest.mark.timeout(1800)
 def test_pendulum_is_solved_within_10_000_steps(tmp_path):
-    run = UserRun(tmp_path, None, None, video=1)
+    run = UserRun(tmp_path, None, None, report=1)
     shipped = (ROOT / "training_variables.sh").read_text()
     run.vars_file.write_text(f"SAC_EXP_DIR={run.exp_dir}\n{shipped}")
     code, output = finish(run.start("--set", 'stop_when={"eval_return": -200}'), 1500.0)
@@ -109,7 +109,7 @@ def test_simulators_run_for_real(tmp_path, example, horizon):
     for parameter in shipped.get("curriculum", {}).values():
         parameter["iters"] = list(range(len(parameter["iters"])))
     run = UserRun(
-        tmp_path, SHORT.format(example=example), {**shipped, "horizon": horizon}, num_collect_workers=1, video=1
+        tmp_path, SHORT.format(example=example), {**shipped, "horizon": horizon}, num_collect_workers=1, report=1
     )
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"

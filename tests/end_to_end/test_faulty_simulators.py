@@ -198,7 +198,7 @@ def test_a_run_survives_them_in_processes_of_another_python_without_a_restart(tm
         step_timeout_secs=3,
         worker_memory_mb=450,
         env_python="env/bin/python",
-        video=1,
+        report=1,
     )
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"

@@ -94,9 +94,7 @@ def one_of_two_starts(run):
 
 def test_stop_resume_kill_and_finish(tmp_path):
     mlflow = f"file://{tmp_path}/mlflow"
-    run = UserRun(
-        tmp_path, PARAMS, {"horizon": 50}, plot=1, video=1, wandb="offline", mlflow_uri=mlflow, track_artifacts=1
-    )
+    run = UserRun(tmp_path, PARAMS, {"horizon": 50}, report=1, wandb="offline", mlflow_uri=mlflow)
 
     # Stopped in mid-run: everything is saved.
     process, size = one_of_two_starts(run)

@@ -58,12 +58,23 @@ ITERATIONS = 40
 def start(run: UserRun) -> subprocess.Popen[str]:
     """Not by WarmPopen: its tasks start as a user's do, whose fork servers `prepare` starts."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
-    command = [str(ROOT / "sweep.sh"), str(run.vars_file), "--grid", "grid.json", "--parallel", "2"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "tfagents_system",
+        "sweep",
+        str(run.vars_file),
+        "--grid",
+        "grid.json",
+        "--parallel",
+        "2",
+    ]
     command += ["--set", f"num_iter={ITERATIONS}", "--set", "config.horizon=10"]
     return subprocess.Popen(
         command,
         cwd=run.folder,
-        env={**environ, "VIRTUAL_ENV": sys.prefix},
+        env={**environ, "VIRTUAL_ENV": sys.prefix, "PYTHONPATH": str(ROOT)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -224,17 +224,6 @@ def test_a_picture_is_drawn_where_it_is_wanted() -> None:
     assert "rendering" not in report(Blind)[0]
 
 
-def test_what_another_environment_of_a_worker_adds_is_measured_where_it_has_several() -> None:
-    class Large(CounterEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tables = np.ones(64 * 2**20, np.uint8)
-
-    assert report(Large)[1].more_env_bytes == 0
-    checks, trial = report(Large, envs_per_worker=3)
-    assert checks.errors == [] and 60 * 2**20 < trial.more_env_bytes < 80 * 2**20
-
-
 def three_lanes(**kwargs: Any) -> Any:
     return vector_of([NumberedLane(lane, (4, 2), **kwargs) for lane in range(3)])
 

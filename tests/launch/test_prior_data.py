@@ -91,7 +91,6 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
     paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
     monkeypatch.setattr(resources, "check_disk", lambda check, needed: disk.append(needed.get(paths.prior_data)))
     monkeypatch.setattr(resources, "check_memory", lambda check, workers, own, ring, prior, **_: memory.append(prior))
-    environ["SAC_FORK_ROLES"] = "0"  # The checks are made in this process.
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
     assert prepare.prepare(environ, None)
     step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
@@ -113,7 +112,7 @@ def test_a_fresh_run_needs_what_the_one_that_is_moved_aside_keeps(
     monkeypatch.setattr(resources, "check_disk", check_disk)
     monkeypatch.setattr(resources, "check_memory", lambda check, workers, own, ring, prior, **_: memory.append(prior))
     (tmp_path / "mine" / "params.py").write_text(PARAMS.replace('"data/demos.npz"', "None"))
-    scratch = {**environ, "SAC_FORK_ROLES": "0", "SAC_REPLAY_DIR": str(tmp_path / "scratch")}
+    scratch = {**environ, "SAC_REPLAY_DIR": str(tmp_path / "scratch")}
     assert prepare.prepare(scratch, None)
     paths = RunPaths(tmp_path / "run")
     on_scratch = next(folder for folder in disk[0] if tmp_path / "scratch" in folder.parents)

@@ -23,7 +23,6 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS
-from tfagents_system.transport.remote import machines
 from tfagents_system.transport.segments import Layout
 
 OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
@@ -99,8 +98,7 @@ def test_a_trainer_elsewhere_gets_no_agent_that_its_server_does_not_know(
     own.run_json.write_text(json.dumps({"resets": [reset_entry(number) for number in range(here)]}))
     run = json.dumps({"seed": 7, "resets": [reset_entry(number) for number in range(there)]})
     with running_gateway(tmp_path, run=run) as running:
-        keys = machines.add(running.paths.credentials, "trainer")
-        values = {"trainer_server": running.address, "credentials_dir": keys}
+        values = {"trainer_server": running.address, "credentials_dir": running.paths.credentials}
         told = server_findings(environ, values, own)
         assert not is_refused or f"replaced {there} times, and would be {here + 1} times here: start the" in told[0]
         assert len(told) == is_refused

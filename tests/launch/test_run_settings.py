@@ -107,15 +107,15 @@ def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_
 
 
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512", "config.horizon=9", "SAC_LOG_SECS=3", "SAC_EXP_NAME=try")
+    paths = begin(environ, "train_batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
     assert json.loads(paths.overrides.read_text()) == {
-        "params": {"train_batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_LOG_SECS": "3"},
+        "params": {"train_batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_STRAGGLER_SECS": "3"},
     }  # fmt: skip
     again = settle(environ)
-    assert again.overrides.settings() == {"train_batch_size": 512, "config.horizon": 9, "SAC_LOG_SECS": "3"}
-    assert again.environ["SAC_LOG_SECS"] == "3"
-    same = settle(environ, "config.horizon=9", "SAC_LOG_SECS=4")  # A variable may change between two starts.
-    assert same.findings == () and same.environ["SAC_LOG_SECS"] == "4"
+    assert again.overrides.settings() == {"train_batch_size": 512, "config.horizon": 9, "SAC_STRAGGLER_SECS": "3"}
+    assert again.environ["SAC_STRAGGLER_SECS"] == "3"
+    same = settle(environ, "config.horizon=9", "SAC_STRAGGLER_SECS=4")  # A variable may change between two starts.
+    assert same.findings == () and same.environ["SAC_STRAGGLER_SECS"] == "4"
     assert same.overrides.params == {"train_batch_size": 512}
 
 
@@ -148,7 +148,7 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
         ({"SAC_SEED": ["05"]}, {"SAC_SEED": [5]}, None),
         ({"train_batch_size": [128]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(train_batch_size=128\)"),
         ({"discount": [0.9]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(nothing was given for it\)"),
-        ({"SAC_LOG_SECS": [3]}, {"SAC_LOG_SECS": [4]}, r"SAC_LOG_SECS=4 .* \(SAC_LOG_SECS=3\)"),
+        ({"SAC_STRAGGLER_SECS": [3]}, {"SAC_STRAGGLER_SECS": [4]}, r"SAC_STRAGGLER_SECS=4 .* \(SAC_STRAGGLER_SECS=3\)"),
         ({"num_iter": [3], "stop_when.eval_return": [1]}, {"num_iter": [4], "stop_when.eval_return": [2]}, None),
         ({"train_batch_size": [128], "SAC_SEED": [1]}, {"train_batch_size": [128], "SAC_SEED": [1]}, None),
     ],

@@ -368,7 +368,7 @@ def test_a_missing_reward_file_is_an_error(files, tmp_path):
 def test_benchmark_prints_times_and_rates(files, capsys, tmp_path, monkeypatch):
     """Meanwhile it says how far it is: in real time it takes minutes."""
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.01)
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     flags, _ = files()
     (tmp_path / "config.json").write_text('{"horizon": 50, "racing": {"observations": ["lidar"]}}')
     assert racing.main(["benchmark", *flags, "--steps", "120"]) == 0

@@ -36,7 +36,7 @@ def our_run(
     run = {"name": folder.name, "state": state, "updated_at": time.time()}
     status = {"run": run, "roles": {"trainer": {"state": state, "num_iter": 3}}}
     (folder / "status.json").write_text(json.dumps(status))
-    overrides = {"params": params or {}, "variables": {"SAC_SEED": str(seed), "SAC_VIDEO": str(seed % 2)}}
+    overrides = {"params": params or {}, "variables": {"SAC_SEED": str(seed), "SAC_REPORT": str(seed % 2)}}
     (folder / "overrides.json").write_text(json.dumps(overrides))
     return folder
 

@@ -27,7 +27,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Standard error that is no terminal, in `with redirect_stderr(lines)`: pytest takes it back after fixtures."""
     stream = io.StringIO()
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     return stream
 
 
@@ -111,12 +111,6 @@ def test_nothing_is_more_than_whole() -> None:
     work = LongWork("run", 1500, "steps")
     work.done = 1600
     assert work._parts() == "1,600 of 1,500 steps (100 %)"
-
-
-@pytest.mark.parametrize(("text", "secs"), [("", 5.0), ("2", 2.0), ("0", 0.1), ("often", 5.0)])
-def test_lines_come_as_often_as_those_of_a_run(text: str, secs: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAC_LOG_SECS", text)
-    assert long_work._line_secs() == secs
 
 
 def test_a_dumb_terminal_gets_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

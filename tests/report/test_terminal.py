@@ -235,17 +235,6 @@ def test_a_line_that_stays_the_same_is_repeated_each_minute(clock, capsys):
     assert [line[:7] for line in capsys.readouterr().out.splitlines()] == ["[00:00]", "[01:00]", "[02:00]"]
 
 
-def test_the_environment_says_how_often(clock, capsys, monkeypatch):
-    monkeypatch.setenv("SAC_LOG_SECS", "20")
-    view = ProgressView(Console(force_terminal=False))
-    for second in range(50):
-        clock.now = float(second)
-        content = status(elapsed=second)
-        content["roles"]["trainer"]["env_steps"] = second
-        view.update(content)
-    assert len(capsys.readouterr().out.splitlines()) == 3
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_output_that_is_gone_ends_no_run(is_terminal):
     class Gone(io.StringIO):

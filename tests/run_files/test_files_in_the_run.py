@@ -39,7 +39,7 @@ def run(environ: dict[str, str], project: Path) -> RunPaths:
         ("SAC_REPLAY_FROM", "replay"),
         ("SAC_EXPERT_POLICY", "policies/greedy_policy"),
         ("SAC_PASSWORD_FILE", "key"),
-        ("SAC_WANDB_KEY_FILE", "key"),
+        ("SAC_CREDENTIALS_DIR", "key"),
     ],
 )
 def test_fresh_does_not_move_away_what_the_new_run_needs(

@@ -272,7 +272,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1"},
             "SAC_EXPERT_WORKERS=2 does not work with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
-            "--nodes: unset it, and let experts join with join_script.sh --role expert",
+            "--nodes: unset it, and let experts join with sac join --role expert",
         ),
         (
             {"SAC_EXPERT_WORKERS": "4094"},
@@ -285,7 +285,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
         (
             {"SAC_EVAL_WORKERS": "1", "SAC_LOCAL_WORKERS": "1"},
             "SAC_EVAL_WORKERS=1 does not work with SAC_LOCAL_WORKERS=1 below SAC_NUM_COLLECT_WORKERS=3, as with "
-            "--nodes: unset it, and let workers join with join_script.sh --role eval, which add to each evaluation",
+            "--nodes: unset it, and let workers join with sac join --role eval, which add to each evaluation",
         ),
         ({"SAC_EXPERT_WORKERS": "-1"}, "SAC_EXPERT_WORKERS=-1 must be a whole number of at least 0"),
         ({"SAC_WORKER_ROLE": "play"}, "SAC_WORKER_ROLE=play must be one of collect, eval, expert, test"),

@@ -258,8 +258,8 @@ class Inspector:
         check = self.found.checks["experience"]
         for folder in folders.values():
             check.errors += reset_checks.ring_findings(params, trial.layout, folder, self._run)
-        if not self.found.checks[PARAMS].errors:
-            stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)
+        if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
+            check.errors += stored_meaning.action_findings(self._run, self.found.specs)
         if self._environ.get(RESET):
             check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
@@ -298,15 +298,12 @@ class Inspector:
             return
         checks, values = self.found.checks, self._values
         workers = resources.workers_here(values)
-        each = {"envs_per_worker": values.get("envs_per_worker", 1)}
-        each["more_bytes"] = resources.further_environments(params, values, self._environ) * trial.more_env_bytes
-        each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
-            resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)
+            resources.check_memory(checks["memory"], workers, own_bytes, 0)
             return
         has_ring = "trainer_server" not in values  # Else it is where the replay server is.
         ring_bytes = _ring_bytes(params, trial.layout) if has_ring else 0
-        each["available"] = available = resources.memory_of_job(self._environ)
+        available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
             replay_dir = values.get("replay_dir", replay_dir)
@@ -327,7 +324,7 @@ class Inspector:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, **each)
+        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, available=available)
 
 
 def _with_possible(

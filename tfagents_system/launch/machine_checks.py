@@ -74,7 +74,7 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], checks: C
 
 def plan_counts(values: Mapping[str, Any]) -> types.SimpleNamespace:
     """What `plan_for` needs of the variables, as far as they could be read."""
-    return types.SimpleNamespace(**({"share_cpus": False, "use_hyperthreads": True} | dict(values)))
+    return types.SimpleNamespace(**({"share_cpus": False} | dict(values)))
 
 
 def _check_gateway(values: Mapping[str, Any], check: Check) -> None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
@@ -19,7 +20,6 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
-from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import reset_in_words, server_findings
@@ -248,7 +248,7 @@ class Preparation:
         """Variables that are not meant for this program."""
         ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
         return [
-            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
+            f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
             for name, value in ours.items()
             if value not in (None, COLLECT)
         ]
@@ -264,15 +264,7 @@ class Preparation:
         if fault is not None:
             check.errors.append(fault)
             return
-        fault = fault_of_directory(
-            self._paths,
-            self._values,
-            self._vars_file,
-            self.overrides,
-            moves_aside=self.edits == FRESH,
-            reset=self.reset,
-        )
-        if fault is not None:
+        if (fault := fault_of_directory(self._paths, self._values, self._vars_file, self.edits)) is not None:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
@@ -295,6 +287,22 @@ class Preparation:
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+
+
+def fault_of_directory(
+    paths: RunPaths, values: Mapping[str, Any], vars_file: Path | None, edits: str | None
+) -> str | None:
+    """Why a start can't begin in a run directory; None if it can.
+
+    Args:
+      values: The variables that could be read, by field.
+      edits: With `--fresh` the directory is moved aside, and the user's files must not be in it.
+    """
+    fields = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
+    begins_with = [split(str(path))[0] for path in (values.get("agent_from"), *values.get("replay_from", ())) if path]
+    named = [vars_file, Path.cwd(), *map(values.get, fields), *(path for path in begins_with if path != paths.exp_dir)]
+    find = experience_folders.why_not_moved if edits == FRESH else experience_folders.fault_of
+    return find(paths, [path for path in named if path is not None])
 
 
 def _stored_steps(*folders: Path | None) -> int:

@@ -55,7 +55,7 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
-    --reset_training | --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
+    --reset_training | --catch_up) tfagents_options+=("$1") ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) refuse_option "${1%%=*}" ;;

@@ -38,7 +38,7 @@ EDIT_OPTIONS = {KEEP: "--keep", TAKE: "--take_edits", FRESH: "--fresh"}
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 # Where it makes the ring of prior data.
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
-# Tell it what of the run is reset (`resets.AGENT`), and whether the kept steps count for the ratio.
+# Tell it whether the run gets another agent, and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 # What the sweep that makes this start has done for it, as of `asked_once`: it moves runs aside before it starts any.
 ASKED = "TFAGENTS_ASKED"
@@ -154,9 +154,9 @@ def jobs_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def asked_once(edits: str | None, reset: str | None, catches_up: bool) -> str:
-    """The options of a start that do something once: `--take_edits --reset_training=agent`; empty without any."""
+    """The options of a start that do something once: `--take_edits --reset_training`; empty without any."""
     words = [EDIT_OPTIONS[edits]] if edits in (TAKE, FRESH) else []
-    words += [f"--reset_training={reset}"] if reset else []
+    words += ["--reset_training"] if reset else []
     return " ".join([*words, *(["--catch_up"] if catches_up else [])])
 
 
@@ -233,7 +233,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
     if not task.isdecimal():
         raise UserError(
             f"{GRID}={path} needs the task's number in {TASK}, found {shown(task)}: submit an array "
-            "(./submit.sh --array), or train the whole grid here (./sweep.sh)"
+            "(./submit.sh --array), or train the whole grid here (sac sweep)"
         )
     try:
         settings = read_grid(str(path)).settings(int(task))

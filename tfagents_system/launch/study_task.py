@@ -64,12 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deadline = time.monotonic() + _HELD_SECS
     runner.run()
     look(trials.tasks)
-    trials.leave_refused()
     if trials.refusal is not None:
         raise trials.refusal
     if trials.unstarted:  # Its job is not requeued, which might go on for ever.
         _say(f"error: {trials.unstarted}; sac tune-params --slurm submits that trial again")
-        return next((task.exit_code for task in trials.tasks if task.is_refused and task.exit_code), EXIT_FAILED)
+        return EXIT_FAILED
     is_over = trials.is_over(number)
     if is_over:
         with (study_folder / "results.lock").open("w") as file:

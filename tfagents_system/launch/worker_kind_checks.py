@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfagents_system.checks.checklist import Check, Checklist, have
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
@@ -100,9 +100,4 @@ def check_evaluators(params: TrainParamsBase, values: Mapping[str, Any], check: 
         check.errors.append(
             "workers of kind eval have nothing to do in a run with n_eval_episodes=0: choose another kind, or "
             "continue the run with --set n_eval_episodes=10"
-        )
-    elif count and (idle := count - params.n_eval_episodes) > 0:
-        check.notes.append(
-            f"SAC_EVAL_WORKERS={count}, but an evaluation has n_eval_episodes={params.n_eval_episodes}: "
-            f"{idle} of these workers {have(idle)} nothing to do"
         )

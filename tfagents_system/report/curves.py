@@ -33,7 +33,7 @@ HIGHEST = (RETURN, SUCCESS, _TRAIN_RETURN, "train_success")  # Columns whose bes
 _OF_EVALUATION = ("eval_", "eval/")
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
-_ALIKE = ("SAC_SEED", "SAC_PLOT", "SAC_VIDEO", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
+_ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
 # Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
 _OURS, _PEERS = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 AFTER_SECS = 2.0  # What is over before is not told of.
 _DRAW_SECS = 0.25  # Checks measure how fast the machine is meanwhile.
-_DEFAULT_LINE_SECS = 5.0  # SAC_LOG_SECS changes it, as for a run.
+_LINE_SECS = 5.0
 
 
 class LongWork:
@@ -102,7 +102,7 @@ class LongWork:
                     return
             while True:
                 print(self, file=self._stream, flush=True)
-                if self._is_over.wait(_line_secs()):
+                if self._is_over.wait(_LINE_SECS):
                     return
 
     def _open_bar(self) -> None:
@@ -141,14 +141,6 @@ class LongWork:
     def _update_bar(self) -> None:
         told = f"{self.what}: {self.doing}" if self.doing else self.what
         self._bar.update(self._task, description=told, completed=self.done, total=self.total, parts=self._parts())
-
-
-def _line_secs() -> float:
-    """Those of a run; a check says what is wrong with the variable."""
-    try:
-        return max(0.1, float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS))
-    except ValueError:
-        return _DEFAULT_LINE_SECS
 
 
 def followed(items: Iterable[_T], what: str, unit: str, total: int | None = None) -> Iterator[_T]:

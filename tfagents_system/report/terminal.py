@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,12 +72,12 @@ class ProgressView:
     can't be drawn is reported once on standard error.
 
     Args:
-      line_secs: Seconds between two lines if the output is not a terminal; SAC_LOG_SECS by default.
+      line_secs: Seconds between two lines if the output is not a terminal.
     """
 
-    def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
+    def __init__(self, console: Console | None = None, line_secs: float = 5.0) -> None:
         self._console = console or SurvivingConsole(highlight=False)
-        self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
+        self._line_secs = line_secs
         self._live: Live | None = None
         self._width = self._console.width
         self._printed_at = float("-inf")

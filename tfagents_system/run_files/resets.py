@@ -15,11 +15,11 @@ import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tfagents_system.machine.files import copy_tree, leads_into, sync, write_atomically
+from tfagents_system.machine.files import copy_tree, sync, write_atomically
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 
@@ -86,21 +86,6 @@ def earlier_checkpoints(paths: RunPaths) -> tuple[Path, ...]:
 def next_folder(paths: RunPaths) -> str:
     """Name of the folder for the next reset."""
     return next(name for n in itertools.count(1) if not (paths.exp_dir / (name := f"before_reset_{n}")).exists())
-
-
-def why_not_reset(paths: RunPaths, reset: Reset, used: Iterable[Path]) -> str | None:
-    """Why a reset can't be done; None if it can.
-
-    Args:
-      used: The user's files and folders that the run needs where they are.
-    """
-    inside = [str(path) for path in used if any(leads_into(path, each) for each in _of_agent(paths))]
-    if not inside:
-        return None
-    return (
-        f"--reset_training moves the agent before to {paths.exp_dir / reset.before}, and with it "
-        f"{' and '.join(dict.fromkeys(inside))}, which this start needs: name a copy elsewhere"
-    )
 
 
 def set_aside(paths: RunPaths, before: str) -> None:

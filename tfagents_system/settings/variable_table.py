@@ -64,7 +64,7 @@ class VariableFields:
     num_collect_workers: Annotated[int, Variable("count")]
     """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
-    """how many of these the run itself starts; the others are waited for and join with join_script.sh"""
+    """how many of these the run itself starts; the others are waited for and join with sac join"""
     local_trainer: Annotated[bool, Variable("flag")] = True
     """1: the run starts its trainer; 0: it waits for one from elsewhere (SAC_TRAINER_SERVER), which joins through the
     gateway and keeps checkpoints, policies and metrics in a run directory of its own"""
@@ -81,7 +81,7 @@ class VariableFields:
     collect_worker_cpus: Annotated[int, Variable("count")]
     """CPUs of each worker"""
     server: Annotated[str | None, Variable("address", default="as --to finds it")] = None
-    """`host:port` of the run that join_script.sh joins"""
+    """`host:port` of the run that sac join joins"""
     trainer_server: Annotated[str | None, Variable("address", default="the run's own")] = None
     """`host:port` of the gateway of a run elsewhere, whose trainer this start runs, and nothing else"""
     worker_role: Annotated[str, Variable("role")] = COLLECT
@@ -141,10 +141,6 @@ class VariableFields:
     SAC_ENV_PYTHON of each environment's process, which is then rebuilt"""
     env_python: Annotated[Path | None, Variable("program", default="the worker's own process")] = None
     """Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own"""
-    fork_roles: Annotated[bool, Variable("flag")] = True
-    """1: roles are forked from one process that has imported TensorFlow; 0: each is a program of its own"""
-    use_hyperthreads: Annotated[bool, Variable("flag")] = True
-    """1: a CPU is a hardware thread; 0: a CPU is a whole core, whose other threads belong to the same role"""
     job_prelude: Annotated[str | None, Variable("text", is_early=True)] = None
     """shell code that runs first in a SLURM job, such as `module load python/3.11`"""
     exec_prefix: Annotated[str | None, Variable("text", is_early=True)] = None
@@ -153,25 +149,12 @@ class VariableFields:
         str | None,
         Variable(
             "text",
-            default="the activated environment's, else that of SAC_VENV, or one on PATH where that has not been made",
+            default="the activated environment's, else that of setup.sh, or one on PATH where that has not been made",
             is_early=True,
         ),
     ] = None
     """Python 3.11 with the required packages that all programs of the run use: absolute path, or name on PATH; in a
     container it is one of the image"""
-    venv: Annotated[str | None, Variable("path", default="`.venv` in the repository", is_early=True)] = None
-    """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""
-    packed_env: Annotated[Path | None, Variable("file", is_early=True)] = None
-    """archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used"""
-    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = (
-        None
-    )
-    """memory in GiB that `submit.sh` asks for"""
-    keep_folder: Annotated[bool, Variable("flag")] = True
-    """1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and reads is
-    taken from its place at each start"""
-    snapshot_mb: Annotated[int, Variable("megabytes", is_early=True)] = 100
-    """most MiB that a run and `submit.sh` copy from the folder of SAC_PARAMS"""
     allow_strangers: Annotated[bool, Variable("flag")] = False
     """1: trains also where other users of the machine can't be kept from the replay server, through which they can run
     programs as you"""
@@ -191,31 +174,12 @@ class VariableFields:
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
     (docs/how_to/watch.md)"""
-    wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
-    """project of Weights & Biases"""
-    wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None
-    """user or team of Weights & Biases"""
-    wandb_group: Annotated[str | None, Variable("text", default="the sweep's or array's name, if it is one")] = None
-    """group of runs in Weights & Biases"""
-    wandb_tags: Annotated[tuple[str, ...], Variable("words", default="none")] = ()
-    """tags of the run in Weights & Biases, separated by commas"""
-    wandb_key_file: Annotated[Path | None, Variable("file", default="WANDB_API_KEY, or ~/.netrc")] = None
-    """file with the key of Weights & Biases, yours alone to read"""
     mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
     """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the vars file; without a
     password or token"""
-    mlflow_experiment: Annotated[str, Variable("text")] = "tfagents_system"
-    """experiment of MLflow"""
-    track_artifacts: Annotated[bool, Variable("flag")] = False
-    """1: a finished run also sends its settings, its best policy and its videos to Weights & Biases and MLflow"""
-    plot: Annotated[bool, Variable("flag")] = True
-    """1: a finished run draws learning_curve.png"""
-    video: Annotated[bool, Variable("flag")] = True
-    """1: a finished run plays one episode of its best policy for a video"""
     report: Annotated[bool, Variable("flag")] = True
-    """1: a finished run writes report.html, its curves, timeline, settings and videos in one file"""
-    log_secs: Annotated[float, Variable("seconds")] = 5.0
-    """seconds between two progress lines where there is no terminal"""
+    """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
+    report.html (curves, timeline, settings and videos in one file); 0: none of them"""
 
 
 def variable_name(field: str) -> str:
@@ -247,8 +211,8 @@ def documentation() -> str:
         "# Variables of a run",
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM, SAC_ENV_PYTHON and",
-        "SAC_PACKED_ENV are looked for beside the vars file, then in the current folder, then in the repository; where",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM and SAC_ENV_PYTHON",
+        "are looked for beside the vars file, then in the current folder, then in the repository; where",
         "the first two have different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars",
         "file's folder; SAC_EXP_DIR, which wins over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are",
         "relative to the repository; with `sac`, to the folder in which it is called.",

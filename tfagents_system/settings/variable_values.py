@@ -233,7 +233,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "name": run_name,
     "parts of an agent": _parts,
     "wandb mode": lambda text: _one_of(text, ("online", "offline")),
-    "words": lambda text: tuple(word for part in text.split(",") if (word := part.strip())),
     "path": _place,
     "text": lambda text: text,
 }

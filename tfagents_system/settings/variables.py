@@ -34,8 +34,8 @@ _NAMES = tuple(variable.name for variable in VARIABLES)
 # Workers that the run itself starts beside the planned ones, and what is possible instead.
 _BESIDE = {"expert_workers": "SAC_EXPERT_WORKERS", "eval_workers": "SAC_EVAL_WORKERS"}
 _JOINING = {
-    "SAC_EXPERT_WORKERS": "experts join with join_script.sh --role expert",
-    "SAC_EVAL_WORKERS": "workers join with join_script.sh --role eval, which add to each evaluation",
+    "SAC_EXPERT_WORKERS": "experts join with sac join --role expert",
+    "SAC_EVAL_WORKERS": "workers join with sac join --role eval, which add to each evaluation",
 }
 
 
@@ -205,8 +205,8 @@ def _check_trainer(values: dict[str, Any]) -> list[str]:
         )
     if server is not None and "credentials_dir" not in values:
         findings.append(
-            f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR with this machine's certificates: make some there "
-            "(python -m tfagents_system.transport.remote.machines RUN add NAME), and copy the folder here"
+            f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR: copy the folder credentials/client of the run "
+            "directory there, and set it to the copy"
         )
     if (server is not None or not is_here) and values.get("deterministic"):
         what = "SAC_LOCAL_TRAINER=0" if server is None else f"SAC_TRAINER_SERVER={server}"

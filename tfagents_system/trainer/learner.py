@@ -188,9 +188,7 @@ class Learner:
     def _redraw(self) -> None:
         """Draws the networks anew; the seed follows from the position in the run."""
         params = self._role.params
-        tf.keras.utils.set_random_seed(
-            self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0)  # The 0 keeps the numbers.
-        )
+        tf.keras.utils.set_random_seed(self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0))
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
         redraw(self.agent, fresh, params.reset_kept_shares)

@@ -1,4 +1,4 @@
-"""The update of a block where networks are drawn anew between updates, periodically."""
+"""The update of a block where networks are drawn anew periodically, between updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResettingUpdate:
       state: Of the trainer; counts the resets.
       train_step: Updates done.
       redraw: Draws the networks anew.
-      period_updates: The period.
+      period_updates: Of the resets.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ResettingUpdate:
 
     def _reset_if_due(self) -> None:
         train_step = self._train_step()
-        if not train_step or train_step % self._period_updates:
+        if train_step == 0 or train_step % self._period_updates:
             return
         self._redraw()
         self._state.network_resets += 1

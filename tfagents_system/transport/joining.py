@@ -97,7 +97,7 @@ def is_plain(server: str, environ: Mapping[str, str]) -> bool:
     if peers.address_here(server) is None:
         raise UserError(
             f"the server {server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
-            "credentials (join_script.sh --credentials DIR)"
+            "credentials (sac join --credentials DIR)"
         )
     return True
 

@@ -129,7 +129,6 @@ def test_all_bad_input_is_refused_before_anything_starts(tmp_path):
             gateway_port=port,
             password_file=password,
             credentials_dir=folder,
-            fork_roles=0,
         )
         code, output = run.finish(100)
     assert code == 2, output

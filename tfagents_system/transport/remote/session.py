@@ -15,7 +15,6 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.remote import messages, permissions
 from tfagents_system.transport.remote.errors import ChannelError, CutShortError, FrameError
 from tfagents_system.transport.remote.frames import Arrays, Limits
-from tfagents_system.transport.remote.machines import Holder
 from tfagents_system.transport.remote.stream import Transport
 from tfagents_system.transport.remote.streaming import Arrivals
 
@@ -35,18 +34,14 @@ class Session:
       transport: To the client.
       hello: What it said.
       peer: Its address.
-      holder: Whose certificate it has.
     """
 
-    def __init__(
-        self, gateway: Gateway, transport: Transport, hello: messages.Hello, peer: str, holder: Holder
-    ) -> None:
+    def __init__(self, gateway: Gateway, transport: Transport, hello: messages.Hello, peer: str) -> None:
         facts = gateway.facts
         body_bytes = {"trainer": facts.max_trainer_bytes, "check": 0}.get(hello.kind, facts.max_worker_bytes)
         self.limits = Limits(MOST_BYTES, body_bytes)
         self.transport = transport
         self.peer = peer
-        self.holder = holder
         self.token = hello.token
         self.client = permissions.Client(hello.kind, -1)
         self._gateway = gateway
