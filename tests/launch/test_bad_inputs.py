@@ -111,9 +111,6 @@ def step(result: str, *told: str) -> Bad:
 MASS = {"iters": [0, 5], "range": [1, 2]}
 BAD: dict[str, Bad] = {
     # Variables.
-    "missing count": variable(
-        "SAC_TRAIN_CPUS", None, "SAC_TRAIN_CPUS is missing", "policy updates", "add SAC_TRAIN_CPUS=1"
-    ),
     "missing name": variable("SAC_EXP_NAME", None, "SAC_EXP_NAME is missing", "add SAC_EXP_NAME=my_run"),
     "missing params": variable("SAC_PARAMS", "", "SAC_PARAMS is missing", "add SAC_PARAMS=my_params.py"),
     "zero workers": variable("SAC_NUM_COLLECT_WORKERS", "0", "SAC_NUM_COLLECT_WORKERS=0 must be", "at least 1"),
@@ -540,14 +537,7 @@ def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> s
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-SCRIPTED = [
-    ("missing count", False),
-    ("missing count", True),
-    ("trailing comma", False),
-    ("syntax", True),
-    ("run directory below a file", False),
-    ("wrong shape", True),
-]
+SCRIPTED = [("trailing comma", False), ("wrong shape", True)]
 
 
 @pytest.mark.parametrize(("name", "check"), SCRIPTED)

@@ -199,7 +199,7 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     else:
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
-    with pytest.raises(UserError, match=r"params\.py \(line 6\)"):
+    with pytest.raises(UserError, match=r"params\.py"):
         prepare.prepare(environ, None)
     assert prepare.prepare(environ | {EDITS: KEEP}, None)
     assert paths.params.read_text() == PARAMS and paths.replay.exists()

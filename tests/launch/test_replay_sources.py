@@ -67,24 +67,6 @@ def test_before_the_first_update_a_run_begins_with_the_sources_of_this_start(
     assert read_run_json(paths)["replay_from"] == [str(other) for other in others]
 
 
-def test_a_run_of_an_earlier_version_goes_on_with_the_sources_that_it_did_not_record(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths, source = RunPaths(tmp_path / "run"), imported(tmp_path, "source", 7)
-    given = {**environ, "SAC_REPLAY_FROM": str(source)}
-    assert prepare.prepare(given, None)
-    filled(paths, source)
-    update(paths, 0)
-    run = read_run_json(paths)
-    del run["replay_from"]
-    paths.run_json.write_text(json.dumps(run))
-    capsys.readouterr()
-    assert prepare.prepare(given, None)
-    assert "it starts over" not in capsys.readouterr().out
-    assert paths.trainer_checkpoints.exists() and filled(paths, source).ring_steps == 7, "it has what it had"
-    assert read_run_json(paths)["replay_from"] == [str(source)]
-
-
 def test_sources_count_for_a_run_that_was_stopped_before_it_had_any(environ: dict[str, str], tmp_path: Path) -> None:
     paths, source = RunPaths(tmp_path / "run"), imported(tmp_path, "source", 7)
     assert prepare.prepare(environ, None)

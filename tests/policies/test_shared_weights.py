@@ -19,7 +19,7 @@ from tfagents_system.policies.shared_weights import (
     share,
 )
 
-READS, KILLS = 1_000_000, 150
+READS, KILLS = 300_000, 60
 # A reader, and one writer after the other, which publishes without a pause until it is killed: forked from a small
 # process, so that hundreds of them take seconds. Each array is full of the policy's number.
 READER_AND_WRITERS = """

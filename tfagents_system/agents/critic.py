@@ -19,10 +19,6 @@ from tfagents_system.agents.normalization import ObservationNormalization, norma
 from tfagents_system.agents.observation_encoding import build_encoder, is_plain_vector
 from tfagents_system.train_params_base import TrainParamsBase
 
-# Checkpoints of earlier versions have a critic of nested networks, with other names for its layers.
-_NAMES_OF_NESTED_NETWORKS = ("critic", "_critic", "_lstm")
-_NAMES_OF_LAYERS = ("_joint_layers", "_output_layers")
-
 
 class CriticParts(NamedTuple):
     """The parts of a critic, in the order of the data flow; only the layers are required.
@@ -87,14 +83,6 @@ class Critic(network.Network):
         for layer in self._value_layers:
             values = layer(values, training=training)
         return squash.unflatten(tf.squeeze(values, -1) if self._num_outputs == 1 else values), network_state
-
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-        """By name; also under the earlier names, so that checkpoints of earlier versions can be restored."""
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "checkpoint":
-            children |= dict.fromkeys(_NAMES_OF_NESTED_NETWORKS, self)
-            children |= dict.fromkeys(_NAMES_OF_LAYERS, self._value_layers)
-        return children
 
 
 def _vector(leaf: tf.Tensor) -> tf.Tensor:

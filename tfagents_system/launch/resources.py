@@ -137,7 +137,7 @@ def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
     if needed > free:
         check.errors.append(
             f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower buffer_size, "
-            "free space, or set SAC_EXP_DIR or SAC_REPLAY_DIR to a larger disk"
+            "free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} free")

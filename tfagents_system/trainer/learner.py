@@ -114,13 +114,11 @@ class Learner:
         return True
 
     def go_back(self) -> bool:
-        """Goes to the newest checkpoint for other random numbers, as do the priorities; whether there is one."""
+        """Goes to the newest checkpoint for other random numbers; whether there is one."""
         if not self.restore():
             return False
         self.state.recoveries += 1
         self.seed_noise()
-        if self._priorities is not None:
-            self._priorities.go_back()
         return True
 
     @property
