@@ -92,7 +92,7 @@ def test_the_mean_target_is_the_mean_of_the_targets(tmp_path: Path) -> None:
     params_class = load_params_class(tmp_path / "mean_target_params.py")
     small = {"actor_fc_layer_params": (8,), "critic_joint_fc_layer_params": (8,)}
     agent = agent_of(params_class, OBSERVATION, ACTION, **small)
-    update = agent.make_update(True, 0, 0)
+    update = agent.make_update()
     assert type(update).__name__ == "MeanTarget" and len(agent._critic_networks) == 4
     given = [tf.constant([1.0, 2.0]), tf.constant([3.0, 6.0]), tf.constant([5.0, 4.0]), tf.constant([7.0, 0.0])]
     values = iter(given)
