@@ -68,9 +68,10 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
       UserError: It is of a kind that would pass for something else.
     """
     is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
-    may_be = isinstance(before, bool) or (is_number_now and "points" in value)  # Options in place of True, a schedule.
-    if isinstance(value, dict) and before is not None and not may_be:
-        raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
+    if isinstance(value, dict) and before is not None:
+        may_be = isinstance(before, bool) or (is_number_now and "points" in value)  # Options for True, a schedule.
+        if not may_be:
+            raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
     elsewhere = ": correct it, or write the text into the params file"
     if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
         raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
@@ -78,8 +79,6 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
         raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
     if isinstance(value, str) and isinstance(before, Path):
         return Path(value)
-    if isinstance(value, list) and before is not None and not isinstance(before, list):
-        if not isinstance(before, tuple):
-            raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
-        return tuple(value)
-    return value
+    if isinstance(value, list) and isinstance(before, (set, frozenset, np.ndarray)):
+        raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
+    return tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value
