@@ -69,9 +69,10 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
     """
     is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
     if isinstance(value, dict) and before is not None:
-        may_be = isinstance(before, bool) or (is_number_now and "points" in value)  # Options for True, a schedule.
-        if not may_be:
-            raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
+        # A schedule in the place of a number, options in the place of True or False.
+        if (is_number_now and "points" in value) or isinstance(before, bool):
+            return value
+        raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
     elsewhere = ": correct it, or write the text into the params file"
     if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
         raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
