@@ -66,7 +66,7 @@ class VariableFields:
     num_collect_workers: Annotated[int, Variable("count or auto", default="auto")]
     """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
     by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
-    began with; submit.sh needs a number"""
+    began with; submit.sh, which knows no node, needs a number"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with sac join"""
     local_trainer: Annotated[bool, Variable("flag")] = True

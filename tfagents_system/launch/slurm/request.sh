@@ -53,10 +53,9 @@ check_grid() {
 
 # Where submit.sh is called nobody knows a node's CPUs: the request follows from numbers.
 fill_in_counts() {
-  local name
-  for name in SAC_REVERB_CPUS:1 SAC_TRAIN_CPUS:2 SAC_COLLECT_WORKER_CPUS:1; do
-    if [[ ${!name%:*} =~ ^(auto)?$ ]]; then declare -g "${name%:*}=${name#*:}"; fi
-  done
+  [[ ${SAC_REVERB_CPUS:-auto} != auto ]] || SAC_REVERB_CPUS=1
+  [[ ${SAC_TRAIN_CPUS:-auto} != auto ]] || SAC_TRAIN_CPUS=2
+  [[ ${SAC_COLLECT_WORKER_CPUS:-auto} != auto ]] || SAC_COLLECT_WORKER_CPUS=1
 }
 
 check_request() {
