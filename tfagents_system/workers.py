@@ -161,7 +161,7 @@ class WorkerEnvironments:
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
-        return bool(self._values.due(place)) or (not place.is_eval and self._values.is_ahead(place))
+        return bool(self._values.due(place))
 
     def begin_episode(self, place: Place) -> None:
         """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
@@ -187,10 +187,7 @@ class WorkerEnvironments:
             self._set_all(Place(True, index), values)
 
     def _set_all(self, place: Place, values: Sequence[Value]) -> None:
-        """Sets values, or builds an environment again that has values which no `set_state` takes back."""
-        if self._values.is_ahead(place):
-            logging.info("%s has values of a later iteration of the curriculum: it is built again", place.name)
-            return self._replace(place)
+        """Sets values; an environment that fails at that is built again."""
         try:
             self._set(place, values)
         except EnvironmentFault as fault:
@@ -406,15 +403,6 @@ class CurriculumValues:
         names = {name for name, _ in due}
         # What an evaluation there has set is set back.
         return due + [each for each in self._differing(place, self._wanted(place)) if each[0] not in names]
-
-    def is_ahead(self, place: Place) -> bool:
-        """Whether the environment there has values of parameters that have none now, as training has gone back: only a
-        new environment has its own.
-        """
-        wanted = set(self._wanted(place))
-        if self.is_shared:  # What an evaluation has set may be due in training next.
-            wanted |= set(self._of_evaluation)
-        return bool(self._set.get(self.own(place), {}).keys() - wanted)
 
     def set_evaluated(self, iteration: int) -> None:
         """A policy of this iteration is evaluated."""

@@ -204,27 +204,6 @@ def test_what_building_anew_raises_counts_as_well() -> None:
         environments.replace(COLLECT, fault())
 
 
-def test_where_training_goes_back_environments_have_the_values_of_then() -> None:
-    params = Params({"mass": {"iters": [0, 5], "range": [1, 2]}, "friction": {"iters": [5], "range": [3, 3]}})
-    params.env_config["curriculum"]["friction"]["apply_to_eval"] = True
-    environments = make(params)
-    environments.set_due(5)
-    environments.begin_episode(COLLECT)
-    environments.set_evaluated(5)
-    assert environments.evaluation[0].user_env.states == [{"friction": 3}]
-    before = [environments.collect[0], environments.evaluation[0]]
-    environments.set_due(4)
-    assert environments.has_due(COLLECT) and environments.collect[0] is before[0], "an episode is under way"
-    environments.begin_episode(COLLECT)
-    environments.set_evaluated(4)
-    assert [env.user_env.is_closed for env in before] == [True, True]
-    assert environments.collect[0].user_env.states == [{"mass": 1}] and not environments.has_due(COLLECT)
-    assert environments.evaluation[0].user_env.states == [] and len(params.built) == 4 and environments.faults == 0
-    environments.set_due(5)
-    environments.begin_episode(COLLECT)
-    assert environments.collect[0].user_env.states[1:] == [{"mass": 1}, {"mass": 2}, {"friction": 3}][1:]
-
-
 def test_what_was_due_when_training_went_back_is_never_set() -> None:
     environments = make(Params({"mass": {"iters": [2], "range": [1, 1]}, "friction": {"iters": [5], "range": [3, 3]}}))
     environments.set_due(5)

@@ -48,13 +48,6 @@ def check_device(
             "action_history=0 in real time: the policy does not see the action that still acts while it computes the "
             "next one: set it to 1, or to 1 and the device's delay in time steps"
         )
-    episode_mb = -(-params.horizon * _step_bytes(env) // 2**20)
-    if params.drop_faulty_episodes and not deterministic and episode_mb > params.max_unsent_mb:
-        check.errors.append(
-            f"TrainParams.max_unsent_mb={params.max_unsent_mb} is less than the {episode_mb:,} MiB of an episode of "
-            f"{params.horizon} steps, and drop_faulty_episodes=True sends one when it has ended: of each long one the "
-            f"beginning would be dropped. Set max_unsent_mb={2 * episode_mb}, or drop_faulty_episodes=False"
-        )
 
 
 def check_evaluating_devices(params: TrainParamsBase, check: Check) -> None:

@@ -1,7 +1,8 @@
-"""Periods of evaluations, rows of metrics and checkpoints: in iterations, or in environment steps."""
+"""Periods of evaluations and checkpoints: in iterations, or in environment steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from tfagents_system.train_params_base import TrainParamsBase
@@ -20,7 +21,7 @@ class Period(NamedTuple):
     env_steps: int | None
 
     @classmethod
-    def of(cls, params: TrainParamsBase, kind: Literal["eval", "log", "checkpoint"]) -> Period:
+    def of(cls, params: TrainParamsBase, kind: Literal["eval", "checkpoint"]) -> Period:
         return cls(getattr(params, f"{kind}_period_itrs"), getattr(params, f"{kind}_period_env_steps"))
 
     def passed(self, iteration: int, env_steps: int) -> int:
@@ -31,3 +32,12 @@ class Period(NamedTuple):
         """Whether the last iteration has reached a multiple; also before the first iteration."""
         now = self.passed(state.iteration, state.end_env_steps)
         return now > self.passed(state.iteration - 1, state.earlier_end_env_steps)
+
+
+def parts_of(train_step: int, count: int, period: int | None) -> Iterator[slice]:
+    """The parts of `count` updates after `train_step`: each ends at a multiple of the period, or with the last one."""
+    first, period = 0, period or train_step + count
+    while first < count:
+        end = min(count, first + period - (train_step + first) % period)
+        yield slice(first, end)
+        first = end

@@ -64,7 +64,6 @@ class EpisodeRunner:
         new_builder: Callable[[], SegmentBuilder] | None = None,
         on_start: Callable[[int], None] = lambda env: None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
-        whole_episodes: bool = False,
         numbers: Sequence[int] = (),
     ) -> AnyRollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
@@ -102,7 +101,6 @@ class EpisodeRunner:
             on_fault=answer,
             times=step_times,
             new_record=new_record,
-            whole_episodes=whole_episodes,
         )
 
     @contextlib.contextmanager
