@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.launch.run_settings import RunSettings, carried, resolve
+from tfagents_system.launch.run_settings import EDITS, FRESH, RunSettings, carried, resolve
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -244,3 +244,17 @@ def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
     paths = begin(environ, "train_batch_size=512")
     paths.overrides.write_text("{")
     assert "overrides.json cannot be read" in settle(environ).findings[0]
+
+
+def test_a_run_goes_on_with_as_many_workers_as_it_began_with(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automatic = {**environ, "SAC_NUM_COLLECT_WORKERS": "auto"}
+    names = ("SAC_TRAIN_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_SHARE_CPUS")
+    monkeypatch.setattr("tfagents_system.settings.variables.usable_cpus", lambda environ: 8)
+    begin(automatic)
+    monkeypatch.setattr("tfagents_system.settings.variables.usable_cpus", lambda environ: 4)
+    settings = settle(automatic)
+    assert tuple(map(settings.environ.get, names)) == ("1", "6", "1") and settings.findings == ()
+    fresh = settle({**automatic, EDITS: FRESH})
+    assert tuple(map(fresh.environ.get, names)) == ("1", "2", "0")

@@ -66,7 +66,7 @@ class VariableFields:
     num_collect_workers: Annotated[int, Variable("count or auto", default="auto")]
     """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
     by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
-    began with; submit.sh needs a number"""
+    began with; submit.sh, which knows no node, needs a number"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with sac join"""
     local_trainer: Annotated[bool, Variable("flag")] = True
@@ -214,9 +214,9 @@ def documentation() -> str:
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
         "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM and SAC_ENV_PYTHON",
-        "are looked for beside the vars file, then in the current folder, then in the repository; where",
-        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR, SAC_REPLAY_DIR,",
-        "SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and scripts alike.",
+        "are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,",
+        "SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and",
+        "scripts alike.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),

@@ -41,7 +41,7 @@ def value_of(kind: str, text: str, folders: list[Path], *, may_be_gone: bool = F
     Args:
       kind: Says how.
       text: Not empty.
-      folders: Where files with relative paths are looked for; the last one is a fallback.
+      folders: Where files with relative paths are looked for, the first one that has it wins.
       may_be_gone: Of what a run begins with, the place will do: a run that has begun needs it no more.
 
     Raises:
@@ -99,34 +99,22 @@ def _find_or_place(text: str, folders: list[Path], what: str, is_one: Callable[[
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
-    """`text` below the first folder that has it; the last folder, the repository, is only a fallback.
+    """`text` below the first folder that has it.
 
     Raises:
       NothingThereError: None has it; its place is in the first folder that has at least the parent.
-      ValueError: Two before the last have different ones, so that the current folder would
-        decide what is trained.
     """
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
-    found = []
     for candidate in candidates:
         with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
             if is_one(candidate):
-                found.append(candidate)
-    if not found:
-        place = next((each for each in candidates if os.path.isdir(each.parent)), candidates[0])
-        raise NothingThereError(
-            f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}",
-            Path(os.path.normpath(place)),
-        )
-    fallback = (folders[-1] / path).absolute()
-    others = [other for other in found[1:] if other != fallback and not other.samefile(found[0])]
-    if others:
-        raise ValueError(
-            f"one {what}, there is one beside the vars file and another one in the current folder: {found[0]} and "
-            f"{others[0]}: give the absolute path of the one that is meant"
-        )
-    return Path(os.path.normpath(found[0]))
+                return Path(os.path.normpath(candidate))
+    place = next((each for each in candidates if os.path.isdir(each.parent)), candidates[0])
+    raise NothingThereError(
+        f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}",
+        Path(os.path.normpath(place)),
+    )
 
 
 def _path(text: str) -> str:

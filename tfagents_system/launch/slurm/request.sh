@@ -39,16 +39,7 @@ require_file() { # NAME MEANING EXAMPLE
     finding "$1 is missing ($2): add $1=$3 to $tfagents_vars"
   elif ! find_file "$1" >/dev/null; then
     finding "$1=${!1} must be an existing file: it is neither beside the vars file, nor in $PWD, nor in $tfagents_root"
-  elif is_ambiguous "$1"; then
-    finding "$1=${!1} must be one file, there is one beside the vars file and another one in $PWD: give the absolute path" \
-      "of the one that is meant"
   fi
-}
-
-is_ambiguous() { # NAME: the current folder has another file of that name than the vars file's
-  local text=${!1}
-  [[ $text != [/~]* && $PWD != "$tfagents_root" && -f $PWD/$text && -f $tfagents_vars_folder/$text ]] \
-    && ! [[ $PWD/$text -ef $tfagents_vars_folder/$text ]]
 }
 
 # The grid as one of a job array. A study has its own settings.
@@ -62,10 +53,9 @@ check_grid() {
 
 # Where submit.sh is called nobody knows a node's CPUs: the request follows from numbers.
 fill_in_counts() {
-  local name
-  for name in SAC_REVERB_CPUS:1 SAC_TRAIN_CPUS:2 SAC_COLLECT_WORKER_CPUS:1; do
-    if [[ ${!name%:*} =~ ^(auto)?$ ]]; then declare -g "${name%:*}=${name#*:}"; fi
-  done
+  [[ ${SAC_REVERB_CPUS:-auto} != auto ]] || SAC_REVERB_CPUS=1
+  [[ ${SAC_TRAIN_CPUS:-auto} != auto ]] || SAC_TRAIN_CPUS=2
+  [[ ${SAC_COLLECT_WORKER_CPUS:-auto} != auto ]] || SAC_COLLECT_WORKER_CPUS=1
 }
 
 check_request() {
