@@ -7,8 +7,8 @@ usage() {
 Usage: ./setup.sh [--print-python] [--dev]
 
 An activated conda or virtual environment that holds the packages pinned in pyproject.toml is used as it is, or a Python
-on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip. It needs
-Python 3.11. SAC_PYTHON names the Python to use, SAC_VENV the folder to use in place of .venv.
+on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip, and holds this
+checkout as an editable package. It needs Python 3.11. SAC_PYTHON names the Python to use.
 
   --print-python  print the environment's Python on stdout (all else goes to stderr); in a SLURM job nothing is installed
   --dev           an activated environment must hold the development tools and extras, too
@@ -16,7 +16,7 @@ HELP
 }
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-readonly root uv_version=0.13.8 venv=${SAC_VENV:-$root/.venv} lock=$root/requirements.lock
+readonly root uv_version=0.13.8 venv=$root/.venv lock=$root/requirements.lock
 readonly ours=$venv/.made_by_setup complete=$venv/.complete
 say() { echo "setup: $*" >&2; }
 fail() { echo "error: $*" >&2 && exit 2; }
@@ -33,7 +33,7 @@ lock_venv() {
   flock --nonblock 9 2>/dev/null || say "waiting for another setup.sh to finish"
   flock --timeout 1800 --conflict-exit-code 75 9 || code=$?
   ((code != 75)) || fail "another setup.sh has been running for 30 minutes: end it, then try again"
-  ((code == 0)) || fail "$venv.lock can't be locked on this file system: set SAC_VENV to a folder on another one"
+  ((code == 0)) || fail "$venv.lock can't be locked on this file system: name a Python that holds the packages (SAC_PYTHON)"
 }
 
 make_venv() {
@@ -44,8 +44,8 @@ make_venv() {
   fi
   if ! { mkdir -p "$(dirname "$venv")" && exec 9>>"$venv.lock"; } 2>/dev/null; then
     holds_packages "$venv/bin/python" && return
-    fail "$venv can't be made, $(dirname "$venv") can't be written: set SAC_VENV to a folder of your own, or activate an" \
-      "environment that holds the required packages"
+    fail "$venv can't be made, $(dirname "$venv") can't be written: activate an environment that holds the" \
+      "required packages, or name its Python (SAC_PYTHON)"
   fi
   lock_venv
   is_complete && return
@@ -71,7 +71,6 @@ for argument in "$@"; do
 done
 
 lock_hash=$(sha256sum <"$lock")
-[[ $venv == /* ]] || fail "SAC_VENV=$venv must be an absolute path: jobs and containers start in other folders"
 if [[ -n ${SAC_PYTHON:-} ]]; then
   python=$(given_python)
 else
@@ -83,6 +82,4 @@ else
   if [[ -z $python ]] && ! is_complete; then python=$(python_on_path) || make_venv; fi
 fi
 python=${python:-$venv/bin/python}
-# Environments that earlier versions made have none.
-if [[ $python == "$venv/bin/python" && -e $ours && ! -e $venv/bin/sac && -w $venv/bin ]]; then write_sac; fi
 if ((print_python)); then echo "$python"; else say "ready: $python"; fi

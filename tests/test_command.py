@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.launching import ROOT
 from tfagents_system import command
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.errors import UserError
 from tfagents_system.launch import doctor, new_project
 
@@ -37,7 +37,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execvp", become_script)
-    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE, FOLDER_VARIABLE):
+    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return became
@@ -59,8 +59,8 @@ def test_help_of_a_word_that_takes_a_run_says_so(capsys: pytest.CaptureFixture[s
 
 def test_every_command_leads_somewhere_and_has_its_name_in_its_example() -> None:
     for name, one in command.COMMANDS.items():
-        assert one.example.startswith(("sac " + name, "eval")), name
-        assert bool(one.script) + bool(one.module) == (name != "completion"), name
+        assert one.example.startswith("sac " + name), name
+        assert bool(one.script) + bool(one.module) == 1, name
         if one.script:
             assert (ROOT / "tfagents_system/launch" / one.script).is_file()
         elif one.module:
@@ -75,7 +75,7 @@ def test_help_needs_no_tensorflow(tmp_path: Path) -> None:
 
 
 def test_help_of_a_command_begins_with_an_example(tmp_path: Path) -> None:
-    for name in ("train", "submit", "status", "clean"):
+    for name in ("train", "submit", "status", "sweep", "join"):
         done = sac(name, "--help", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert f"\n  {command.COMMANDS[name].example}\n" in done.stdout and "sage: " in done.stdout
@@ -87,7 +87,6 @@ def test_help_of_a_command_begins_with_an_example(tmp_path: Path) -> None:
     [
         (["stats"], "error: sac stats is no command, sac status is: see sac --help"),
         (["fly"], "error: sac fly is no command: see sac --help"),
-        (["completion", "fish"], "error: sac completion fish: the shell must be bash or zsh: name one of them"),
     ],
 )
 def test_wrong_words_are_told(tmp_path: Path, words: list[str], told: str) -> None:
@@ -98,18 +97,6 @@ def test_wrong_words_are_told(tmp_path: Path, words: list[str], told: str) -> No
 def test_without_a_word_it_shows_all_and_fails(tmp_path: Path) -> None:
     done = sac(cwd=tmp_path)
     assert done.returncode == 2 and "Usage: sac COMMAND" in done.stderr
-
-
-def test_a_shell_completes_commands_and_files(tmp_path: Path) -> None:
-    (tmp_path / "vars.sh").touch()
-    lines = f"""
-    eval "$({sys.executable} -m tfagents_system completion bash)"
-    COMP_WORDS=(sac st) COMP_CWORD=1; _sac; echo "${{COMPREPLY[@]}}"
-    COMP_WORDS=(sac train va) COMP_CWORD=2; _sac; echo "${{COMPREPLY[@]}}"
-    """
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", lines], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["status", "vars.sh"], done.stderr
 
 
 # What they become.
@@ -127,7 +114,7 @@ def test_commands_become_their_scripts(
         ["run_script.sh", "--check", "vars.sh"],
         ["submit.sh", "vars.sh", "--array", "0-3"],
     ]
-    assert os.environ["TFAGENTS_FOLDER"] == str(tmp_path) and os.environ["TFAGENTS_COMMAND"] == "sac submit"
+    assert os.environ["TFAGENTS_COMMAND"] == "sac submit"
 
 
 def test_a_params_file_stands_for_a_vars_file(
@@ -142,15 +129,8 @@ def test_a_params_file_stands_for_a_vars_file(
     told = [os.environ[name] for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME")]
     assert told == [str(tmp_path / "my_params.py"), str(tmp_path / "a.json"), "my"]
     (tmp_path / "my.json").touch()
-    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
     run("train", "my_params.py")
-    assert os.environ["SAC_LOGS_DIR"] == str(tmp_path / "runs"), "not beside the default vars file"
     assert os.environ["SAC_CONFIG"] == str(tmp_path / "my.json"), "beside it"
-    monkeypatch.setenv("HOME", "/home/me")
-    for given, wanted in (("~/runs", "/home/me/runs"), ("~no-such-user/runs", "~no-such-user/runs")):
-        monkeypatch.setenv("SAC_LOGS_DIR", given)
-        run("train", "my_params.py")
-        assert os.environ["SAC_LOGS_DIR"] == wanted
 
 
 def test_what_is_missing_of_them_is_told_at_once(
@@ -166,8 +146,6 @@ def test_what_is_missing_of_them_is_told_at_once(
         command.main(["train", "params.py"])
     with pytest.raises(UserError, match="--config=b.json goes with a params file: sac train PARAMS.py --config b.json"):
         command.main(["train", "vars.sh", "--config=b.json"])
-    with pytest.raises(UserError, match="--config needs a value"):
-        command.main(["train", "params.py", "--config"])
     assert become == []
 
 
@@ -221,7 +199,7 @@ import gymnasium, numpy
 class Mine(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-    def __init__(self, ends=%s):
+    def __init__(self, ends=9):
         self.ends = ends
     def reset(self, seed=None, options=None):
         self.steps = 0
@@ -232,23 +210,22 @@ class Mine(gymnasium.Env):
 """
 
 
-@pytest.mark.parametrize(("ends", "horizon"), [(50, 50), (10**6, 1000)])
 def test_a_new_project_builds_a_class_of_the_users_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: int, horizon: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    module = f"own_env_{ends}"
-    (tmp_path / f"{module}.py").write_text(OWN % ends)
+    module = "own_env"
+    (tmp_path / f"{module}.py").write_text(OWN)
     assert new_project.main(["mine", "--env", f"{module}:Mine"]) == 0
-    assert json.loads((tmp_path / "mine/config.json").read_text()) == {"horizon": horizon}
+    assert json.loads((tmp_path / "mine/config.json").read_text()) == {"horizon": 1000}
     space: dict[str, Any] = {}
     exec((tmp_path / "mine/params.py").read_text(), space)
     assert space["TrainParams"].env_ctor(None, seed=1, ends=3).ends == 3
     told = capsys.readouterr().out
     assert "put it beside the params" in told
-    assert ("is a guess" in told) == (horizon == 1000) == ("a guess" in (tmp_path / "mine/vars.sh").read_text())
-    with pytest.raises(UserError, match=f"{module} has no class Min and registers no .* its environments are Mine"):
+    assert "is a guess" in told and "a guess" in (tmp_path / "mine/vars.sh").read_text()
+    with pytest.raises(UserError, match=f"{module} has no class Min and registers no "):
         new_project.main(["other", "--env", f"{module}:Min"])
 
 
@@ -259,8 +236,7 @@ def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
     (tmp_path / "a_swing.py").write_text(f"{text}gymnasium.register('Swing-v0', PendulumEnv, max_episode_steps=70)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in (NAME_VARIABLE, FOLDER_VARIABLE):
-        monkeypatch.setenv(name, "")
+    monkeypatch.setenv(NAME_VARIABLE, "")
     monkeypatch.setattr(sys, "argv", ["sac"])
     assert command.main(["new", "swing", "--env", "a_swing:Swing-v0"]) == 0
     assert json.loads((tmp_path / "swing/config.json").read_text()) == {"horizon": 70}
@@ -284,32 +260,6 @@ def test_the_doctor_says_what_is_lacking(
     assert "-      extra [envpool]: not installed (envpool)" in lines
     assert "-      SLURM: no sbatch on PATH: runs train on this machine" in lines
     assert any(line.startswith("ok     CPUs: ") for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("scontrol", "line"),
-    [
-        (
-            "echo 'Slurmctld(primary) at a is DOWN'; echo 'Slurmctld(backup) at b is UP'",
-            ("ok", "SLURM", "Slurmctld(backup) at b is UP"),
-        ),
-        ("echo 'Slurmctld(primary) at a is DOWN'; exit 1", None),
-        ("exec /bin/sleep 60", None),
-        ("", None),
-    ],
-)
-def test_the_doctor_asks_the_controller(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scontrol: str, line: tuple[str, str, str] | None
-) -> None:
-    """`scontrol` is its script, if there is one beside sbatch; None: no controller answers."""
-    for name, script in (("sbatch", "exit 1"), ("scontrol", scontrol)):
-        if script:
-            (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(doctor, "_DEADLINE_SECS", 1.0)
-    silent = ("-", "SLURM", "installed, but no controller answers: runs train on this machine")
-    assert list(doctor._cluster()) == [line or silent]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +336,7 @@ def test_the_installed_package_trains_and_plays(tmp_path: Path) -> None:
     assert there("new", "first", "--env", "Reacher-v5").returncode == 0
     params = tmp_path / "first/params.py"
     params.write_text(params.read_text().replace("100_000", "400"))
-    done = there("train", "first/params.py", "--set", "SAC_VIDEO=0")
+    done = there("train", "first/params.py", "--set", "SAC_REPORT=0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first is finished: num_env_steps=400 is reached" in done.stdout
     done = there("play", "logs/first", "--no_video")

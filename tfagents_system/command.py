@@ -6,6 +6,7 @@ script of their name in `launch/`, so that signals reach it.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import os
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
@@ -46,7 +47,7 @@ class Command:
     @property
     def takes_params(self) -> bool:
         """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return bool(self.script) or self.module in ("launch.tune", "launch.study")
+        return bool(self.script) or self.module in ("launch.tune", "launch.study", "launch.sweep")
 
 
 COMMANDS = {
@@ -69,7 +70,7 @@ COMMANDS = {
     "sweep": Command(
         "train seeds and settings here, a few runs at a time",
         "sac sweep reacher/vars.sh --seeds 0-4 --parallel 2",
-        script="sweep.sh",
+        module="launch.sweep",
     ),
     "submit": Command(
         "submit a run, or an array of them, to SLURM",
@@ -88,7 +89,7 @@ COMMANDS = {
     ),
     "track": Command(
         "send metrics that a run could not send",
-        "sac track logs/reacher --files",
+        "sac track logs/reacher",
         module="report.tracking.tracker",
     ),
     "report": Command(
@@ -124,7 +125,6 @@ COMMANDS = {
         "sac parameters learning_rate",
         module="settings.parameters_page",
     ),
-    "grid": Command("the settings of each task of a grid file", "sac grid my_grid.json", module="settings.grid"),
     "tune-params": Command(
         "search for good settings, with Optuna",
         "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",
@@ -133,12 +133,7 @@ COMMANDS = {
     "cpus": Command(
         "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", module="launch.tune"
     ),
-    "machines": Command(
-        "credentials of the machines that join a run", "sac machines --help", module="transport.remote.machines"
-    ),
-    "clean": Command("remove what runs have left on this machine", "sac clean --help", module="launch.clean"),
     "doctor": Command("what is installed here, what renders; CPUs, GPUs, SLURM", "sac doctor", module="launch.doctor"),
-    "completion": Command("the line that completes these words in your shell", 'eval "$(sac completion bash)"'),
 }
 
 
@@ -153,7 +148,7 @@ def help_text() -> str:
             *lines,
             "",
             "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.",
-            "Run directories are in logs/ of the folder that the command is called in, or where SAC_EXP_DIR says.",
+            "Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR.",
         ]
     )
 
@@ -177,18 +172,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{command.summary}\n\n  {command.example}\n", flush=True)
         if command.positional:
             print(f"sac {name} RUN ... is sac {name} {command.positional} RUN ...\n", flush=True)
-        if name == "completion":
-            return EXIT_DONE
-    elif name == "completion":
-        print(completion(*given))
-        return EXIT_DONE
     elif command.takes_params:
         given = _with_vars_file(name, given)
     try:
         here = os.getcwd()
     except FileNotFoundError:
         raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
-    os.environ.setdefault(FOLDER_VARIABLE, here)
+    if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
+        os.environ.setdefault("SAC_PYTHON", sys.executable)
     if command.script:
         _become(command, given)
     if here not in sys.path:  # The last: as for a run's programs, see run_script.sh.
@@ -196,34 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"tfagents_system.{command.module}")
     code: int = module.main([*command.first, *_with_option(command.positional, given)])
     return code
-
-
-_COMPLETION = """\
-_sac() {
-  local word=${COMP_WORDS[COMP_CWORD]} name=${COMP_WORDS[1]}
-  if ((COMP_CWORD == 1)); then
-    COMPREPLY=($(compgen -W "@COMMANDS@" -- "$word"))
-  elif [[ $word == -* ]]; then
-    COMPREPLY=($(compgen -W "$(sac "$name" --help 2>/dev/null | grep -oE -- '--[a-z_]+' | sort -u)" -- "$word"))
-  else
-    COMPREPLY=($(compgen -f -- "$word"))
-  fi
-}
-complete -o filenames -F _sac sac"""
-
-
-def completion(shell: str = "bash", *further: str) -> str:
-    """The lines that let a shell complete commands, their options and files.
-
-    Raises:
-      UserError: No such shell.
-    """
-    if further or shell not in ("bash", "zsh"):
-        raise UserError(
-            f"sac completion {' '.join((shell, *further))}: the shell must be bash or zsh: name one of them"
-        )
-    head = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
-    return "\n".join([*head, _COMPLETION.replace("@COMMANDS@", " ".join(COMMANDS))])
 
 
 def _with_option(option: str, given: Sequence[str]) -> list[str]:
@@ -241,8 +204,10 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
         k for k, word in enumerate(given) if word.endswith(".py") and not word.startswith("-") and "=" not in word
     ]
     place = next((k for k in places if k == 0 or given[k - 1] != "--set"), None)
-    words = list(given)
-    config = _taken(words, "--config")
+    parser = argparse.ArgumentParser(prog=f"sac {name}", allow_abbrev=False, add_help=False)
+    parser.add_argument("--config", metavar="JSON")
+    options, words = parser.parse_known_args(given)
+    config = options.config
     if place is None:
         if config is not None:
             raise UserError(f"--config={config} goes with a params file: sac {name} PARAMS.py --config {config}")
@@ -258,28 +223,8 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     if missing:
         raise UserError(*missing)
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
-    logs_dir = os.path.expanduser(os.environ.get("SAC_LOGS_DIR", ""))
-    if logs_dir and not logs_dir.startswith("~"):  # Relative to the folder of a vars file, of which there is none.
-        os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
-
-
-def _taken(words: list[str], option: str) -> str | None:
-    """Removes an option with its value, the last if there are several, and returns the value."""
-    value = None
-    for k in reversed(range(len(words))):
-        if words[k].startswith(f"{option}="):
-            found = words.pop(k).partition("=")[2]
-        elif words[k] == option:
-            if k + 1 == len(words):
-                raise UserError(f"{option} needs a value: give the path of a JSON file")
-            found = words[k + 1]
-            del words[k : k + 2]
-        else:
-            continue
-        value = found if value is None else value
-    return value
 
 
 def _json_beside(params: Path) -> Path:
@@ -295,8 +240,6 @@ def _json_beside(params: Path) -> Path:
 
 
 def _become(command: Command, given: Sequence[str]) -> NoReturn:
-    if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
-        os.environ.setdefault("SAC_PYTHON", sys.executable)
     sys.stdout.flush()
     script = str(_LAUNCH / command.script)
     os.execvp("bash", ["bash", script, *command.first, *given])

@@ -37,7 +37,7 @@ from tfagents_system.checks.rules import (
     rows_such_as,
     shares_such_as,
 )
-from tfagents_system.checks.schedules import SchedulableCount, SchedulableFraction, SchedulablePositive
+from tfagents_system.checks.schedules import SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
 
 RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no priority (as in Linesight).
@@ -46,7 +46,6 @@ _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None, of_agent=False)
-_WITH_PRIOR_RING = _WITH_PRIOR._replace(or_with="n_expert_episodes_in_prior_data")
 _WITH_HINDSIGHT = Unless("hindsight_share", None, of_agent=False)
 _COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
@@ -177,8 +176,7 @@ class Hyperparameters:
     al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
     reset_kept_shares: Annotated[Mapping[str, Any], shares_such_as('{"encoder": 0.8}')] = {}
     """What stays of the weights then, by part (`actor`, `critics`, `encoder`), each a number in [0, 1), 0 where it does
-    not say; the rest is drawn anew, as in Shrink-and-Perturb (arXiv 1910.08475). `--reset_training networks` uses it,
-    too."""
+    not say; the rest is drawn anew, as in Shrink-and-Perturb (arXiv 1910.08475)."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
@@ -259,7 +257,7 @@ class Hyperparameters:
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total", MayChange] = 1000
+    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
     """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
@@ -293,9 +291,6 @@ class Hyperparameters:
     # Episodes: how they are collected, and which are kept.
     greedy_episode_share: Annotated[float, number_in(0, 1), MayChange] = 0.0
     """Share of each worker's episodes, after the first random ones, that the greedy policy collects."""
-    drop_faulty_episodes: Annotated[bool, MayChange] = False
-    """True: an episode is held back until its end, and none in which the environment failed is stored, nor one that a
-    stop has cut short; an iteration of steps then ends with an episode. False: all steps before a fault are stored."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
     """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
@@ -337,9 +332,6 @@ class Hyperparameters:
     1 makes up for all that priorities change in the means of losses."""
     recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
     """Transitions before each training sequence that only produce the LSTMs' state."""
-    replay_window_steps: Annotated[SchedulableCount | None, "steps in total", MayChange] = None
-    """Minibatches are drawn from the newest so many steps of the experience that is trained on. None: from all that the
-    replay buffer holds."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""
@@ -348,14 +340,8 @@ class Hyperparameters:
     prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
-    n_expert_episodes_in_prior_data: Annotated[Count | None, "episodes in total", _TIMING] = None
-    """Experts feed prior data, which has room for so many of their episodes of full length; what they collect beyond
-    that is not kept. Nothing is learned before there is any. None: they feed the run's own ring."""
-    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR_RING, MayChange] = 0.5
+    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
-    prior_rewards: Annotated[Any | None, attribute_rules.PRIOR_REWARDS, "per step", _WITH_PRIOR] = None
-    """Reward of each step of files that have no rewards; `{"step": 0, "terminated": 1}`: of a step that terminates its
-    episode another one. None: such files are refused."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[
@@ -376,9 +362,7 @@ class Hyperparameters:
     """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
     set, iterations of steps have 9 * `n_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
     log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
-    """Interval between two rows of metrics."""
-    log_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps; if neither is set, iterations of steps have 1000."""
+    """Interval between two rows of metrics. If it is not set, iterations of steps have a row about every 1000 steps."""
     checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None

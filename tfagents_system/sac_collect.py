@@ -12,17 +12,16 @@ import sys
 from typing import NoReturn
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import ROLE
 from tfagents_system.transport.remote.errors import SlotLostError
 from tfagents_system.worker.kinds import make_worker
-from tfagents_system.worker.memory_limit import TooLargeError
 from tfagents_system.worker.progress import OtherAgentError
-from tfagents_system.worker.worker_environments import MAX_FAULTS_IN_A_ROW
 from tfagents_system.worker.worker_settings import WorkerSettings
+from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
 
 
 def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
@@ -57,8 +56,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # By hand: as join_script.sh does it, with one worker.
-        from tfagents_system.launch import join
-
-        exit_with(lambda: join.main(["--workers", "1", *sys.argv[1:]]))
     main()

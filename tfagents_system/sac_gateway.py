@@ -1,6 +1,6 @@
 """The gateway program: gives other machines encrypted and authenticated access to the replay server.
 
-    python -m tfagents_system.sac_gateway          # with a supervisor's variables, else see launch/by_hand.py
+    python -m tfagents_system.sac_gateway          # with a supervisor's variables
 
 Load parameters, admit only authenticated clients, serve until told to stop, notify all clients.
 """
@@ -17,7 +17,6 @@ from absl import logging
 
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
@@ -25,7 +24,7 @@ from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json, write_json
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER
 from tfagents_system.transport.connection import Connection
-from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote import credentials
 from tfagents_system.transport.remote.gateway import Gateway, RunFacts, layout_frame_bytes
 from tfagents_system.transport.remote.messages import identity_of
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
@@ -64,10 +63,7 @@ def serve(role: Role) -> int:
     slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and os.environ.get("SAC_LOCAL_TRAINER") != "0"
-    revoked = machines.Revocations(folder).names
-    gateway = Gateway(
-        facts, SharedTables(connection), slots, context, password, has_trainer=has_trainer, revoked=revoked
-    )
+    gateway = Gateway(facts, SharedTables(connection), slots, context, password, has_trainer=has_trainer)
     port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
     write_json(
         role.paths.gateway_json,
@@ -76,7 +72,6 @@ def serve(role: Role) -> int:
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
         slots.tend()
-        gateway.tend()
         role.heartbeat.beat("serving", port=port, **gateway.state())
         role.stop.wait(_STEP_SECS)
     role.heartbeat.beat("ending", port=port, **gateway.state())
@@ -150,4 +145,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    run_by_hand(main, listens=True)
+    main()

@@ -1,13 +1,12 @@
 """The replay server program: load parameters, open the ring, serve until told to stop, save.
 
-python -m tfagents_system.sac_replay_buffer    # with a supervisor's variables, else see launch/by_hand.py
+python -m tfagents_system.sac_replay_buffer    # with a supervisor's variables
 """
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.replay.server import serve
 from tfagents_system.role import run_role
 from tfagents_system.run_files.run_paths import REPLAY
@@ -18,4 +17,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    run_by_hand(main, listens=True)
+    main()

@@ -1,6 +1,6 @@
 """The policy-update program: load parameters, connect, train until done or told to stop, save.
 
-python -m tfagents_system.sac_train            # with a supervisor's variables, else see launch/by_hand.py
+python -m tfagents_system.sac_train            # with a supervisor's variables
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import NoReturn
 
 from tfagents_system.agents.block_update import DivergedError
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, print_findings
-from tfagents_system.launch.by_hand import run_by_hand
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.early_end import CallbackError
@@ -56,4 +55,4 @@ def _save(trainer: Trainer) -> int:
 
 
 if __name__ == "__main__":
-    run_by_hand(main, listens=False)
+    main()

@@ -80,7 +80,7 @@ def _train_ours(
     attributes = attributes_of(task, variant) | prior_data
     config = {"environment": task.environment, "horizon": task.horizon, "attributes": attributes}
     train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
-    variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_VIDEO": 0}
+    variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_REPORT": 0}
     further = {} if env_python is None else {"SAC_ENV_PYTHON": env_python}
     deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
     with RealRun(FOLDER / "params.py", config, variables | further | begins_with) as run:

@@ -21,7 +21,7 @@ from tests.support.warm_starts import WarmPopen  # The tests' own way to start q
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = {"REVERB_CPUS": 1, "TRAIN_CPUS": 1, "NUM_COLLECT_WORKERS": 1, "COLLECT_WORKER_CPUS": 1, "SHARE_CPUS": 1}
-QUIET = {"PLOT": 0, "VIDEO": 0, "REPORT": 0}
+QUIET = {"REPORT": 0}
 
 # Small networks, no evaluation, few updates: each test says what it has beyond that.
 SMALL = """

@@ -74,7 +74,6 @@ class TrainParams(TrainParamsBase):
     checkpoint_period_itrs = 3
     train_batch_size = 32
     critic_learning_rate = dict(points=[[0, 1e-3], [600, 1e-4]], interpolation="exponential")
-    replay_window_steps = dict(points=[[0, 300], [10, 60]], by="iterations")
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
 

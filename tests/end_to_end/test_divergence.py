@@ -64,7 +64,7 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     for step in (6 * UPDATES + 3, 10 * UPDATES + 3):
         (tmp_path / "poisons" / str(step)).touch()
     params = PARAMS.replace("FOLDER", str(tmp_path / "poisons"))
-    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1, plot=1)
+    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1, report=1)
     code, output = run.finish()
     assert code == 1, f"{output}\n{run.logs()}"
     assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")

@@ -73,11 +73,11 @@ def open_ring(run):
 
 
 def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
-    """Iterations of the default's steps, one update a step; random steps, length and all three periods by steps."""
+    """Iterations of the default's steps, one update a step; random steps, length and two periods by steps."""
     params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
     run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
     settings = ("env_steps_before_training=50", "num_env_steps=1050", "eval_period_env_steps=500")
-    settings += ("log_period_env_steps=300", "checkpoint_period_env_steps=350", "num_iter=1000")
+    settings += ("log_period_itrs=2", "checkpoint_period_env_steps=350", "num_iter=1000")
     code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
     assert code == 0 and "finished: num_env_steps=1050 is reached" in output, f"{output}\n{run.logs()}"
     ring = open_ring(run)
@@ -86,10 +86,10 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
     assert [ring.steps_up_to(iteration) for iteration in range(5)] == iteration_ends[:5]
     ends = [50 + end for end in iteration_ends[:5]]
     crossed = {
-        every: [end for end in ends if end // every > (end - ENV_STEPS_PER_ITER) // every] for every in (300, 350, 500)
+        every: [end for end in ends if end // every > (end - ENV_STEPS_PER_ITER) // every] for every in (350, 500)
     }
     trained, evaluated = rows_of(run)
-    assert [row["env_steps"] for row in trained] == crossed[300] == [450, 650, 1050]
+    assert [row["env_steps"] for row in trained] == [450, 850, 1050]
     assert [row["train_step"] for row in trained] == [row["env_steps"] - 50 for row in trained]
     assert [row["env_steps"] for row in evaluated] == [0, *crossed[500]] == [0, 650, 1050]
     names = {path.name for path in (RunPaths(run.exp_dir).policies / "checkpoints").iterdir()}
@@ -97,7 +97,7 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
         assert any(str(end - 50) in name for name in names), (end, names)
 
     # So it is in a run that goes on, to an end within an iteration.
-    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_env_steps=50"))
+    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_itrs=1"))
     assert code == 0 and "finished: num_env_steps=1350 is reached" in output, f"{output}\n{run.logs()}"
     assert [open_ring(run).steps_up_to(iteration) for iteration in range(7)] == iteration_ends
     assert [(row["env_steps"] - 50, row["train_step"]) for row in rows_of(run)[0][-2:]] == [(1200, 1200), (1400, 1400)]
@@ -110,7 +110,7 @@ def rows_of(run):
     return [[row for row in rows if row[name] is not None] for name in ("critic_loss", "eval_return")]
 
 
-def test_kills_of_worker_and_server_change_who_collects_and_not_how_much_is_learned(tmp_path):
+def test_kills_of_worker_and_server_lose_no_step_and_the_ratio_holds(tmp_path):
     run = UserRun(tmp_path, PARAMS.format(SECS=0.04), {"horizon": HORIZON})
     process = run.start()
     run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 5)
@@ -125,5 +125,5 @@ def test_kills_of_worker_and_server_change_who_collects_and_not_how_much_is_lear
     assert code == 0, f"{output}\n{run.logs()}"
     ring = open_ring(run)
     policy_steps = ring.env_steps - ring.init_steps
-    assert policy_steps == ITERATIONS * STEPS, "what was collected twice or not at all is made up for"
+    assert ITERATIONS * STEPS <= policy_steps <= (ITERATIONS + 4) * STEPS, "a share that was cut is collected anew"
     assert run.trainer()["train_step"] == int(RATIO * policy_steps)

@@ -1,6 +1,6 @@
 """Workers that only evaluate, that collect with a fixed policy, and that play without storing, in one run.
 
-They are started as programs of their own, as a user may do without join_script.sh.
+They are started as programs of their own, as a user may do without `sac join`.
 """
 
 import json
@@ -81,7 +81,7 @@ class TrainParams(TrainParamsBase):
 
 
 def start_worker(run, kind, number):
-    """One that joins over plain loopback, with what join_script.sh would have put into its folder."""
+    """One that joins over plain loopback, with what `sac join` would have put into its folder."""
     folder = run.exp_dir / "joined" / kind
     (folder / "heartbeats").mkdir(parents=True)
     for name in ("params.py", "config.json", "run.json", "specs.pbtxt"):

@@ -171,26 +171,6 @@ def untried(unsaved: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_module, "try_update", lambda *arguments: None)
 
 
-@pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize(
-    ("env", "hooks", "told"),
-    [
-        (lambda: CounterEnv(terminate_at=6), {}, None),
-        (lambda: CounterEnv(terminate_at=5), {}, "an episode ends after 5 steps, and those shorter than "),
-        (lambda: CounterEnv(truncate_at=5), {}, "_length=6 are never trained on by the agent of agent_ctor"),
-        (lambda: CounterEnv(terminate_at=5), {"recurrent": False}, None),
-    ],
-)  # fmt: skip
-def test_episodes_that_are_too_short_for_an_agent_of_the_users_own_are_noted(
-    env: Any, hooks: Any, told: str | None
-) -> None:
-    hooks = {"recurrent": True, "recurrent_sequence_length": 6, **hooks}
-    checks, _ = report(env, agent_ctor=own_agent(), **hooks)
-    assert [told in note for note in checks.notes] == [True] if told else checks.notes == []
-    if told:
-        assert report(env, **hooks)[0].notes == [], "the toolkit's own agents learn from them"
-
-
 @pytest.mark.usefixtures("unsaved")
 @pytest.mark.parametrize(
     ("hooks", "length", "is_refused"),

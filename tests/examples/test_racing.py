@@ -51,7 +51,7 @@ def test_the_shipped_curriculum_reaches_the_car(module):
         for iteration in range(301):
             for name, value in curriculum.due(iteration):
                 env.set_state({name: value})
-                seen.append(env.user_env.snapshot().parameters.friction)
+                seen.append(env.user_env._now.parameters.friction)
     assert seen == pytest.approx([1.2, 1.1, 1.0, 0.9])
 
 

@@ -121,7 +121,6 @@ class NumberedRun(UserRun):
             "num_collect_workers": WORKERS,
             "straggler_secs": STRAGGLER_SECS,
             "checkpoint_minutes": 0.1,
-            "log_secs": 60,
         }
         super().__init__(folder, params, config, **{**own, **variables})
         self.exp_dir = Path(str(variables.get("exp_dir", self.exp_dir)))

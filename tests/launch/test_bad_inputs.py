@@ -111,9 +111,6 @@ def step(result: str, *told: str) -> Bad:
 MASS = {"iters": [0, 5], "range": [1, 2]}
 BAD: dict[str, Bad] = {
     # Variables.
-    "missing count": variable(
-        "SAC_TRAIN_CPUS", None, "SAC_TRAIN_CPUS is missing", "policy updates", "add SAC_TRAIN_CPUS=1"
-    ),
     "missing name": variable("SAC_EXP_NAME", None, "SAC_EXP_NAME is missing", "add SAC_EXP_NAME=my_run"),
     "missing params": variable("SAC_PARAMS", "", "SAC_PARAMS is missing", "add SAC_PARAMS=my_params.py"),
     "zero workers": variable("SAC_NUM_COLLECT_WORKERS", "0", "SAC_NUM_COLLECT_WORKERS=0 must be", "at least 1"),

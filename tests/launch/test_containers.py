@@ -167,35 +167,22 @@ def test_the_python_that_is_named_is_one_of_the_image(user: User, container: Con
     assert "SAC_PYTHON=special does not hold the required packages: numpy==1.26.4" in finding
 
 
-def test_a_packed_environment_is_used_inside_as_well(user: User, container: Container, tmp_path: Path) -> None:
-    packed, scratch = tmp_path / "packed/bin", tmp_path / "scratch"
-    packed.mkdir(parents=True)
-    scratch.mkdir()
-    shutil.copy2(container.image / "bin/python", packed / "python")
-    subprocess.run(["tar", "-czf", str(tmp_path / "env.tar.gz"), "-C", str(packed.parent), "."], check=True)
-    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nSAC_PACKED_ENV={tmp_path}/env.tar.gz\n")
-    python, _, environ = told(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7", TMPDIR=str(scratch)))
-    assert python.startswith(f"{scratch}/sac_env_") and container.times_entered == 1
-
-
 def test_a_sweep_and_its_gpu_reach_the_inside(user: User, container: Container) -> None:
     user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nCUDA_VISIBLE_DEVICES=0,1\n")
     done = user.run("run_script.sh", "vars.sh", SAC_ALLOW_LOGIN="1", TFAGENTS_CUDA_VISIBLE_DEVICES="1")
     assert told(done)[2]["TFAGENTS_CUDA_VISIBLE_DEVICES"] == "1"
 
 
-@pytest.mark.parametrize("variable", ["SAC_PYTHON", "SAC_VENV"])
-def test_a_python_elsewhere_is_that_of_submissions_and_sweeps(user: User, tmp_path: Path, variable: str) -> None:
+def test_a_python_elsewhere_is_that_of_submissions(user: User, tmp_path: Path) -> None:
     env = tmp_path / "else where" / "env"
     (env / "bin").mkdir(parents=True)
     (env / "bin/python").write_text(PYTHON)
     (env / "bin/python").chmod(0o755)
-    value = env / "bin/python" if variable == "SAC_PYTHON" else env
-    user.write_vars(f"{variable}='{value}'\n")
+    user.write_vars(f"SAC_PYTHON='{env}/bin/python'\n")
     environ = {"VIRTUAL_ENV": "", "PATH": f"{user.tools}:/usr/bin:/bin"}
     done = user.submit(**environ)
     assert done.returncode == 0, done.stderr
-    assert user.resolved()[variable] == str(value)
+    assert user.resolved()["SAC_PYTHON"] == f"{env}/bin/python"
     # The job has what the submission has frozen.
     job = subprocess.run(
         [str(user.snapshot / "package/tfagents_system/launch/run_script.sh"), str(user.snapshot / "variables.sh")],
@@ -203,4 +190,3 @@ def test_a_python_elsewhere_is_that_of_submissions_and_sweeps(user: User, tmp_pa
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert told(job)[0] == f"{env}/bin/python"
-    assert told(user.run("sweep.sh", "vars.sh", "--seeds", "0-1", **environ))[0] == f"{env}/bin/python"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import types
 from typing import Any
 
@@ -63,11 +62,6 @@ def test_updates_hide_evaluations_that_are_shorter() -> None:
 def test_evaluations_beside_training_add_the_last_one_alone() -> None:
     beside = foretell(params(n_eval_episodes=6, eval_period_itrs=1), SLOW_STEPS, 2, None, eval_workers=3)
     assert beside.iteration_secs == pytest.approx(2.0) and beside.evaluation_secs == pytest.approx(2 * 2.0)
-    waits = params(n_eval_episodes=6, eval_period_itrs=1)
-    exact = foretell(waits, SLOW_STEPS, 2, None, takes_turns=True, eval_workers=3)
-    assert exact.evaluation_secs == pytest.approx(4.0 + 10 * (4.0 - exact.iteration_secs))
-    shared = foretell(params(n_eval_episodes=6), SLOW_STEPS, 2, 2, eval_workers=3)
-    assert shared.evaluation_secs == pytest.approx(4.0 + 6 * 2.0 / 2)
     assert foretell(params(n_eval_episodes=0), SLOW_STEPS, 2, None).evaluation_secs == 0.0
 
 
@@ -153,7 +147,7 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
     assert plain.signature == measured.signature
 
 
-def test_a_simulator_that_fails_while_it_is_measured_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_that_fails_while_it_is_measured_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run goes on without the failing step, so a check that refused would contradict it."""
     monkeypatch.setattr(checks_module, "_MEASURING_SECS", 5.0)
     steps = 0
@@ -177,10 +171,6 @@ def test_a_simulator_that_fails_while_it_is_measured_is_a_note(monkeypatch: pyte
     checks = Checklist()
     assert checks_module.check_environment(kind({"horizon": 10}), 0, checks, plan=plan) is not None
     assert checks.errors == []
-    (note,) = [note for note in checks["duration"].notes if "simulator" in note]
-    assert re.match(
-        r"the simulator failed in step \d+ of an episode while steps .* \(RuntimeError: lost the link", note
-    )
     assert checks["duration"].facts[0].startswith("about ")
 
 

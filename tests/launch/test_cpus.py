@@ -1,7 +1,6 @@
 """The CPU plan, for any machine: exact where CPUs suffice, refused with the numbers or shared where they do not."""
 
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.machines import flat
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import CpuPlan, plan_cpus, plan_for
+from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.machine.topology import (
     Core,
     cgroup_quota,
@@ -279,14 +278,6 @@ def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp
     }  # fmt: skip
 
 
-def test_interleaved_nodes(tmp_path: Path) -> None:
-    machine = describe(tmp_path, [(k,) for k in range(8)], ["0,2,4,6", "1,3,5,7"])
-    assert plan_on(machine, range(8), 1, 2, 2).to_json() == {
-        "replay": [0], "trainer": [2, 4], "worker_0": [6], "worker_1": [1],
-    }  # fmt: skip
-    assert plan_on(machine, range(8), 1, 4, 1).to_json() == {"replay": [1], "trainer": [0, 2, 4, 6], "worker_0": [3]}
-
-
 def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) -> None:
     machine = two_sockets(tmp_path)
     plan = plan_on(machine, range(16), 1, 6, 3)
@@ -301,7 +292,6 @@ def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) ->
     sizes,
     st.booleans(),
     st.sets(st.integers(0, 15), max_size=8),
-    st.booleans(),
 )
 def test_what_holds_on_any_part_of_two_sockets(
     tmp_path_factory: pytest.TempPathFactory,
@@ -309,7 +299,6 @@ def test_what_holds_on_any_part_of_two_sockets(
     size: dict[str, Any],
     share: bool,
     held: set[int],
-    whole: bool,
 ) -> None:
     cores = [
         Core(k // 4, tuple(cpu for cpu in (k, k + 8) if cpu in allowed), sum(cpu not in allowed for cpu in (k, k + 8)))
@@ -317,7 +306,7 @@ def test_what_holds_on_any_part_of_two_sockets(
         if {k, k + 8} & set(allowed)
     ]
     try:
-        plan = plan_cpus(cores=cores, share=share, held=dict.fromkeys(held, "a"), whole_cores=whole, **size)
+        plan = plan_cpus(cores=cores, share=share, held=dict.fromkeys(held, "a"), **size)
     except UserError:
         return
     assert set(plan.ids()) <= set(allowed)
@@ -325,54 +314,8 @@ def test_what_holds_on_any_part_of_two_sockets(
         used = [cpu for ids in plan.by_role().values() for cpu in ids]
         assert len(used) == len(set(used)) and not held & set(used)
         room = [cpu for cpu in allowed if cpu not in held]
-        if not whole and any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
+        if any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
             assert len({cpu % 8 // 4 for cpu in plan.trainer}) == 1
-    if whole:  # No core has two roles, unless they share it entirely.
-        for ids in plan.by_role().values():
-            assert {cpu for cpu in allowed if cpu % 8 in {k % 8 for k in ids}} == set(ids)
-
-
-def plan_of_job(
-    machine: Path, use_hyperthreads: bool, allowed: list[int], environ: Mapping[str, str] = {}, **more: Any
-) -> CpuPlan:
-    variables = types.SimpleNamespace(
-        reverb_cpus=1, train_cpus=2, num_collect_workers=1, collect_worker_cpus=1, share_cpus=False,
-        use_hyperthreads=use_hyperthreads,
-    )  # fmt: skip
-    return plan_for(variables, environ, allowed=lambda: allowed, cores=lambda ids: cores_of(ids, machine), **more)
-
-
-def test_without_hyperthreads_a_role_has_whole_cores(tmp_path: Path) -> None:
-    machine = two_sockets(tmp_path)
-    plan = plan_of_job(machine, False, list(range(16)))
-    assert (plan.replay, plan.trainer, plan.workers) == ((0, 8), (1, 2, 9, 10), ((3, 11),))
-    assert plan.counts == {"replay": 1, "trainer": 2, "worker_0": 1}  # Threads of TensorFlow: one a core.
-    assert plan_of_job(machine, True, list(range(16))).workers == ((3,),)
-    with pytest.raises(UserError, match="needs 4 CPUs, 3 are available"):
-        plan_of_job(machine, False, [0, 1, 2, 8, 9, 10])
-    with pytest.raises(UserError, match="needs 4 CPUs, 3 of 4 are free"):
-        plan_of_job(machine, False, [*range(4), *range(8, 12)], held={9: "another run"})
-
-
-def test_half_a_core_comes_last(tmp_path: Path) -> None:
-    """A cgroup with one thread of core 0: who has the other one is not known."""
-    machine = two_sockets(tmp_path)
-    assert plan_of_job(machine, True, [0, 1, 2, 3, 9, 10, 11]).to_json() == {
-        "replay": [1], "trainer": [2, 3], "worker_0": [0],
-    }  # fmt: skip
-    assert plan_of_job(machine, False, [0, 1, 2, 3, 9, 10, 11]).to_json() == {
-        "replay": [1, 9], "trainer": [2, 3, 10, 11], "worker_0": [0],
-    }  # fmt: skip
-    # `--hint=nomultithread` leaves a job one thread of each of its cores.
-    assert plan_of_job(machine, False, [4, 5, 6, 7]).ids() == [4, 5, 6, 7]
-
-
-def test_an_allotment_of_threads_is_compared_with_threads(tmp_path: Path) -> None:
-    machine = two_sockets(tmp_path)
-    job = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "10"}
-    assert not plan_of_job(machine, False, list(range(16)), job).pinned, "10 of 16 threads are not all 8 cores"
-    assert plan_of_job(machine, False, [*range(5), *range(8, 13)], job).pinned
-    assert plan_of_job(machine, False, list(range(16)), job | {"SLURM_CPUS_ON_NODE": "8"}).pinned, "it counts cores"
 
 
 # Sweeps: which run has which CPUs.
@@ -409,18 +352,6 @@ def test_a_quota_gives_runs_cores_rather_than_threads(tmp_path: Path) -> None:
     assert split(machine, range(16), 2, 4, limit=8) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(UserError, match="2 runs of 4 CPUs need 8, 7 are free"):
         split(machine, range(16), 2, 4, limit=7)
-
-
-def test_a_sweep_without_hyperthreads_has_whole_cores(tmp_path: Path) -> None:
-    machine = two_sockets(tmp_path)
-    assert split(machine, range(16), 3, 2, whole_cores=True) == [
-        [0, 1, 8, 9],
-        [2, 3, 10, 11],
-        [4, 5, 6, 7, 12, 13, 14, 15],
-    ]
-    with pytest.raises(UserError, match="--parallel 2 runs of 4 cores need 8, 7 are free"):
-        split(machine, range(16), 2, 4, held=[9], whole_cores=True)
-    assert split(machine, range(16), 2, 4, held=[9]) == [[0, 1, 2, 3, 8, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
 
 
 def test_a_gateway_has_the_replay_server_s_cpus_and_one_that_nobody_else_has() -> None:

@@ -12,12 +12,10 @@ import pytest
 from tests.support.devices_for_tests import DummyDevice, OwnDevice
 from tests.support.fakes import FakeParams
 from tests.support.prepared_runs import variables_of_run
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
-from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch import environment_checks
-from tfagents_system.launch.device_checks import check_device
 from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.launch.inspection import Inspector
 
@@ -112,25 +110,6 @@ def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     assert any(note.startswith("action_history=0 in real time") for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("more_steps", "errors"), [(0, []), (1, ["TrainParams.max_unsent_mb=1 is less than the 2 MiB"])]
-)
-def test_an_episode_that_is_sent_as_a_whole_must_fit_what_may_wait(more_steps: int, errors: list[str]) -> None:
-    """Otherwise its oldest segments are dropped when it ends, however fast the replay server is."""
-
-    class Params(FakeParams):
-        drop_faulty_episodes, max_unsent_mb = True, 1
-
-    step_bytes = 3 * 4 + 2 * 4 + 17
-    params, clock = Params({"horizon": 2**20 // step_bytes + more_steps}), VirtualClock()
-    env = TrainingEnvironment(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock), horizon=5)
-    check = Check("environment")
-    check_device(params, env, check, 1, False)
-    assert [error.partition(" of an episode")[0] for error in check.errors] == errors
-    check_device(params, env, deterministic := Check("environment"), 1, True)
-    assert not any("max_unsent_mb" in error for error in deterministic.errors), "it sends in another way"
-
-
 def test_a_virtual_clock_is_deterministic() -> None:
     checks, _ = report(VirtualClock(), deterministic=True, env_steps_per_iter=None)
     assert checks["environment"].errors == []
@@ -161,43 +140,6 @@ def test_a_device_without_a_default_action_gets_the_middle_of_its_bounds() -> No
     checks = Checklist()
     check_environment(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, checks)
     assert checks.errors == [] and {tuple(action) for action in sent} == {(1.0, -1.0)}
-
-
-@pytest.mark.parametrize("is_evaluated", [True, False])
-def test_hooks_of_an_evaluation_environment_are_told_to_be_unused(is_evaluated: bool) -> None:
-    class Params(FakeParams):
-        n_eval_episodes = int(is_evaluated)
-        action_history = 1
-
-        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
-            return (), {}
-
-    clock = VirtualClock()
-    env = TrainingEnvironment(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock), horizon=5)
-    check = Check("environment")
-    check_device(Params({"horizon": 5}), env, check, 1, False)
-    assert len(check.notes) == int(is_evaluated) and check.errors == []
-
-
-@pytest.mark.parametrize(
-    ("metrics", "told"),
-    [
-        ({"x_ms_p99": 1.0}, []),
-        (
-            {"x_ms_p99": 1.0, "b": np.nan, "a": "slow"},
-            ["take_metrics() must return finite numbers: a, b "],
-        ),
-        (IndexError("no step yet"), ["take_metrics() raised IndexError: no step yet"]),
-        ([1.0], ["take_metrics() raised TypeError"]),
-    ],
-)
-def test_what_it_says_of_its_steps_is_asked_for_before_a_run(metrics: Any, told: list[str]) -> None:
-    attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: OwnDevice(metrics), "action_history": 1}
-    checks = Checklist()
-    check_environment(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, checks)
-    notes = [note for note in checks["environment"].notes if "take_metrics" in note]
-    assert checks.errors == [] and len(notes) == len(told)
-    assert all(note.startswith(beginning) for note, beginning in zip(notes, told, strict=True))
 
 
 @pytest.mark.parametrize(

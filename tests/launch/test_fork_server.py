@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import types
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ import pytest
 from tests.support.waiting import gone
 from tests.support.warm_starts import WarmPopen, warm_fork_server
 from tfagents_system.errors import UserError
-from tfagents_system.launch import fork_client, forked_process, role_starter
+from tfagents_system.launch import fork_client, role_starter
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
 from tfagents_system.launch.forked_process import ForkedProcess
@@ -106,33 +104,12 @@ def test_a_role_is_a_child_of_this_process_with_its_own_session_cpus_environment
     assert all("to stderr" in log.read_text() for log in logs)
 
 
-@pytest.mark.parametrize("run", ["pendulum", "a" * 1000])
-def test_the_command_line_of_a_role_says_what_it_is(server: ForkServer, tmp_path: Path, run: str) -> None:
-    command = Path(f"/proc/{server.pid}/cmdline").read_text()
-    assert "fork_server" in command
-    assert ended(server.fork(ROLE, "sac_worker_3", environ(SAC_EXP_NAME=run), tmp_path / "role.log", [])) == 75
-    said = told(tmp_path / "role.log")
-    title = f"{ROLE} worker_3 (run {run})"[: len(command) - 1]
-    assert said["title"] == title.ljust(len(command), "\0")
-    # What follows it in memory is whole: by this a run's processes are found.
-    of_the_server = Path(f"/proc/{server.pid}/environ").read_bytes()
-    assert said["environ_of_proc"] == hashlib.sha256(of_the_server).hexdigest()
-
-
 def test_random_numbers_differ_between_roles(server: ForkServer, tmp_path: Path) -> None:
     logs = [tmp_path / f"{k}.log" for k in range(2)]
     for log in logs:
         ended(server.fork(ROLE, "sac_worker_0", environ(), log, []))
     first, second = (told(log)["random"] for log in logs)
     assert first[0] != second[0] and first[1] != second[1]
-
-
-def test_tensorflow_works_in_a_forked_role(server: ForkServer, tmp_path: Path) -> None:
-    log = tmp_path / "role.log"
-    wrong = environ("tensorflow", TF_CPU_ALLOCATOR_USE_BFC="nonsense")
-    assert ended(server.fork(ROLE, "sac_trainer", wrong, log, []), 60.0) == 1
-    assert "64.0" in log.read_text()  # And then main() returned, which a role's never does: exit code 1.
-    assert "Failed to parse the env-var ${TF_CPU_ALLOCATOR_USE_BFC}" in log.read_text()  # TensorFlow says so itself.
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -408,22 +385,6 @@ def test_a_child_of_the_start_that_has_ended_hides_no_orphans(tmp_path: Path) ->
     assert not psutil.pid_exists(orphan) and not psutil.pid_exists(child.pid)
     assert child.pid not in starter._others
     child.wait()
-
-
-def test_where_the_kernel_lets_nothing_be_adopted_roles_are_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ours, theirs = fork_client._pipe()
-    pid = subprocess.Popen(["sleep", "300"]).pid
-    server = ForkServer(ours, pid)
-    server._is_ready = True
-    monkeypatch.setattr(forked_process.ctypes, "CDLL", lambda *_, **__: types.SimpleNamespace(prctl=lambda *_: -1))
-    starter = RoleStarter(lambda name: ["sh", "-c", "exit 7"], server)
-    assert starter.start("trainer", [], environ(), tmp_path / "role.log").wait() == 7
-    assert "trainer is started as a program of its own" in capfd.readouterr().out
-    with pytest.raises(EOFError):  # It was asked for nothing.
-        theirs.recv()
-    assert gone(pid, within_secs=5.0)
 
 
 def test_a_server_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.machine.topology import format_cpu_list, parse_cpu_list, slurm_allotment
+from tfagents_system.machine.topology import slurm_allotment
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import parse_env_config
 from tfagents_system.settings.variable_table import VARIABLES
@@ -115,11 +115,6 @@ def test_plans_stay_inside_the_allowance_and_do_not_overlap(
     if not share:
         assert not plan.shared and (not plan.pinned or len(flat) == needed)
     assert all(len(ids) == len(set(ids)) for ids in roles.values())
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_lists_of_cpus_survive_their_text(ids: set[int]) -> None:
-    assert parse_cpu_list(format_cpu_list(ids)) == sorted(ids)
 
 
 # JSON.

@@ -1,18 +1,14 @@
-"""What surrounds a run in its job: a prelude, a prefix, a packed environment."""
+"""What surrounds a run in its job: a prelude and a prefix."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from tests.support.login_node import ROOT, User, refused
-from tests.support.waiting import until
-from tfagents_system.launch import clean
 
 
 def surrounded(user: User, *, more: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
@@ -39,66 +35,6 @@ def test_the_prefix_wraps_the_whole_run_once(user: User) -> None:
     assert "trains with" in done.stdout
     done = surrounded(user, more="SAC_EXEC_PREFIX='no_such_program x'\n")
     assert "there is no program no_such_program" in refused(done)[0]
-
-
-def pack_environment(user: User, folder: Path) -> tuple[str, Path]:
-    """More variables, and an empty scratch folder."""
-    packed, scratch = folder / "packed", folder / "scratch"
-    (packed / "bin").mkdir(parents=True)
-    scratch.mkdir()
-    shutil.copy2(user.tools / "../env/bin/python", packed / "bin/python")
-    subprocess.run(["tar", "-czf", str(folder / "env.tar.gz"), "-C", str(packed), "."], check=True)
-    return f"SAC_PACKED_ENV={folder}/env.tar.gz\n", scratch
-
-
-def test_a_packed_environment_is_unpacked_once(user: User, tmp_path: Path) -> None:
-    more, scratch = pack_environment(user, tmp_path)
-    environ = {"VIRTUAL_ENV": "", "TMPDIR": str(scratch), "SLURM_JOB_ID": "7"}
-    for words in (1, 0):
-        for lock in scratch.glob("*/.lock"):
-            os.utime(lock, (1, 1))
-        done = surrounded(user, more=more, **environ)
-        assert done.stderr.count("unpacking") == words and f"trains with {scratch}/sac_env_" in done.stdout, done
-    (folder,) = scratch.iterdir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert (folder / ".lock").stat().st_mtime > 1  # By it `clean` sees when it was last used.
-    (folder / ".complete").unlink()
-    folder.chmod(0o755)
-    assert "unpacking" in surrounded(user, more=more, **environ).stderr
-    assert folder.stat().st_mode & 0o777 == 0o700
-    # What anybody may have put there: a link, also to a folder of ours, and another user's folder.
-    folder.rename(tmp_path / "moved")
-    folder.symlink_to(tmp_path / "moved")
-    assert "is a link, or is another user's: set TMPDIR" in surrounded(user, more=more, **environ).stderr
-    folder.unlink()
-    (tmp_path / "moved").rename(folder)
-    if os.geteuid() == 0:
-        os.chown(folder, 65534, 65534)
-        done = surrounded(user, more=more, **environ)
-        assert "is a link, or is another user's: set TMPDIR" in done.stderr and "trains with" not in done.stdout
-
-
-def test_an_environment_that_a_clean_up_takes_away_is_unpacked_anew(user: User, tmp_path: Path) -> None:
-    more, scratch = pack_environment(user, tmp_path)
-    environ = {"VIRTUAL_ENV": "", "TMPDIR": str(scratch), "SLURM_JOB_ID": "7"}
-    assert surrounded(user, more=more, **environ).returncode == 0
-    (folder,) = scratch.iterdir()
-    lock = folder / ".lock"
-    for path in (folder, lock):
-        os.utime(path, (1, 1))
-    assert [found.path for found in clean.unused_environments(str(scratch))] == [str(folder)]
-    told: list[subprocess.CompletedProcess[str]] = []
-    start = threading.Thread(target=lambda: told.append(surrounded(user, more=more, **environ)))
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # As a clean-up does.
-        start.start()
-        until(lambda: lock.stat().st_mtime > 1, 30.0, "the start opens it")
-        folder.rename(tmp_path / "aside")
-    start.join()
-    shutil.rmtree(tmp_path / "aside")
-    assert "unpacking" in told[0].stderr and f"trains with {folder}/env/bin/python" in told[0].stdout
-    assert (folder / "env/bin/python").exists() and (folder / ".complete").exists()
-    assert lock.exists() and folder.stat().st_mode & 0o777 == 0o700  # With a lock of its own.
 
 
 def test_a_package_that_cannot_be_written_runs_all_the_same(user: User, tmp_path: Path) -> None:

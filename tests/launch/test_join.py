@@ -12,14 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
-from tests.support.fakes import FakeParams
 from tests.support.machines import flat
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
@@ -27,7 +25,7 @@ from tests.support.waiting import gone
 from tfagents_system.errors import UserError
 from tfagents_system.launch import directory_guard, join, join_checks, preparation, role_process
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.inspection import Inspection, Inspector
+from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.role_starter import RoleStarter
@@ -236,30 +234,6 @@ def test_as_many_as_there_are_cpus_and_slots(
     assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
     elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
     assert elsewhere.workers == 8
-
-
-@pytest.mark.parametrize(
-    ("settings", "role", "further"),
-    [
-        ({}, "collect", 2 * 7),  # Both of the run's own workers evaluate.
-        ({"num_collect_workers": 8}, "collect", 2 * (7 + 3)),  # As of `--nodes 4`: each has 4 of 32 episodes.
-        ({"num_collect_workers": 8}, "eval", 2 * 7),
-        ({"num_collect_workers": 3}, "collect", 2 * 7 + 7),  # One of the two has a planned slot.
-    ],
-)
-def test_their_memory_has_what_they_evaluate_for_the_run(
-    running: RunPaths, tmp_path: Path, settings: dict[str, int], role: str, further: int
-) -> None:
-    run_json = json.loads(running.run_json.read_text())
-    run_json["settings"] |= {"envs_per_worker": 8, "max_workers": 12, **settings}
-    running.run_json.write_text(json.dumps(run_json))
-    target = Target("localhost:8123", None, None, running)
-    environ = environ_of(tmp_path) | {"SAC_WORKER_ROLE": role}
-    inspector = Inspector(JoinPreparation(environ, None, target, running.joined, 2).environ, None)
-    params = type("Episodes", (FakeParams,), {"n_eval_episodes": 32})({"horizon": 1})
-    inspector._check_sizes(params, SimpleNamespace(more_env_bytes=2**20), 0)
-    (fact,) = inspector.found.checks["memory"].facts
-    assert f"for 2 workers of 10.0 MiB, {further}.0 MiB of further environments" in fact
 
 
 @pytest.mark.parametrize("is_trainer", [False, True])
@@ -605,7 +579,7 @@ def test_the_script_refuses_bad_input_before_anything_starts(tmp_path: Path) -> 
     vars_file = tmp_path / "vars.sh"
     lines = [f"{name}={value}" for name, value in environ_of(tmp_path).items()]
     vars_file.write_text("\n".join([*lines, "SAC_SHARE_CPUS=yes"]))
-    result = run(ROOT / "join_script.sh", vars_file, VIRTUAL_ENV=sys.prefix)
+    result = run(ROOT / "tfagents_system/launch/join_script.sh", vars_file, VIRTUAL_ENV=sys.prefix)
     assert result.returncode == 2
     assert "SAC_SHARE_CPUS=yes must be 0 or 1" in result.stderr
     assert "is no run directory that can be seen from here" in result.stderr

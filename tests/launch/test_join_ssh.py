@@ -1,4 +1,4 @@
-"""What `join_script.sh --ssh` brings from the machine of the run, and what it says where that can't be had."""
+"""What `sac join --ssh` brings from the machine of the run, and what it says where that can't be had."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import join
 from tfagents_system.launch.join_ssh import SshRun, fetch_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote import credentials
 from tfagents_system.transport.remote.messages import identity_of
 
 RUN = Path("repository/logs/my run")
@@ -69,23 +69,11 @@ def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
     assert fetch(tmp_path).environ()["SAC_PARAMS"] == str(run.paths.params), "that of the first fetch is gone"
 
 
-def test_this_machine_gets_credentials_of_its_own_once(there: RunPaths, tmp_path: Path) -> None:
-    first = fetch(tmp_path)
-    name = machines.name_of_this_machine()
-    assert first.credentials == first.paths.credentials / "machines" / name
-    assert credentials.check_credentials(first.credentials, credentials.CLIENT) == []
-    assert not list(first.paths.exp_dir.rglob(credentials.AUTHORITY_KEY)), "who has it can make more of them"
-    kept = there.credentials / "machines" / name
-    files = {path.name: path.read_bytes() for path in first.credentials.iterdir()}
-    assert {path.name: path.read_bytes() for path in kept.iterdir()} == files, "`list` and `revoke` know of it there"
-    assert {stat.S_IMODE(path.stat().st_mode) for path in kept.iterdir()} == {0o600}
-    again = fetch(tmp_path)
-    assert {path.name: path.read_bytes() for path in again.credentials.iterdir()} == files
-    machines.revoke(there.credentials, name)
-    machines.add(there.credentials, "another")
-    shutil.rmtree(kept)
-    with pytest.raises(UserError, match=f"{name} was revoked"):
-        fetch(tmp_path)
+def test_the_credentials_of_those_who_join_come_along(there: RunPaths, tmp_path: Path) -> None:
+    run = fetch(tmp_path)
+    assert run.credentials == run.paths.credentials / "client"
+    assert credentials.check_credentials(run.credentials, credentials.CLIENT) == []
+    assert not list(run.paths.exp_dir.rglob("server.key")), "who has it can pose as the run"
 
 
 def test_the_gateway_is_on_the_machine_of_the_login_or_behind_it(there: RunPaths, tmp_path: Path) -> None:
@@ -119,7 +107,7 @@ def test_what_is_missing_there_is_told(there: RunPaths, tmp_path: Path, monkeypa
         fetch(tmp_path)
     there.gateway_json.write_text('{"host": "node7", "port": 8443}')
     shutil.rmtree(there.credentials)
-    with pytest.raises(UserError, match=r"credentials can't be read or has no ca.key: log in as the user who has"):
+    with pytest.raises(UserError, match=r"credentials can't be read or has none for those who join: log in"):
         fetch(tmp_path)
     ssh_for_tests.refuse("me@fake: Permission denied (publickey).", monkeypatch)
     with pytest.raises(UserError, match=r"ssh me@fake fails \(me@fake: Permission denied.*ssh-copy-id.*BatchMode=yes"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 import time
@@ -30,7 +29,6 @@ from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.status import read_status
-from tfagents_system.run_files.beats import read_heartbeat
 from tfagents_system.run_files.heartbeat import write_json
 
 
@@ -72,50 +70,6 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     again = StopFlag(signals=())
     assert make_supervisor(run_dir, again, {"worker_0": CRASHES}, experts=1, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("prior_steps", "most", "told_at", "fails"),
-    [
-        ("0", 2, "$(date +%s.%N)", True),
-        ("7", 2, "$(date +%s.%N)", False),
-        ("null", 2, "$(date +%s.%N)", False),
-        ("0", 3, "$(date +%s.%N)", False),
-        ("0", 2, "1.0", False),
-    ],
-    ids=["only experts bring it", "there is some", "none is wanted", "an expert may join", "it may still arrive"],
-)
-def test_a_run_does_not_wait_for_prior_data_that_nobody_brings(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    prior_steps: str, most: int, told_at: str, fails: bool,
-) -> None:  # fmt: skip
-    """The last expert is given up; the replay server goes on telling how much prior data there is, or told it before.
-
-    The trainer is done when the supervisor has looked at that five times and goes on.
-    """
-    beat = f'{{\\"state\\": \\"serving\\", \\"prior_steps\\": {prior_steps}, \\"time\\": {told_at}}}'
-    file = "$SAC_EXP_DIR/heartbeats/replay.json"
-    serves = f'while :; do echo "{beat}" > {file}.new; mv {file}.new {file}; sleep 0.05; done'
-    enough = run_dir / "enough"
-    trainer = f"until [ -e {enough} ]; do sleep 0.05; done; exit 0"
-    roles = {"replay": f"trap 'exit 75' TERM; {serves}", "worker_1": CRASHES, "trainer": trainer}
-    supervisor = make_supervisor(run_dir, stop, roles, experts=1, max_restarts=1, max_workers=most)
-    look, given_up_at, looks = supervisor.step, list[float](), itertools.count(1)
-
-    def step() -> None:
-        look()
-        if supervisor.roles["worker_1"].given_up:
-            given_up_at.append(time.time())
-            told = (read_heartbeat(supervisor.paths.heartbeat("replay")) or {}).get("time", 0.0)
-            if (told > given_up_at[0] or told == 1.0) and next(looks) >= 5:
-                enough.touch()
-
-    monkeypatch.setattr(supervisor, "step", step)
-    assert supervisor.run() == (1 if fails else 0)
-    told = capfd.readouterr().out
-    assert "the other workers go on" in told
-    why = "error: every expert was given up, and only an expert could bring the prior data, of which there is none yet"
-    assert (why in told) == fails and ("  ValueError: no luck" in told) == fails and enough.exists() != fails
 
 
 @pytest.mark.usefixtures("claims_prefix")

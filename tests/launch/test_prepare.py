@@ -20,7 +20,6 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
-from tfagents_system.launch.early_answers import is_done_already
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, TAKE, RunSettings, resolve
@@ -286,45 +285,23 @@ OWN_AGENT = """
 """
 
 
-def test_networks_of_an_agent_of_another_kind_are_not_drawn_anew(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "params.py").write_text(f"{PARAMS}\n{OWN_AGENT}")
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    train(paths)
-    with pytest.raises(
-        UserError, match="--reset_training networks draws .*, and DdpgAgent is neither .*: begin with a"
-    ):
-        prepare.prepare({**environ, "TFAGENTS_RESET": "networks"}, None)
-    assert not resets_of_run(paths) and prepare.prepare(environ, None), "the run goes on"
-
-
-def test_a_reset_after_which_the_run_would_end_at_once_is_refused(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reset_after_which_the_run_would_end_at_once_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     status = {"state": "done", "train_step": 15, "num_iter": 3}
     paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
+    paths.metrics_csv.write_text("train_step,env_steps,wall_time_s\n15,60,5400\n")
 
-    def start(reset: str, *assignments: str) -> None:
-        asked = {**environ, "TFAGENTS_RESET": reset}
+    def start(*assignments: str) -> None:
+        asked = {**environ, "TFAGENTS_RESET": "agent"}
         settings = resolve(asked, assignments, vars_file=None, root=tmp_path)
         assert prepare.prepare(settings.environ, None, settings=settings)
 
-    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set num_iter=N"):
-        start("networks")
+    with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
+        start("max_hours=1.2")
     assert not (paths.exp_dir / "before_reset_1").exists()
-    start("networks", "num_iter=6")
-    status |= {"ended_early": "max_hours=1 is reached", "ended_for": "[6, null, 1.0]", "num_iter": 6}
-    paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
-    paths.metrics_csv.write_text("train_step,env_steps,wall_time_s\n15,60,5400\n")
-    with pytest.raises(UserError, match="--reset_training networks: the run is finished, .*--set max_hours=N"):
-        start("networks", "max_hours=1")
-    for kind in ("networks", "agent"):
-        with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
-            start(kind, "max_hours=1.2")
-    start("agent", "max_hours=1.6")
-    assert [each.kind for each in resets_of_run(paths)] == ["networks", "agent"]
+    start("max_hours=1.6")
+    assert [each.kind for each in resets_of_run(paths)] == ["agent"]
 
 
 def test_a_trainer_that_would_be_ahead_of_its_server_is_not_reset(
@@ -370,80 +347,20 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert prepare.prepare(environ, None)
 
 
-def test_a_finished_run_and_one_at_work_are_told_before_any_check(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_at_work_is_told_before_any_check(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prepare.prepare(environ, None)
     paths = RunPaths(tmp_path / "run")
-    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
-
-    def checks(*_: object) -> None:
-        raise LookupError("the checks begin")
-
-    monkeypatch.setattr(prepare, "start_fork_server", checks)
-
-    def start(*options: str, **variables: str) -> int:
-        monkeypatch.setattr(os, "environ", environ | variables)
-        monkeypatch.setattr(sys, "argv", ["prepare", *options])
-        return prepare.main()
-
-    capsys.readouterr()
-    assert start() == 0
-    assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
-    assert start(SAC_NUM_COLLECT_WORKERS="2") == 0
-    for options in (["--set", "num_iter=4"], ["--fresh"], ["--take_edits"], ["--reset_training"], ["--check"]):
-        with pytest.raises(LookupError):
-            start(*options)
-    with pytest.raises(LookupError):
-        start(SAC_MY_LENGTH="4")  # Which the params may read.
-    for path in (tmp_path / "params.py", paths.params, paths.params_folder / "params.py"):
-        before = path.read_text()
-        path.write_text(before.replace("num_iter = 3", "num_iter = 4"))
-        with pytest.raises(LookupError):
-            start()
-        path.write_text(before)
-    assert start() == 0
-    for path in (tmp_path / "beside.py", paths.overrides, tmp_path / "params.py", paths.params, paths.config):
-        content = path.read_bytes() if path.exists() else None
-        text = '{"params": {"max_hours": 5}}' if path == paths.overrides else f"{PARAMS}\nX = 2\n"
-        if path in (paths.params, paths.config):
-            path.unlink()
-        else:
-            path.write_text(text)
-        with pytest.raises(LookupError):
-            start()  # What was edited may be what the run is to go on with; what is missing, the checks tell.
-        if content is None:
-            path.unlink()
-        else:
-            path.write_bytes(content)
-    with pytest.raises(LookupError):
-        start("--set", "SAC_EXP_NAME=another")  # Which has no effect, as the checks say.
-    with pytest.raises(LookupError):
-        start(SAC_TRAIN_CPUS="many")
-    assert start() == 0
-    with RunLock(paths) as lock:
-        with pytest.raises(LookupError):
-            start("--fresh")  # It may be another start, which holds it for a moment.
+    monkeypatch.setattr(os, "environ", environ)
+    with RunLock(paths):
         owner = json.loads(paths.lock.read_text())
         run = {"state": "running", "pid": owner["pid"], "host": owner["host"]}
         paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
         for options in ([], ["--fresh"]):
+            monkeypatch.setattr(sys, "argv", ["prepare", *options])
             with pytest.raises(UserError, match="is in use by the run with pid"):
-                start(*options)
-        assert lock.is_own()
-
-
-@pytest.mark.parametrize(
-    ("line", "is_told"), [("X = 1", True), ("X = os.environ.get('ITERS', 3)", False), ("X = os.getenv('ITERS')", False)]
-)
-def test_a_finished_run_whose_files_may_read_variables_is_checked(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, is_told: bool
-) -> None:
-    settings = resolve(environ, ["num_iter=2"], vars_file=None, root=tmp_path)
-    paths = begun_with(settings, tmp_path, f"import os\n{line}\n")
-    assert is_done_already(settings, None) == is_told
-    paths.overrides.unlink()  # The params' num_iter = 3 counts from now on.
-    assert not is_done_already(resolve(environ, [], vars_file=None, root=tmp_path), None)
+                prepare.main()
 
 
 def begun_with(settings: RunSettings, tmp_path: Path, helper: str) -> RunPaths:

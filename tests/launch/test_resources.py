@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.fakes import FakeParams
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
 
@@ -67,49 +66,6 @@ def test_memory() -> None:
     tight, enough = memory(1690 * MIB), memory(2113 * MIB)
     assert (len(tight.errors), len(tight.notes)) == (0, 1) and "memory is tight" in tight.notes[0]
     assert (enough.errors, enough.notes) == ([], [])
-    assert memory(2113 * MIB, are_forked=False).errors  # 200 MiB more for each.
-
-
-def test_each_environment_of_a_worker_takes_memory() -> None:
-    # 2 workers of 90 + 10, 6 more environments of 250, and 600 + 90 for the others: 2390 MiB.
-    several = {"workers": 2, "envs_per_worker": 4, "more_bytes": 6 * 250 * MIB}
-    assert memory(2390 * MIB, **several).errors == []
-    (error,) = memory(2389 * MIB, **several).errors
-    assert "for 2 workers of 100 MiB, 1.4 GiB of further environments and the other" in error
-    assert "lower SAC_ENVS_PER_WORKER or SAC_NUM_COLLECT_WORKERS, or give it more memory" in error
-    (alone,) = memory(600 * MIB, **{**several, "workers": 1}).errors
-    assert "lower SAC_ENVS_PER_WORKER, or give" in alone and "SAC_NUM_COLLECT_WORKERS" not in alone
-    (nothing_to_lower,) = memory(600 * MIB, workers=1).errors
-    assert "are available: give it more memory" in nothing_to_lower
-
-
-@pytest.mark.parametrize(
-    ("settings", "further"),
-    [
-        ({}, 0),
-        ({"envs_per_worker": 8}, 7 + 7),
-        ({"envs_per_worker": 8, "num_collect_workers": 3}, 3 * (7 + 3)),  # Of ten episodes four at most.
-        ({"envs_per_worker": 8, "num_collect_workers": 10, "expert_workers": 1}, 11 * 7),
-        ({"envs_per_worker": 8, "eval_workers": 1}, 2 * 7),
-        ({"envs_per_worker": 8, "local_workers": 4, "server": "host:1"}, 4 * 7),
-    ],
-)
-def test_environments_of_workers_after_the_first_of_each_kind(settings: dict[str, int], further: int) -> None:
-    assert (
-        resources.further_environments(
-            type("TenEpisodes", (FakeParams,), {"n_eval_episodes": 10})({"horizon": 1}), settings, {}
-        )
-        == further
-    )
-
-
-@pytest.mark.parametrize(("planned_slots", "further"), [(0, 2 * 7), (1, 2 * 7 + 3), (6, 2 * (7 + 3))])
-def test_workers_that_join_in_planned_slots_evaluate_too(planned_slots: int, further: int) -> None:
-    """Of 8 planned workers each has 4 of 32 episodes: 3 environments beyond the first one that evaluates."""
-    params = type("Episodes", (FakeParams,), {"n_eval_episodes": 32})({"horizon": 1})
-    values = {"envs_per_worker": 8, "num_collect_workers": 8, "local_workers": 2, "server": "node7:8443"}
-    environ = {resources.PLANNED_SLOTS: str(planned_slots)}
-    assert resources.further_environments(params, values, environ) == further
 
 
 def test_prior_data_beyond_the_memory_is_a_note() -> None:
@@ -157,12 +113,12 @@ def test_open_files() -> None:
 
 
 def test_a_folder_that_can_be_made_has_no_fault(tmp_path: Path) -> None:
-    assert resources.folder_fault(tmp_path / "a/b/c", "SAC_EXP_DIR") is None
-    assert resources.folder_fault(tmp_path, "SAC_EXP_DIR") is None
+    assert resources.folder_fault(tmp_path / "a/b/c", "SAC_LOGS_DIR") is None
+    assert resources.folder_fault(tmp_path, "SAC_LOGS_DIR") is None
     assert not list(tmp_path.iterdir())
 
 
 def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone")
-    fault = resources.folder_fault(tmp_path / "run", "SAC_EXP_DIR")
+    fault = resources.folder_fault(tmp_path / "run", "SAC_LOGS_DIR")
     assert fault is not None and "can't be a folder" in fault

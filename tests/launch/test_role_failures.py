@@ -125,33 +125,22 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role.kill()
 
 
-def _run_until_worker_0_is_given_up(run_dir: Path, stop: StopFlag) -> None:
-    """After two restarts; the trainer is done then, and worker 1 goes on."""
+def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
+    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     trainer = waits_for_up("worker_1") + waits_for(run_dir / "given_up") + "exit 0"
     supervisor = make_supervisor(run_dir, stop, {"worker_0": CRASHES, "trainer": trainer}, workers=2, max_restarts=2)
     touch_once(run_dir / "given_up", lambda: supervisor.roles["worker_0"].given_up)
     assert supervisor.run() == 0
-
-
-def test_a_worker_that_is_given_up_leaves_the_others_going(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _run_until_worker_0_is_given_up(run_dir, stop)
     out = capfd.readouterr().out
     assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
     assert log(run_dir, "worker_0").count("about to crash") == 3
     assert "saved" in log(run_dir, "worker_1")
-
-
-def test_a_given_up_worker_stays_in_the_status_and_in_the_summary(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _run_until_worker_0_is_given_up(run_dir, stop)
     status = read_status(run_dir / "status.json")
     assert status is not None
     assert [status["roles"][role]["given_up"] for role in ("worker_0", "worker_1", "trainer")] == [True, False, False]
     sentence = "worker_0: given up after 2 restarts: exit code 1 (ValueError: no luck)"
-    assert sentence in capfd.readouterr().out.splitlines()[-3:]
+    assert sentence in out.splitlines()[-3:]
     assert problems(status, time.time()) == [sentence]
 
 
@@ -318,17 +307,6 @@ def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
     assert codes == [1, 1]
     assert role.given_up
     assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
-
-
-def test_a_failure_says_that_the_disk_cannot_be_written(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    assert make_supervisor(run_dir, stop, {"trainer": CRASHES}, max_restarts=1).run() == 1
-    assert f"({run_dir}/logs can't be written: No space left on device)" in capfd.readouterr().out
 
 
 def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(

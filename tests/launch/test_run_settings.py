@@ -107,15 +107,15 @@ def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_
 
 
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512", "config.horizon=9", "SAC_LOG_SECS=3", "SAC_EXP_NAME=try")
+    paths = begin(environ, "train_batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
     assert json.loads(paths.overrides.read_text()) == {
-        "params": {"train_batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_LOG_SECS": "3"},
+        "params": {"train_batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_STRAGGLER_SECS": "3"},
     }  # fmt: skip
     again = settle(environ)
-    assert again.overrides.settings() == {"train_batch_size": 512, "config.horizon": 9, "SAC_LOG_SECS": "3"}
-    assert again.environ["SAC_LOG_SECS"] == "3"
-    same = settle(environ, "config.horizon=9", "SAC_LOG_SECS=4")  # A variable may change between two starts.
-    assert same.findings == () and same.environ["SAC_LOG_SECS"] == "4"
+    assert again.overrides.settings() == {"train_batch_size": 512, "config.horizon": 9, "SAC_STRAGGLER_SECS": "3"}
+    assert again.environ["SAC_STRAGGLER_SECS"] == "3"
+    same = settle(environ, "config.horizon=9", "SAC_STRAGGLER_SECS=4")  # A variable may change between two starts.
+    assert same.findings == () and same.environ["SAC_STRAGGLER_SECS"] == "4"
     assert same.overrides.params == {"train_batch_size": 512}
 
 
@@ -148,7 +148,7 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
         ({"SAC_SEED": ["05"]}, {"SAC_SEED": [5]}, None),
         ({"train_batch_size": [128]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(train_batch_size=128\)"),
         ({"discount": [0.9]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(nothing was given for it\)"),
-        ({"SAC_LOG_SECS": [3]}, {"SAC_LOG_SECS": [4]}, r"SAC_LOG_SECS=4 .* \(SAC_LOG_SECS=3\)"),
+        ({"SAC_STRAGGLER_SECS": [3]}, {"SAC_STRAGGLER_SECS": [4]}, r"SAC_STRAGGLER_SECS=4 .* \(SAC_STRAGGLER_SECS=3\)"),
         ({"num_iter": [3], "stop_when.eval_return": [1]}, {"num_iter": [4], "stop_when.eval_return": [2]}, None),
         ({"train_batch_size": [128], "SAC_SEED": [1]}, {"train_batch_size": [128], "SAC_SEED": [1]}, None),
     ],
@@ -207,17 +207,6 @@ def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
     assert "began with (no settings)" in finding and str(paths.overrides) not in finding
 
 
-def test_another_name_needs_another_directory(environ: dict[str, str]) -> None:
-    (finding,) = settle(environ, "SAC_EXP_NAME=fresh").findings
-    assert finding == (
-        f"--set SAC_EXP_NAME=fresh has no effect, SAC_EXP_DIR={environ['SAC_EXP_DIR']} says where the run is: "
-        "add --set SAC_EXP_DIR=logs/fresh, or remove SAC_EXP_DIR from the vars file"
-    )
-    assert settle(environ, "SAC_EXP_NAME=fresh", "SAC_EXP_DIR=/else/where").findings == ()
-    assert settle({**environ, "SAC_EXP_DIR": ""}, "SAC_EXP_NAME=fresh").findings == ()
-    assert settle({**environ, "SAC_SERVER": "node7:8443"}, "SAC_EXP_NAME=fresh").findings == (), "it joins a run"
-
-
 def test_a_seed_that_is_ignored_is_not_kept(environ: dict[str, str]) -> None:
     paths = begin(environ)
     assert begin(environ, "SAC_SEED=6") == paths
@@ -258,21 +247,3 @@ def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
     paths = begin(environ, "train_batch_size=512")
     paths.overrides.write_text("{")
     assert "overrides.json cannot be read" in settle(environ).findings[0]
-
-
-@pytest.mark.parametrize(
-    ("assignments", "told"),
-    [
-        (("SAC_EXP_NAME=b",), "--set SAC_EXP_NAME=b has no effect, SAC_EXP_DIR={dir} says where the run is: add --set "
-         "SAC_EXP_DIR=logs/b,"),
-        (("SAC_LOGS_DIR=runs",), "--set SAC_LOGS_DIR=runs has no effect, SAC_EXP_DIR={dir} says where the run is: add "
-         "--set SAC_EXP_DIR=runs/try,"),
-        (("SAC_LOGS_DIR=runs", "SAC_EXP_NAME=b"), "--set SAC_EXP_NAME=b SAC_LOGS_DIR=runs has no effect"),
-        (("SAC_LOGS_DIR=runs", "SAC_EXP_DIR=x"), ""),
-    ],
-)  # fmt: skip
-def test_a_place_that_the_run_directory_overrules_is_refused(
-    environ: dict[str, str], assignments: tuple[str, ...], told: str
-) -> None:
-    findings = settle(environ, *assignments).findings
-    assert [finding.startswith(told.format(dir=environ["SAC_EXP_DIR"])) for finding in findings] == [True] * bool(told)

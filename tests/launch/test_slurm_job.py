@@ -180,17 +180,16 @@ def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(j
         again = OF_ARRAY | {"SLURM_JOB_ID": number}
         assert "again: 5\n" in job.attempt(75, **again, does=told + TRAINS)[1]
     assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
-    assert "again: no\n" in job.attempt(0, "101", **OF_ARRAY, does=told)[1], "task 105, in another part of the array"
 
 
 def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:
     job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
     script = f"{job.snapshot}/job.sbatch"
     assert job.attempt(75, does=saves(1))[0] == 75
-    assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script} 0"]
-    code, output = job.attempt(75, "101", **OF_ARRAY, does=TRAINS)
-    assert f"{job.exp_dir}_task_105" in output
-    assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script} 101"]
+    assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script}"]
+    code, output = job.attempt(75, **OF_ARRAY, does=TRAINS)
+    assert f"{job.exp_dir}_task_4" in output
+    assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script}"]
 
 
 def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
@@ -208,7 +207,7 @@ def test_a_new_job_begins_with_no_restarts_of_the_old_one(job: Job) -> None:
 
 def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> None:
     job.write("scontrol", "#!/bin/sh\nexit 127\n")
-    goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch 0"]
+    goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch"]
     for step, (state, reason, calls) in enumerate(
         (("RUNNING", "None", goes_on), ("COMPLETING", "TimeLimit", goes_on), ("COMPLETING", "None", [])), start=1
     ):
@@ -232,7 +231,7 @@ def test_a_stop_that_could_not_save_all_is_no_failure(job: Job) -> None:
 def test_a_lack_of_memory_is_named_and_not_retried(job: Job, code: int) -> None:
     lacks = f"{saves(1)}echo 0:125 >{job.tools}/scontrol.derived"
     done, output = job.attempt(code, does=lacks)
-    assert done == 1 and job.calls == [] and "lack of memory: ask for more (SAC_MEM_GB" in output
+    assert done == 1 and job.calls == [] and "lack of memory: ask for more (--mem)" in output
     # What SLURM still says of an earlier attempt counts no more, and who has saved goes on.
     assert job.attempt(137, does=saves(2))[0] == 75 and job.calls == ["scontrol requeue 7"]
     (job.tools / "scontrol.derived").unlink()
@@ -241,7 +240,7 @@ def test_a_lack_of_memory_is_named_and_not_retried(job: Job, code: int) -> None:
 
 def asked(script: str, words: str, **variables: str) -> str:
     """What a function of the job's scripts prints, in words of bash, and `yes` or `no` for its exit code."""
-    names = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "slurm_task": "", "told": "", **variables}
+    names = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "task": "", "told": "", **variables}
     done = subprocess.run(
         ["bash", "-uc", f'source "{JOB.parent}/{script}"; {words} && echo yes || echo no'],
         env={"PATH": os.environ["PATH"], **names}, capture_output=True, text=True, timeout=10,
@@ -339,7 +338,7 @@ echo "sees the end"
 
 
 def test_settings_go_to_the_run(job: Job) -> None:
-    assert "run gets --set a=1" in job.attempt(0, "0", "--set", "a=1", does='echo "run gets ${*:2}"')[1]
+    assert "run gets --set a=1" in job.attempt(0, "--set", "a=1", does='echo "run gets ${*:2}"')[1]
 
 
 @pytest.mark.parametrize(
@@ -379,10 +378,3 @@ def test_the_components_of_a_job_with_one_gpu(job: Job) -> None:
     assert ended == 0, output
     assert "srun --nodes=1 --ntasks=1 --het-group=0 --cpus-per-task=9" in output
     assert "srun --nodes=3 --ntasks=3 --het-group=1 --cpus-per-task=9" in output and "relative" not in output
-
-
-def test_each_job_cleans_its_node_beside_the_run(job: Job) -> None:
-    job.write("python3", '#!/usr/bin/env bash\necho "$*" >>"$CALLS.cleaned"\nexit 1\n')
-    assert job.attempt(0, does="until [[ -e $CALLS.cleaned ]]; do sleep 0.02; done")[0] == 0
-    (call,) = (job.folder / "calls.cleaned").read_text().splitlines()
-    assert call.startswith("-S -E ") and call.endswith("/slurm/../clean.py --unasked")

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
-from tests.support.fakes import FakeParams
-from tests.support.segments_for_tests import numbered_segment
-from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import save_specs
-from tfagents_system.launch.run_settings import CATCH_UP, RESET
 from tfagents_system.launch.stored_meaning import (
     action_findings,
-    check_stored,
-    optimizer_notes,
-    potential_notes,
-    schedule_notes,
 )
-from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files.resets import AGENT, NETWORKS
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import Layout
 
 OBSERVATION = {"id": array_spec.ArraySpec((3,), "float32", "id")}
 TABLE = [[0.0, 0.5], [1.0, 0.5]]
@@ -79,84 +65,3 @@ def test_bounds_may_be_read_in_another_precision(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     save_specs(paths.specs, OBSERVATION, box(0.1))
     assert action_findings(paths, specs(tmp_path, box(0.1))) == []
-
-
-def params_with(potential: Callable[[Any], float] | None = None, **attributes: Any) -> FakeParams:
-    hooks = {} if potential is None else {"potential": lambda self, observation: potential(observation)}
-    return type("TrainParams", (FakeParams,), {**hooks, **attributes})({"horizon": 20})
-
-
-def test_another_potential_than_that_of_the_stored_steps_is_told(tmp_path: Path) -> None:
-    def before(observation: Any) -> float:
-        return 0.5 * float(observation["id"][2])
-
-    layout = Layout.from_specs(OBSERVATION, box_of_agents(), has_potential=True)
-    ring, now = Ring.open(tmp_path / "replay", layout, 400), specs(tmp_path, box())
-    for number in range(40):  # 240 observations: the oldest are not looked at.
-        segment = numbered_segment(0, number)
-        (ids, *_), oldest = segment.observation, number < 4
-        potential = np.where(oldest, 7.0, 0.5 * ids[:, 2]).astype(np.float32)
-        assert ring.append(dataclasses.replace(segment, observation=[ids], potential=potential))
-    folders = [tmp_path / "no ring", tmp_path / "replay"]
-    assert potential_notes(params_with(before), now, folders) == []
-    assert potential_notes(params_with(), now, folders) == []
-    assert potential_notes(params_with(lambda observation: 1 / 0), now, folders) == [], "the check of the environment"
-    edited = params_with(lambda observation: before(observation) + (observation["id"][2] == 0))
-    (told,) = potential_notes(edited, now, folders)
-    assert "gives other numbers than those that are stored, with 34 of 204 observations: " in told
-
-
-def box_of_agents() -> Any:
-    return array_spec.BoundedArraySpec((2,), "float32", -1.0, 1.0, "action")
-
-
-def test_schedules_that_are_over_for_a_new_agent_are_told(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    epsilon = {"points": [[0, 1.0], [50_000, 0.1]]}
-    params = params_with(
-        exploration_epsilon=epsilon,
-        boltzmann_epsilon=epsilon | {"by": "iterations"},
-        critic_learning_rate={"points": [[0, 1e-3], [90_000, 1e-4]]},
-        discount={"points": [[0, 0.9]]},
-    )
-    assert schedule_notes(params, paths) == [], "no metrics yet"
-    paths.metrics_csv.write_text("iteration,train_step,env_steps\n1,10,40000\n2,20,60000\n")
-    (told,) = schedule_notes(params, paths)
-    assert (
-        "count the steps of the whole run, 60,000, and are over for the new agent: exploration_epsilon is 0.1 from "
-        in told
-    )
-    assert "boltzmann" not in told and "learning_rate" not in told and "discount" not in told
-
-
-def test_schedules_over_the_whole_run_that_a_new_agent_does_not_finish_are_told(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    run: dict[str, Any] = {
-        "env_steps_per_iter": 200,
-        "num_iter": 10**6,
-        "num_env_steps": 10_000,
-        "env_steps_before_training": 100,
-    }
-    cosine, linear = {"schedule": "cosine"}, {"schedule": "linear", "schedule_steps": 5000}
-    params = params_with(**run, actor_optimizer=cosine, critic_optimizer=linear)
-    assert optimizer_notes(params, paths) == [], "no metrics yet"
-    paths.metrics_csv.write_text("iteration,train_step,env_steps\n1,10,3000\n2,20,4000\n")
-    (told,) = optimizer_notes(params, paths)
-    assert "has about 6,000 of the 9,900 that the schedules of actor_optimizer take" in told
-    assert "--set actor_optimizer.schedule_steps=6000, or" in told and "critic" not in told
-    assert optimizer_notes(params_with(**run, critic_optimizer=linear), paths) == []
-    assert (
-        optimizer_notes(params_with(**{**run, "num_env_steps": None, "num_iter": 10}, actor_optimizer=cosine), paths)
-        == []
-    )
-    (used_up,) = optimizer_notes(params_with(**{**run, "num_env_steps": 4000}, actor_optimizer=cosine), paths)
-    assert "num_env_steps=4,000 of the run are used up: give more" in used_up
-    starts: list[tuple[dict[str, str], int]] = [
-        ({RESET: AGENT}, 1),
-        ({RESET: AGENT, CATCH_UP: "1"}, 0),
-        ({RESET: NETWORKS}, 0),
-    ]
-    for environ, count in [*starts, ({}, 0)]:
-        check = Check("stored")
-        check_stored(environ, params, None, paths, [], check)
-        assert len(check.notes) == count

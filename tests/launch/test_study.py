@@ -3,7 +3,6 @@
 import errno
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.support.waiting import until
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import study as studies
 from tfagents_system.launch import study_results, study_task, sweep_tasks
-from tfagents_system.launch.study import open_study
+from tfagents_system.launch.study import open_study, queued_trials
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, STOPPED, Place, Task, TaskRunner
 from tfagents_system.launch.trials import (
     Curve,
@@ -161,13 +160,6 @@ def test_half_a_line_of_a_write_that_was_cut_off_does_not_make_a_study_unreadabl
     assert fixed == [3, 4] and not list(folder.glob("journal.log.lock*"))
 
 
-def test_a_study_that_is_damaged_is_refused_in_words(optuna_study: optuna.Study, folder: Path) -> None:
-    with (folder / "journal.log").open("ab") as file:
-        file.write(b'{"op_code":4,"work{"op_code":5}\n')
-    with pytest.raises(UserError, match=r"journal.log is damaged in line 2: restore it from a backup"):
-        open_study(folder, "none", 1)
-
-
 def test_the_same_command_adds_only_what_is_wanted_beyond(optuna_study: optuna.Study, folder: Path) -> None:
     Search(optuna_study, folder, wanted=2).run()
     Search(optuna_study, folder, wanted=3).run()
@@ -273,59 +265,16 @@ def test_runs_that_cannot_be_started_use_up_no_trial(
     assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
 
 
-def test_starts_that_the_machine_refuses_use_up_no_trial(optuna_study: optuna.Study, folder: Path) -> None:
+def test_refused_starts_are_failed_trials_and_three_in_a_row_end_the_search(
+    optuna_study: optuna.Study, folder: Path
+) -> None:
     search = Search(optuna_study, folder, wanted=50)
-    search.values = dict.fromkeys(range(50), REFUSED)
+    search.values = {0: REFUSED, 2: REFUSED, 3: REFUSED, 4: REFUSED}
     search.run()
-    assert len(search.trials.tasks) == 3 and search.said == []
-    assert "exit code 2: there is no room for it" in search.trials.unstarted
-    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.RUNNING] * 3
-    assert search.trials.left == {0, 1, 2}
-    assert Search(optuna_study, folder, wanted=3).run() == EXIT_DONE
-    assert [trial.state for trial in optuna_study.get_trials()] == [TrialState.COMPLETE] * 3
-
-
-def test_a_trial_whose_own_settings_are_refused_has_failed_as_soon_as_another_run_has_begun(
-    optuna_study: optuna.Study, folder: Path
-) -> None:
-    search = Search(optuna_study, folder, wanted=3)
-    search.values = {0: REFUSED}
-    search.run()
-    failed = [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
-    assert [trial.state for trial in optuna_study.get_trials()] == failed and "no room" in search.said[0]
-    assert search.trials.unstarted == ""
-
-
-def test_a_trial_that_is_refused_again_has_failed_where_others_ran_elsewhere_meanwhile(
-    optuna_study: optuna.Study, folder: Path
-) -> None:
-    """As tasks of an array, each of which knows its own run alone."""
-    for begin, states in (
-        (0, [TrialState.RUNNING]),
-        (1, [TrialState.RUNNING, TrialState.COMPLETE]),
-        (0, [TrialState.FAIL, TrialState.COMPLETE]),
-    ):
-        search = Search(optuna_study, folder, wanted=2, only=begin)
-        search.values = {0: REFUSED}
-        search.run()
-        assert [trial.state for trial in optuna_study.get_trials()] == states
-
-
-def test_trials_that_were_refused_come_last_and_one_that_has_run_never_fails_so(
-    optuna_study: optuna.Study, folder: Path
-) -> None:
-    search = Search(optuna_study, folder, wanted=3)
-    search.values = dict.fromkeys(range(3), REFUSED)
-    search.run()
-    run_before = folder.with_name("swing_task_1")
-    (run_before / "status.json").write_text('{"run": {"started_at": 1.0}, "roles": {}}')
-    search = Search(optuna_study, folder, wanted=4)
-    search.values = dict.fromkeys(range(3), REFUSED)
-    search.run()
-    assert [task.number for task in search.trials.tasks] == [3, 0, 1, 2]
+    failed = TrialState.FAIL
     states = [trial.state for trial in optuna_study.get_trials()]
-    assert states == [TrialState.FAIL, TrialState.RUNNING, TrialState.FAIL, TrialState.COMPLETE]
-    assert search.trials.unstarted.startswith("task 1 ")
+    assert states == [failed, TrialState.COMPLETE, failed, failed, failed] and len(search.said) == 4
+    assert "exit code 2: there is no room for it" in search.trials.unstarted
 
 
 def test_settings_that_are_refused_ask_for_no_further_trial(optuna_study: optuna.Study, folder: Path) -> None:
@@ -350,8 +299,6 @@ def test_a_trial_that_was_killed_before_it_had_all_settings_gets_them(optuna_stu
         ("one is left", EXIT_RESUMABLE),
         ("refused", EXIT_BAD_INPUT),
         ("full disk", EXIT_FAILED),
-        ("refused starts", EXIT_FAILED),
-        ("stopped with a refused start", EXIT_RESUMABLE),
     ],
 )
 def test_how_a_study_ends(
@@ -366,31 +313,17 @@ def test_how_a_study_ends(
     if outcome != "full disk":
         full_disk.clear()
     search = Search(optuna_study, folder, wanted=2)
-    search.values = dict.fromkeys(range(9), REFUSED) if "refused start" in outcome else {}
     plan = SimpleNamespace(add=search.add, places=[Place()])
     args = SimpleNamespace(pruner="none", parallel=1, trials=2)
     if outcome == "refused":
         monkeypatch.setattr(plan, "add", lambda number, settings: plan.refuse())
         plan.refuse = lambda: (_ for _ in ()).throw(UserError("refused"))
-    if outcome == "stopped with a refused start":
-        monkeypatch.setattr(Trials, "look", _interrupted(Trials.look))
     if outcome == "one is left":
         monkeypatch.setattr(Trials, "look", _leaving(Trials.look))
     with pytest.raises(SystemExit) as ended:
         exit_with(lambda: studies._search(args, plan, SPACE, folder))  # type: ignore[arg-type]
     assert ended.value.code == code
-    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk" or "refused start" in outcome)
-
-
-def _interrupted(look: Callable[..., None]) -> Callable[..., None]:
-    """As if Ctrl-C came when the first start has been refused."""
-
-    def stopped(trials: Trials, is_stopped: bool = False) -> None:
-        look(trials, is_stopped)
-        if trials._refused and not is_stopped:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return stopped
+    assert ("error: task 0 (" in capsys.readouterr().err) == (outcome == "full disk")
 
 
 def _leaving(look: Callable[..., None]) -> Callable[..., None]:
@@ -515,8 +448,7 @@ def test_a_task_of_an_array_runs_the_trial_of_its_number_once(
     [
         ("import os; os.kill(os.getpid(), 9)", 137, TrialState.RUNNING),  # job.sh requeues it.
         ("raise SystemExit(75)", EXIT_RESUMABLE, TrialState.RUNNING),
-        ("raise SystemExit(1)", 1, TrialState.RUNNING),  # It never began.
-        ("raise SystemExit(2)", 2, TrialState.RUNNING),
+        ("raise SystemExit(2)", 2, TrialState.FAIL),
         (RUN.replace("value > -1000", "False"), 1, TrialState.FAIL),
     ],
 )
@@ -560,7 +492,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 0
 
     monkeypatch.setattr(studies.subprocess, "call", call)
-    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: "")
+    monkeypatch.setattr(studies, "queued_trials", lambda _: set())
     return found
 
 
@@ -590,13 +522,17 @@ def test_trials_in_the_queue_are_not_submitted_again(
     folder: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, other = (f"{folder.parent}/{name}_array/snapshot/20260101-000000-1/job.sbatch" for name in ("swing", "other"))
-    # A long array is parted: the last word of the command is added to the number of the task.
-    queue = f"1 {own} 0\n0 {own} 2\n0 {other} 0\nN/A /bin/bash\nN/A {own.replace('_array', '')}\n"
-    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: queue)
+    queue = folder.parent / "queue"
+    queue.write_text(f"1 {own}\n2 {own}\n0 {other}\nN/A /bin/bash\nN/A {own.replace('_array', '')}\n")
+    (folder.parent / "squeue").write_text(f"#!/bin/sh\ncat '{queue}'\n")
+    (folder.parent / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(studies, "queued_trials", queued_trials)
     args = studies._parse(WORDS)
     assert studies._submit(args, SPACE, folder) == EXIT_DONE
     assert commands.pop()[2] == "--array=0%2"
-    queue += f"0 {own} 0\n"
+    with queue.open("a") as file:
+        file.write(f"0 {own}\n")
     assert studies._submit(args, SPACE, folder) == EXIT_DONE and not commands
     assert "3 trials wait in the queue, none is left to submit" in capsys.readouterr().out
 
@@ -604,7 +540,7 @@ def test_trials_in_the_queue_are_not_submitted_again(
 def test_nothing_is_submitted_where_the_queue_does_not_answer(
     folder: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: None)
+    monkeypatch.setattr(studies, "queued_trials", lambda _: None)
     with pytest.raises(UserError, match="squeue does not answer"):
         studies._submit(studies._parse(WORDS), SPACE, folder)
     assert not commands

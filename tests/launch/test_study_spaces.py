@@ -148,86 +148,6 @@ def study(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
     return lambda *words: studies.main([*command, *words])
 
 
-def end_trial(user_folder: Path, state: TrialState) -> None:
-    value = 5.0 if state == TrialState.COMPLETE else None
-    open_study(user_folder / "a_study", "none", 1).add_trial(create_trial(state=state, value=value))
-
-
-def test_trials_with_other_settings_are_not_compared(user_folder: Path, study: Callable[..., int]) -> None:
-    begun = ("--trials", "2", "--set", "num_iter=100", "--set", "config.horizon=40")
-    for words in ((), begun):
-        assert study(*words) == EXIT_DONE, "no trial has run"
-    end_trial(user_folder, TrialState.FAIL)
-    assert study("--set", "num_iter=7") == EXIT_DONE and study(*begun) == EXIT_DONE, "nor has one a value"
-    end_trial(user_folder, TrialState.COMPLETE)
-    for words in (("num_iter=300", "config.horizon=40"), ("num_iter=100", "config.horizon=400"), ("num_iter=100",), ()):
-        told = " ".join(words) or "none"
-        with pytest.raises(UserError, match=rf"has begun with num_iter=100 config.horizon=40, found {told}: .*so give"):
-            study("--trials", "4", *(word for text in words for word in ("--set", text)))
-    assert study(*begun[2:], "--trials", "4", "--set", "SAC_LOG_SECS=3") == EXIT_DONE
-    assert study("--trials", "2") == EXIT_DONE, "nothing is left to run"
-
-
-def test_trials_that_begin_with_other_weights_or_seeds_are_not_compared(
-    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (user_folder / "expert.py").touch()
-    monkeypatch.setenv("SAC_ROBOT", "a")
-    begun = ("--set", f"SAC_EXPERT_POLICY={user_folder}/expert.py", "--set", "SAC_ROBOT=b")
-    assert study(*begun) == EXIT_DONE
-    end_trial(user_folder, TrialState.COMPLETE)
-    assert study(*begun) == EXIT_DONE and study(*begun, "--set", "SAC_TRAIN_CPUS=2") == EXIT_DONE
-    for words, told in (
-        (begun[2:], f"SAC_EXPERT_POLICY={user_folder}/expert.py, found none"),
-        (begun[:2], "SAC_ROBOT=b, found none"),
-        ((*begun, "--set", "SAC_SEED=4"), "SAC_SEED=0, found SAC_SEED=4"),
-    ):
-        with pytest.raises(UserError, match=f"has begun with {told}: its trials are compared, so undo that, or"):
-            study(*words)
-    beginning = user_folder / "a_study/began_with.json"
-    beginning.write_text(json.dumps({**json.loads(beginning.read_text()), "variables": None}))
-    assert study() == EXIT_DONE, "an earlier version has not recorded them"
-
-
-def test_all_files_of_a_space_are_those_of_its_trials(user_folder: Path, study: Callable[..., int]) -> None:
-    for name in "abc":
-        (user_folder / f"{name}.json").write_text('{"horizon": 50}')
-    (user_folder / "space.json").write_text('{"SAC_CONFIG": ["a.json", "b.json", "c.json"], "n_step": [1, 2]}')
-    assert study() == EXIT_DONE
-    end_trial(user_folder, TrialState.COMPLETE)
-    assert study() == EXIT_DONE
-    (user_folder / "b.json").write_text('{"horizon": 60}')
-    with pytest.raises(UserError, match=rf"edited since the study in \S+ began: {user_folder}/b.json\. Its"):
-        study()
-    (user_folder / "b.json").write_text("{}")
-    with pytest.raises(UserError, match="horizon"):
-        study("--take_edits")
-
-
-def test_trials_with_other_files_are_not_compared_unless_that_is_asked_for(
-    user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    params = user_folder / "p.py"
-    (user_folder / "reward_of_p.py").write_text("SCALE = 1\n")
-    params.write_text("import reward_of_p\n" + params.read_text())
-    assert study() == EXIT_DONE
-    end_trial(user_folder, TrialState.COMPLETE)
-    params.write_text(params.read_text() + "# a comment\n")
-    (user_folder / "plot.png").write_bytes(b"beside")
-    assert study() == EXIT_DONE
-    (user_folder / "reward_of_p.py").write_text("SCALE = 2\n")
-    words = rf"edited since the study in {user_folder}/a_study began: {user_folder}/reward_of_p.py\. Its trials"
-    for options in ((), ("--keep",)):
-        with pytest.raises(UserError, match=words):
-            study(*options)
-    assert study("--trials", "1") == EXIT_DONE, "nothing is left to run"
-    with monkeypatch.context() as requeued:
-        requeued.setenv("SLURM_RESTART_COUNT", "1")
-        capsys.readouterr()
-        assert study() == EXIT_DONE and "note: edited since the study" in capsys.readouterr().out
-    assert study("--take_edits") == EXIT_DONE and study() == EXIT_DONE, "from now on these are the study's"
-
-
 def test_on_a_login_node_a_study_is_to_be_submitted(
     user_folder: Path, study: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +168,7 @@ def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(
     workers = {"low": 1, "high": 2}
     (user_folder / "b.json").write_text('{"horizon": 50}')
     space.write_text(json.dumps({"SAC_NUM_COLLECT_WORKERS": workers, "SAC_CONFIG": ["c.json", "b.json"]}))
-    monkeypatch.setattr(studies, "queued_jobs", lambda *_, **__: "")
+    monkeypatch.setattr(studies, "queued_trials", lambda _: set())
 
     def is_refused(*words: str) -> None:
         with pytest.raises(UserError) as raised:
@@ -262,7 +182,8 @@ def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(
         assert not (user_folder / "a_study").exists(), "it has not begun with such a space"
     assert study("--trials", "1") == EXIT_DONE, "on one machine each trial has its own"
     is_refused("--trials", "1")
-    end_trial(user_folder, TrialState.COMPLETE)
+    done = create_trial(state=TrialState.COMPLETE, value=5.0)
+    open_study(user_folder / "a_study", "none", 1).add_trial(done)
     capsys.readouterr()
     assert study("--trials", "1", "--slurm") == EXIT_DONE, "nothing is left to submit"
     assert "1 trials have a value" in capsys.readouterr().out
@@ -270,26 +191,6 @@ def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(
     monkeypatch.setattr(studies, "queued_trials", lambda _: {1})
     assert study("--trials", "2", "--slurm") == EXIT_DONE
     assert "1 trials wait in the queue, none is left to submit" in capsys.readouterr().out
-
-
-def test_trials_that_have_begun_go_on_with_the_files_that_they_have(
-    user_folder: Path, study: Callable[..., int]
-) -> None:
-    assert study() == EXIT_DONE
-    end_trial(user_folder, TrialState.COMPLETE)
-    open_study(user_folder / "a_study", "none", 1).ask()
-    run = RunPaths(user_folder / "a_task_1")
-    run.exp_dir.mkdir()
-    run.params.write_bytes((user_folder / "p.py").read_bytes())
-    run.config.write_bytes((user_folder / "c.json").read_bytes())
-    run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
-    run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    (user_folder / "c.json").write_text('{"horizon": 60}')
-    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
-        study("--trials", "2")
-    assert study("--trials", "2", "--keep") == EXIT_DONE
-    with pytest.raises(UserError, match=f"began: {user_folder}/c.json"):
-        study("--trials", "3", "--keep")
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(user_folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -87,17 +86,6 @@ def test_a_sweep_is_not_called_as_a_task_of_another_one(vars_file: Path, started
     with pytest.raises(UserError, match="tasks 0, 2: SAC_EXP_NAME=try_task_1 must not end in _task_1 in a sweep"):
         sweep.main([str(vars_file), "--seeds", "0-2"])
     assert not started
-
-
-@pytest.mark.parametrize("variable", ["SAC_REVERB_PORT", "SAC_GATEWAY_PORT"])
-def test_simultaneous_runs_have_no_port_in_common(vars_file: Path, started: list[Task], variable: str) -> None:
-    vars_file.write_text(vars_file.read_text() + f"{variable}=8123\n")
-    with pytest.raises(UserError, match=rf"^{variable}=8123 can be the port of one run at a time: unset it"):
-        sweep.main([str(vars_file), "--seeds", "0-2", "--parallel", "2"])
-    for words in (["--seeds", "0", "--parallel", "2"], ["--seeds", "0-2"]):
-        assert sweep.main([str(vars_file), *words]) == 0
-    grid = grid_file(vars_file.parent, {variable: [8123, 8124]})
-    assert sweep.main([str(vars_file), "--grid", grid, "--parallel", "2"]) == 0
 
 
 def test_a_large_sweep_has_the_time_of_its_tasks(
@@ -308,19 +296,3 @@ def test_within_a_job_array_there_is_no_sweep(vars_file: Path, monkeypatch: pyte
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     with pytest.raises(UserError, match="this is a task of a job array already"):
         sweep.main([str(vars_file), "--seeds", "0-1"])
-
-
-def test_the_script_refuses_with_2_and_no_traceback(vars_file: Path) -> None:
-    environ = {**os.environ, "VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
-    command = [str(ROOT / "sweep.sh"), str(vars_file), "--seeds", "0-1", "--set", "nonsense"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2 and "error: --set nonsense: it must be NAME=VALUE" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_script_wants_the_vars_file_first(vars_file: Path) -> None:
-    """Only there does it look for SAC_PYTHON and SAC_VENV."""
-    command = [str(ROOT / "sweep.sh"), "--seeds", "0-1", str(vars_file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2
-    assert done.stderr == "error: --seeds: the vars file comes first, as in ./sweep.sh my_vars.sh --seeds 0-4\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from tests.support.machines import flat
 from tests.support.sweeps import PARAMS, begun, grid_file
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.launch import sweep, sweep_plan
-from tfagents_system.launch.run_settings import EDITS, TAKE, jobs_of
 from tfagents_system.launch.sweep_tasks import DONE, WAITING, Place, Task
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.grid import Grid
 from tfagents_system.settings.overrides import Overrides
 
 
@@ -174,38 +171,13 @@ def test_on_a_login_node_nothing_is_moved_for_tasks_that_would_be_refused(
     be_on_login_node(vars_file.parent / "tools", monkeypatch)
     with pytest.raises(
         UserError,
-        match=r"array: \./submit\.sh \S+ --array 0-1, with a grid file as SAC_GRID that .*, or set SAC_ALLOW_LOGIN",
+        match=r"as an array, with SAC_GRID in the vars file: \./submit\.sh \S+ --array 0-1, or set SAC_ALLOW_LOGIN",
     ):
         sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
     assert not started and not list(vars_file.parent.glob("logs/try_before_*"))
     assert sweep.main([str(vars_file), "--seeds", "0"]) == 0 and started[0].state == DONE, "nothing is to be trained"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert sweep.main([str(vars_file), "--seeds", "0-1"]) == 0 and len(started) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], "--array 0-1"),  # Of the vars file's own SAC_GRID.
-        (["--grid", "g h.json"], "--array 0-1, with 'SAC_GRID=g h.json' in the vars file"),
-        (
-            ["--seeds", "4-6"],
-            "--array 0-5, with a grid file as SAC_GRID that has the seeds, too (last key SAC_SEED, such as [0, 1, 2]) "
-            "in the vars file",
-        ),
-        (["--set", "config.note=a b", "--keep"], "--array 0-1 --set 'config.note=a b' --keep"),
-        (
-            ["--set", "SAC_ROBOT=arm", "--set", "num_iter=3", "--grid", "g.json", "--fresh"],
-            "--array 0-1 --set num_iter=3, with SAC_GRID=g.json and SAC_ROBOT=arm and another SAC_EXP_NAME in the vars "
-            "file",
-        ),
-    ],
-)
-def test_the_array_that_is_named_on_a_login_node_is_of_the_same_tasks(options: list[str], told: str) -> None:
-    args, grid = sweep._parse(["my vars.sh", *options]), Grid([("discount", [0.98, 0.99])])
-    if args.seeds:
-        grid = grid.with_axis("SAC_SEED", sweep.parse_seeds(args.seeds))
-    assert sweep._as_array(args, grid) == f"./submit.sh 'my vars.sh' {told}"
 
 
 def test_cpus_are_divided_by_the_runs_that_are_left(
@@ -242,31 +214,3 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
     assert sweep.main([*command, "--fresh"]) == 0
     assert [task.state for task in started] == [DONE, WAITING, WAITING]
     assert [path.name for path in folder.glob("logs/try_before_*")] == ["try_before_1_task_1"]
-
-
-@pytest.mark.parametrize("option", ["--take_edits", "--fresh"])
-def test_each_sweep_of_a_requeued_job_does_once_with_each_task_what_it_asks_for(
-    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    """The job's script has `sweep.sh V` before it, in which it was requeued."""
-    command = [str(vars_file), "--seeds", "0"]
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-
-    def record(environ: Mapping[str, str]) -> None:
-        """As the start of the task does."""
-        run = begun(vars_file.parent, 0).run_json
-        edits = {EDITS: TAKE} if "--take_edits" in started[-1].command else {}
-        jobs = {"jobs": ["7", *jobs_of({**environ, **edits})], "jobs_without_options": []}
-        run.write_text(json.dumps(json.loads(run.read_text()) | jobs))
-
-    assert sweep.main(command) == 0
-    record(started[-1].environ)
-    moved = []
-    for _ in range(2):
-        assert sweep.main([*command, option]) == 0
-        record(started[-1].environ)
-        moved.append(len(list(vars_file.parent.glob("logs/try_before_*"))))
-    options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
-    assert options == [{"--keep"}, {"--take_edits"} if option == "--take_edits" else set(), {"--keep"}]
-    assert moved == [int(option == "--fresh")] * 2

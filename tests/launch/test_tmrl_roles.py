@@ -50,7 +50,7 @@ def variables_of(start: tmrl_roles.Start) -> dict[str, str]:
     """What a shell takes from the vars file."""
     script = f"set -a; source {start.arguments[0]}; env"
     done = subprocess.run(["env", "-i", "bash", "-euc", script], capture_output=True, text=True, check=True)
-    return dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("SAC_"))
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith(("SAC_", "WANDB_")))
 
 
 def settings_of(start: tmrl_roles.Start) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_the_server_has_neither_trainer_nor_workers(data: TmrlData) -> None:
 
     folder = data.root / "credentials"
     assert credentials.check_credentials(folder, credentials.SERVER) == []
-    others = folder / "machines" / "tmrl"
+    others = folder / "client"
     assert credentials.check_credentials(others, credentials.CLIENT) == []
     assert {stat.S_IMODE(key.stat().st_mode) for key in folder.rglob("*.key")} == {0o600}
     assert f"scp {others}/* HOST:TmrlData/credentials/" in start.lines[0]
@@ -111,8 +111,10 @@ def test_the_trainer_and_workers_join_it(data: TmrlData) -> None:
         data.wandb_key_file.write_text("of this machine")
         start = trainer_start(data, loaded(data, PORT=7001, WANDB_ENTITY="me", **given), with_wandb=True)
         read = RunVariables.from_environ(variables_of(start), vars_file=Path(start.arguments[0]), root=ROOT)
-        assert (read.wandb, read.wandb_project, read.wandb_entity) == ("online", "tmrl", "me")
-        assert read.wandb_key_file == file and file.read_text().strip() == given.get("WANDB_KEY", "of this machine")
+        told = variables_of(start)
+        assert (read.wandb, told["WANDB_PROJECT"], told["WANDB_ENTITY"]) == ("online", "tmrl", "me")
+        assert told["WANDB_API_KEY"] == given.get("WANDB_KEY", "of this machine") == file.read_text().strip()
+        assert told["WANDB_API_KEY"] not in Path(start.arguments[0]).read_text(), "others may read that"
 
     away = loaded(data, PORT=7001, LOCALHOST_WORKER=False, PUBLIC_IP_SERVER="node7")
     worker = worker_start(data, away, COLLECT)
@@ -157,19 +159,12 @@ def test_credentials_of_another_machine_are_copied_as_files(
         trainer_start(data, away)
     elsewhere = tmp_path / "elsewhere"
     credentials.make_credentials(elsewhere, "car")
-    own = elsewhere / "machines" / "tmrl"
-    own.parent.mkdir()
-    credentials.issue(elsewhere, own, "tmrl", 30)
-    nested = data.credentials_folder / "tmrl"
-    shutil.copytree(own, nested)  # By `cp -r .../machines/tmrl ~/TmrlData/credentials`, as at each renewal.
-    for files in ((), own.iterdir()):
-        for file in files:
-            shutil.copy(file, data.credentials_folder)
-        with pytest.raises(UserError, match=f"in {nested}: move its files into {data.credentials_folder}, and remove"):
-            worker_start(data, away, COLLECT)
-        with pytest.raises(UserError, match=f"in {nested}: move its files"):
-            worker_start(data, loaded(data), COLLECT)
-    shutil.rmtree(nested)
+    nested = data.credentials_folder / "client"
+    shutil.copytree(elsewhere / "client", nested)  # By `cp -r .../client ~/TmrlData/credentials`,
+    assert worker_start(data, away, COLLECT).server == "node7:55555"
+    for file in nested.iterdir():  # or its files, as TMRL has them.
+        file.rename(data.credentials_folder / file.name)
+    nested.rmdir()
     assert worker_start(data, away, COLLECT).server == "node7:55555"
     assert credentials.check_credentials(data.credentials_folder, credentials.CLIENT) == []
 

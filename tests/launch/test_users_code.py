@@ -28,7 +28,6 @@ def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict
     (tmp_path / "params.py").write_text("def broken(:\n")
     assert prepare.start_fork_server(environ, None) is None
     (tmp_path / "params.py").write_text(PARAMS)
-    assert prepare.start_fork_server(environ | {"SAC_FORK_ROLES": "0"}, None) is None
     assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
 
 
@@ -139,7 +138,7 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     (tmp_path / "params/params.py").parent.mkdir()
     (tmp_path / "params/params.py").write_text(
         PARAMS.replace("        return", "        import far_arm\n        return")

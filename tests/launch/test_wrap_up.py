@@ -58,7 +58,7 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
 
 def test_what_takes_long_is_told(paths, monkeypatch, capsys):
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.05)
-    monkeypatch.setenv("SAC_LOG_SECS", "0.1")
+    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     results(paths, monkeypatch, ["", "import time; time.sleep(0.5)", ""])
     assert "results: 1 of 3 (33 %), a video, " in capsys.readouterr().err
 
@@ -66,13 +66,12 @@ def test_what_takes_long_is_told(paths, monkeypatch, capsys):
 def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
     where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
     tracking = TrackingSettings(wandb="offline")
-    off = {"plot": False, "video": False, "report": False}
-    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=tracking, **off)
+    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=tracking, report=False)
     assert lines[0] == f"track:  {where}"
 
 
 def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
-    lines = results(paths, monkeypatch, [], plot=False, video=False, report=False)
+    lines = results(paths, monkeypatch, [], report=False)
     assert lines == [f"policy: {paths.policies / 'policy'}"]
     assert list(paths.logs.iterdir()) == []
 
@@ -91,13 +90,13 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
         raise OSError(11, "Resource temporarily unavailable")
 
     removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
-    lines = results(paths, monkeypatch, [removes], video=False, report=False)
+    lines = results(paths, monkeypatch, [removes])
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, RoleStarter(), cpus=(), environ={}, stop=StopFlag(signals=()), video=False)
+    lines = wrap_up.write_results(paths, RoleStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
-    assert lines[1] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
+    assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 
 
 def test_a_video_that_vanishes_is_told(paths, monkeypatch):
@@ -110,7 +109,7 @@ def test_a_video_that_vanishes_is_told(paths, monkeypatch):
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
-    monkeypatch.setattr(wrap_up, "_VIDEO_DEADLINE_SECS", 0.2)
+    monkeypatch.setattr(wrap_up, "_PLOT_DEADLINE_SECS", 0.2)
     stop, told, begun = StopFlag(signals=()), paths.exp_dir / "told", paths.exp_dir / "begun"
     program = (
         "import pathlib, signal, sys, time\n"
@@ -129,6 +128,6 @@ def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_ins
     )
     if insists:
         threading.Thread(target=lambda: (until(told.exists, 20.0, "SIGTERM"), setattr(stop, "count", 2))).start()
-    lines = results_with(paths, monkeypatch, [program], stop, begun, plot=False, report=False)
-    assert lines[0].startswith("note: no video: it took more than 0.2 s")
+    lines = results_with(paths, monkeypatch, [program, "", ""], stop, begun)
+    assert lines[0].startswith("note: no plot: it took more than 0.2 s")
     assert told.read_text() == ("ends" if insists else "waits")

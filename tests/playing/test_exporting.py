@@ -30,7 +30,6 @@ from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.random_observations import draw
 from tfagents_system.policies.weights import assign_weights, named_variables
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -315,14 +314,6 @@ def leaf(shape, dtype):
     return [{"name": "pixels", "path": [], "shape": shape, "dtype": dtype}]
 
 
-@pytest.mark.parametrize(("value", "told"), [(0.5, "0.5"), (256, "256"), (-1, "-1"), (np.nan, "nan")])
-def test_integers_that_would_change_are_refused(value, told):
-    with pytest.raises(ValueError, match=f"pixels: expected uint8, but found {told}"):
-        numpy_policy.observation_leaves([1, value], leaf([2], "uint8"))
-    (kept,), is_batch = numpy_policy.observation_leaves([1.0, 255.0], leaf([2], "uint8"))
-    assert kept.tolist() == [[1, 255]] and kept.dtype == np.uint8 and not is_batch
-
-
 class Pair(NamedTuple):
     right: np.ndarray
     left: np.ndarray
@@ -334,30 +325,6 @@ def test_named_tuples_are_taken_by_their_fields():
     assert [each.item() for each in leaves] == [2.0, 1.0]
     with pytest.raises(ValueError, match="the observation has no up"):
         numpy_policy.observation_leaves(Pair(np.float32(1.0), np.float32(2.0)), [{**wanted[0], "path": ["up"]}])
-
-
-def test_integer_leaves_are_drawn_from_what_was_seen():
-    rng = np.random.default_rng(0)
-    gears = np.concatenate([draw(tf.TensorSpec((50,), tf.int64), (3.0, 1.0), 8, rng) for _ in range(20)])
-    assert gears.dtype == np.int64 and np.median(gears) == 3 and 20 < np.ptp(gears) < 100
-    pixels = draw(tf.TensorSpec((1000,), tf.uint8), None, 8, rng)
-    assert pixels.min() == 0 and pixels.max() == 255
-
-
-@pytest.mark.parametrize(("steps", "expected"), [(0, 0.0), (1, 0.0), (3, 2 * 2.0**-7 / 250.0)])
-def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, steps, expected):
-    bounds = tensor_spec.BoundedTensorSpec((1,), tf.float32, [101_000.0], [101_500.0], "action")
-    source = export_files.Source(None, "reference", actions_of(bounds), {})
-
-    def acts(policy, observations, n=1):
-        action = np.full((export_files._STEPS, n, 1) if n > 1 else (export_files._STEPS, 1), 101_200.0, np.float32)
-        for _ in range(steps if policy == "found" else 0):
-            action = np.nextafter(action, np.float32(np.inf))
-        return action
-
-    monkeypatch.setattr(export_files, "_acts", acts)
-    monkeypatch.setattr(export_files, "_random_observations", lambda source, rng: np.zeros((export_files._EPISODES, 1)))
-    assert export_files.largest_difference(source, "found") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["numpy", "tflite"])
@@ -404,12 +371,6 @@ def test_a_choice_of_actions(tmp_path, name):
             return policy_step.PolicyStep(worst if time_step.observation.ndim > 1 else worst[0], ())
 
     assert export_files.largest_difference(source, Worst()) > 0.01
-
-
-def test_names_of_arrays_differ_from_those_of_the_memory():
-    spec = {"state": (VECTOR, VECTOR), "action": VECTOR}
-    names = [each["name"] for each in describe(spec, actions_of(BOUNDS), (), "c", 1, None)["observation"]]
-    assert names == ["action_", "state_0_", "state_1_"]
 
 
 @pytest.fixture(scope="module")
@@ -520,28 +481,6 @@ def saved_array(file, array):
 
 def described(description):
     return lambda file: np.savez(file, description=np.array(description))
-
-
-@pytest.mark.parametrize(
-    ("save", "reason"),
-    [
-        (lambda file: file.write_bytes(b""), "EOFError: No data left in file"),
-        (lambda file: file.write_bytes(b"PK\x03\x04"), "BadZipFile: File is not a zip file"),
-        (lambda file: saved_array(file, np.zeros(3)), "TypeError: "),
-        (lambda file: np.savez(file, low=np.zeros(3)), "KeyError: 'description'"),
-        (described("[1]"), "AttributeError: 'list'"),
-        (described("{"), "JSONDecodeError: "),
-        (described(json.dumps({"format": numpy_policy.FORMAT})), "KeyError: 'observation'"),
-    ],
-    ids=["empty", "zip", "npy", "npz", "list", "no json", "bare"],
-)
-def test_a_file_that_is_no_npz_of_a_policy_is_a_value_error(tmp_path, save, reason):
-    file = tmp_path / "policy.npz"
-    save(file)
-    with pytest.raises(ValueError, match=rf"policy\.npz is no exported policy \({reason}.*\): export it again"):
-        numpy_policy.load(file)
-    with pytest.raises(UserError, match=r"--policy=.*policy\.npz can't be loaded: .* is no exported policy"):
-        load_policy(file, "--policy")
 
 
 def test_pickles_are_not_read(tmp_path):

@@ -139,13 +139,6 @@ def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
     assert place > 20 and content(new_ring(run)) == expected
 
 
-def test_a_power_cut_before_the_first_checkpoint_fills_again(tmp_path: Path) -> None:
-    source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    ring = fill_run(run, source)
-    ring.clear()  # As recovery does.
-    assert fill_run(run, source).ring_steps == 20
-
-
 def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
     ring = fill_run(run)

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.support.statuses import NOW, TRAINED, status
 from tfagents_system.report import status as status_module
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
-from tfagents_system.report.terminal import ProgressView, progress_line, render, render_runs
+from tfagents_system.report.terminal import ProgressView, progress_line, render
 from tfagents_system.run_files.beats import MOST_BYTES, clean_text, parse_beat, read_heartbeat, read_status
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -56,7 +56,6 @@ def shown(content):
         file=io.StringIO(), force_terminal=True, width=100, height=40, color_system=None, legacy_windows=False
     )
     console.print(render(content, 100, 40))
-    console.print(render_runs([content], NOW, 100))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         status_module._show_json([content], NOW)
     json.loads(out.getvalue())

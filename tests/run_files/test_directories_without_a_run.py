@@ -33,8 +33,8 @@ def test_a_start_is_refused_and_deletes_nothing_where_run_json_is_missing(paths:
         refused = start(*options)
         assert refused.code == 2 and all(file.exists() for file in files), refused.told
         assert (
-            f"SAC_EXP_DIR={paths.exp_dir} has {' and '.join(FOLDERS)} and no run.json, without which nothing says "
-            "whose they are: copy run.json as well if it is a run that was copied in part, choose another "
+            f"the run directory {paths.exp_dir} has {' and '.join(FOLDERS)} and no run.json, without which nothing "
+            "says whose they are: copy run.json as well if it is a run that was copied in part, choose another "
             "SAC_EXP_NAME for a new run, or give --fresh, which moves the whole folder aside"
         ) in refused.told
     assert not paths.run_json.exists()
@@ -132,8 +132,8 @@ def test_fresh_is_refused_where_it_would_move_the_project_away(
         refused = start(*options, SAC_EXP_DIR=str(project))
         assert refused.code == 2 and (project / "params.py").exists()
         assert (
-            f"SAC_EXP_DIR={project} has {inside} in it, so --fresh can't move it aside: choose another SAC_EXP_NAME "
-            "for a new run"
+            f"the run directory {project} has {inside} in it, so --fresh can't move it aside: choose another "
+            "SAC_EXP_NAME for a new run"
         ) in refused.told
     advice = start(SAC_EXP_DIR=str(project)).told
     assert "copied in part or choose another SAC_EXP_NAME for a new run\n" in advice and "--fresh" not in advice

@@ -19,12 +19,8 @@ import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, update, write
 from tests.support.warm_starts import WarmPopen
-from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import TERMS
 from tfagents_system.launch import prepare
-from tfagents_system.launch.edit_checks import ARRAY, look_at_array
-from tfagents_system.launch.resources import JOB_MB
-from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE
 from tfagents_system.machine.files import copy_tree
 from tfagents_system.playing.saved_run import load_run_params
 from tfagents_system.run_files import edited_files, install_inputs, params_folder, run_directory, run_inputs
@@ -185,7 +181,7 @@ def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     began = Overrides.read(paths.overrides).defaults
-    assert began["env_steps_per_iter"] == 200 and began["log_period_env_steps"] == 1000
+    assert began["env_steps_per_iter"] == 200 and began["log_period_itrs"] == 5
     train(paths)
     update(paths, 5)
 
@@ -198,14 +194,14 @@ def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
         assert run_directory.read_run_json(paths)["defaults"] == kept, "as workers that join are told"
         params = load_run_params(paths, None, None)
         assert params_check.check_params(params) == []
-        return {name: getattr(params, name) for name in (*began, "log_period_itrs")}
+        return {name: getattr(params, name) for name in began}
 
     given = {"eval_period_env_steps": 20_000, "checkpoint_period_env_steps": 10_000}
     edit = "".join(f"    {name} = {value}\n" for name, value in given.items())
     found = values_after(f"{edit}    log_period_itrs = 50\n")
-    assert found == {**given, "log_period_itrs": 50, "log_period_env_steps": None, "env_steps_per_iter": 200}
+    assert found == {**given, "log_period_itrs": 50, "env_steps_per_iter": 200}
     found = values_after("    env_steps_per_iter = 40\n")
-    assert found == {**began, "env_steps_per_iter": 40, "log_period_itrs": 1}, "and what was undone"
+    assert found == {**began, "env_steps_per_iter": 40}, "and what was undone"
 
 
 def test_params_that_are_renamed_between_two_starts_use_what_they_used(environ: dict[str, str], project: Path) -> None:
@@ -267,9 +263,6 @@ def test_an_agent_that_begins_has_no_edits_before_it(environ: dict[str, str], pr
     write(environ, folder=project, reset=run_directory.new_reset(paths, "agent", catch_up=False))
     train(paths)
     assert edits_taken(paths) == 0
-    paths.config.write_text('{"horizon": 40}')
-    write(environ, folder=project, reset=run_directory.new_reset(paths, "networks", catch_up=False))
-    assert edits_taken(paths) == 1, "the same agent goes on"
 
 
 def test_edits_are_taken_once_however_often_a_job_is_requeued(environ: dict[str, str], project: Path) -> None:
@@ -300,59 +293,6 @@ def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], projec
     submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
     assert submitted.code == 2 and "config.json (line 1)" in submitted.told
     assert "another SAC_EXP_NAME begins another run" in submitted.told and "--fresh" not in submitted.told
-
-
-def test_all_tasks_of_an_array_are_looked_at_before_it_is_queued(
-    environ: dict[str, str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vars_file = tmp_path / "vars.sh"
-    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
-    for number in (4, 6, 7):
-        train(write(environ | {"SLURM_ARRAY_TASK_ID": str(number)}, folder=project))
-    (project / "mass_of_robot.py").write_text("MASS = 2\n")
-
-    def told(array: str, *settings: str, **variables: str) -> list[str]:
-        check = Check("")
-        look_at_array({**environ, ARRAY: array, JOB_MB: "4000", **variables}, vars_file, settings, check)
-        return check.errors
-
-    (error,) = told("0-6:2,7%2")
-    assert error.startswith("edited since the run began with its copies of them: mass_of_robot.py (line 1). --keep")
-    assert "  | +++ mass_of_robot.py\n" in error, "the frozen folder's name says nothing"
-    assert not told("0-5:3,1") and not told("") and not told("7", **{EDITS: KEEP}) and not told("7", **{EDITS: TAKE})
-    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: run.exp_dir.name.endswith(("4", "6")))
-    assert not told("0-6") and told("0-7"), "tasks that are done go on with nothing"
-    monkeypatch.setattr(run_directory, "is_finished", lambda run, wanted: "num_iter" not in wanted.params)
-    assert not told("0-7") and told("0-7", "num_iter=9"), "and those that are asked for more go on"
-
-
-def test_a_changed_grid_is_told_of_all_tasks_of_an_array_before_it_is_queued(
-    environ: dict[str, str], project: Path, tmp_path: Path
-) -> None:
-    grid, vars_file = tmp_path / "grid.json", tmp_path / "vars.sh"
-    environ |= {"SAC_GRID": str(grid)}
-    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
-    paths = write(environ | {"SLURM_ARRAY_TASK_ID": "1", "SAC_GRID": ""}, folder=project)
-    paths.overrides.write_text('{"params": {"n_step": 2}}')
-    train(paths)
-    for values, told in (([1, 2, 3], []), ([1, 3, 4], ["n_step=3 is not what this run began with (n_step=2)"])):
-        grid.write_text(json.dumps({"n_step": values}))
-        check = Check("")
-        look_at_array({**environ, ARRAY: "0-2", "SLURM_ARRAY_TASK_ID": "0"}, vars_file, [], check)
-        assert [error.partition(":")[0] for error in check.errors] == told
-
-
-def test_variables_of_all_tasks_of_an_array_are_looked_at(
-    environ: dict[str, str], project: Path, tmp_path: Path
-) -> None:
-    grid, vars_file = tmp_path / "grid.json", tmp_path / "vars.sh"
-    tasks = [{"SAC_LOG_SECS": -1}, {"SAC_LOG_SECS": 3}, {"SAC_LOG_SECS": -2}, {"SAC_REPLAY_FROM": "/gone"}]
-    grid.write_text(json.dumps([*tasks, {"SAC_LOG_SECS": -2, "discount": 0.9}]))
-    environ |= {"SAC_GRID": str(grid)}
-    vars_file.write_text("".join(f"{name}={value}\n" for name, value in environ.items() if name.startswith("SAC_")))
-    check = Check("")
-    look_at_array({**environ, ARRAY: "0-4", "SLURM_ARRAY_TASK_ID": "0"}, vars_file, [], check)
-    assert [error.partition(" must be ")[0] for error in check.errors] == ["SAC_LOG_SECS=-2", "SAC_REPLAY_FROM=/gone"]
 
 
 def test_all_that_is_wrong_comes_with_the_edits(environ: dict[str, str], project: Path, start: Starter) -> None:

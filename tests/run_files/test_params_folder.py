@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_named(
     preparation = prepare.Preparation(environ, None)
     preparation._look_at_files()
     (error,) = preparation.checks["params folder"].errors
-    assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error and "SAC_KEEP_FOLDER=0" in error
+    assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error
 
 
 @pytest.mark.parametrize("is_full", [True, False])
@@ -148,7 +148,7 @@ def test_a_signal_leaves_no_copy_behind(
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tfagents_system.launch.prepare"],
-        env={**environ, "TMPDIR": str(tmp_path / "tmp"), "SAC_FORK_ROLES": "0"},
+        env={**environ, "TMPDIR": str(tmp_path / "tmp")},
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
     )
     try:
@@ -166,9 +166,7 @@ def test_a_signal_leaves_no_copy_behind(
     assert not list((tmp_path / "tmp").glob("sac_p*"))
 
 
-def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(
-    environ: dict[str, str], project: Path, start: Starter
-) -> None:
+def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(project: Path, start: Starter) -> None:
     (project.parent / "outside_of_project.py").write_text("")
     outside = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1]))\n"
     (project / "params.py").write_text(f"{outside}import outside_of_project\n{PARAMS}")
@@ -176,10 +174,7 @@ def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(
     assert refused.code == 2
     lines = refused.told.splitlines()
     assert any(line.startswith("ERROR params") and str(project / "params.py") in line for line in lines), lines
-    assert any("set SAC_KEEP_FOLDER=0" in line and str(project) in line for line in lines), lines
-    done = start(SAC_KEEP_FOLDER="0")
-    assert done.code == 0, done.told
-    assert not RunPaths(Path(environ["SAC_EXP_DIR"])).params_folder.exists()
+    assert any("Give an absolute one" in line and str(project) in line for line in lines), lines
 
 
 def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> None:
@@ -193,13 +188,14 @@ def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> Non
 
     names = [b"caf\xe9.txt", b"config.json", b"mass_of_robot.py", b"models/robot.xml", b"params.py"]
     assert call().stdout.splitlines() == names
-    done = call(str(tmp_path / "copy"), "--most_mb", "1")
+    done = call(str(tmp_path / "copy"))
     assert done.returncode == 0 and done.stdout.splitlines() == names, done
     kept = params_folder.files_of(project, [project / "own"])
     assert params_folder.digests(tmp_path / "copy", kept) == params_folder.digests(project, kept)
-    (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
-    done = call(str(tmp_path / "other"), "--most_mb", "1")
-    assert done.returncode == 2 and b"SAC_SNAPSHOT_MB=1" in done.stderr and b"Traceback" not in done.stderr
+    with (project / "weights.bin").open("wb") as file:
+        file.truncate((100 << 20) + 1)
+    done = call(str(tmp_path / "other"))
+    assert done.returncode == 2 and b"and 100 MiB)" in done.stderr and b"Traceback" not in done.stderr
     assert not (tmp_path / "other").exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tfagents_system.run_files import install_inputs, resets
 from tfagents_system.run_files.metrics import MetricsLog, of_agent, read_metrics
-from tfagents_system.run_files.resets import Reset, network_resets
+from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_directory import has_begun
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -125,9 +125,3 @@ def test_rows_of_the_agent_before_stay_when_the_new_one_goes_back(paths):
     rows = read_metrics(paths.metrics_csv)
     assert [(row["train_step"], row["reset"]) for row in rows] == [(30, None), (10, 1)]
     assert [row["train_step"] for row in of_agent(rows, 1)] == [10]
-
-
-def test_networks_that_are_drawn_anew_leave_counters_and_checkpoints(paths):
-    install(paths, "networks")
-    assert paths.trainer_checkpoints.is_dir() and paths.status_json.exists()
-    assert (network_resets(paths), resets.agents_before(paths)) == (1, 0)

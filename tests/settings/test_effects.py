@@ -48,7 +48,6 @@ SET: dict[str, Any] = {
     "alpha_optimizer": {"name": "sgd"},
     "priority_beta": 0.5,
     "prior_data_share": 0.25,
-    "prior_rewards": -1.0,
     "offline_updates": 5,
     "behaviour_cloning_weight": 0.4,
     "normalize_observations": True,
@@ -73,7 +72,7 @@ IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
 TUNED = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
-PRIOR = {"prior_data_share", "prior_rewards", "offline_updates"}
+PRIOR = {"prior_data_share", "offline_updates"}
 QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
 ASYNCHRONOUS = {
@@ -111,8 +110,6 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
     given: dict[str, Any] = {name: SET[name] for name in PRIOR}
     assert names_told(**given, prior_data=None) == PRIOR
-    experts = names_told(**given, prior_data=None, n_expert_episodes_in_prior_data=5)
-    assert experts == {"prior_rewards", "offline_updates"}, "those are of files"
     assert names_told(behaviour_cloning_weight=0.4) == {"behaviour_cloning_weight"}, "without offline updates"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.settings import grid
-from tfagents_system.settings.grid import Grid, GridError, assignment, parse_value, read_grid
+from tfagents_system.settings.grid import Grid, GridError, assignment, faults_in_job, parse_value, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.settings.variable_table import VARIABLES
 
@@ -142,33 +142,21 @@ def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
     assert assignment("SAC_DETERMINISTIC", True) == "SAC_DETERMINISTIC=1"
 
 
-def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert grid.main([str(tmp_path / "none.json"), "--count"]) == 2
-    assert f"{tmp_path}/none.json cannot be read (No such file" in capsys.readouterr().err
-
-
-def test_the_table_shows_what_set_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = written(tmp_path, [{"name": "7", "SAC_SEED": "7", "x": True}, {"name": "a"}])
-    assert grid.main([path]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "task  settings",
-        '   0  name="7" SAC_SEED=7 x=true',
-        "   1  name=a",
-    ]
-
-
-def told_of_job(path: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def told_of_job(path: str) -> list[str]:
     """The faults of a grid for a job array."""
-    assert grid.main([path, "--of_job"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    return [line.removeprefix(f"error: grid file {path}: ") for line in told.err.splitlines()]
+    return faults_in_job(read_grid(path).values())
 
 
-def test_a_job_array_has_one_request_and_one_snapshot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_job_array_has_one_request_and_one_snapshot(tmp_path: Path) -> None:
     tasks = [
-        {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_MEM_GB": 8, "SAC_PARAMS": "/p.py"},
-        {"SAC_CONFIG": "/d.json", "SAC_NUM_COLLECT_WORKERS": 3, "SAC_MEM_GB": 8, "discount": 0.9, "config.horizon": 9},
+        {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_EVAL_WORKERS": 1, "SAC_PARAMS": "/p.py"},
+        {
+            "SAC_CONFIG": "/d.json",
+            "SAC_NUM_COLLECT_WORKERS": 3,
+            "SAC_EVAL_WORKERS": 1,
+            "discount": 0.9,
+            "config.horizon": 9,
+        },
     ]
     path = written(tmp_path, tasks)
     each, move = (
@@ -176,16 +164,16 @@ def test_a_job_array_has_one_request_and_one_snapshot(capsys: pytest.CaptureFixt
         ": move it into the vars file",
     )
     why = "a job array, whose tasks have one request and one copy of files"
-    assert told_of_job(path, capsys) == [
+    assert told_of_job(path) == [
         f"SAC_CONFIG can't differ in {why}{each}", f"SAC_NUM_COLLECT_WORKERS can't differ in {why}{each}",
-        f"SAC_MEM_GB belongs in the vars file of {why}{move}", f"SAC_PARAMS belongs in the vars file of {why}{move}",
+        f"SAC_EVAL_WORKERS belongs in the vars file of {why}{move}",
+        f"SAC_PARAMS belongs in the vars file of {why}{move}",
     ]  # fmt: skip
-    assert grid.main([path]) == 0, "on one machine each task has its own"
-    assert grid.main([written(tmp_path, {"discount": [0.9], "SAC_SEED": [1, 2], "SAC_LOG_SECS": [3]}), "--of_job"]) == 0
+    assert told_of_job(written(tmp_path, {"discount": [0.9], "SAC_SEED": [1, 2], "SAC_STRAGGLER_SECS": [3]})) == []
 
 
 def test_a_job_array_finds_what_the_folder_of_its_submission_has(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "here"
     (folder / "logs/a").mkdir(parents=True)
@@ -196,24 +184,10 @@ def test_a_job_array_finds_what_the_folder_of_its_submission_has(
     for name in ("grid.json", "c"):
         (tmp_path / name).touch()
     why = f"is not in {folder}, where a job array would look for it: write the whole path"
-    assert told_of_job(path, capsys) == [
+    assert told_of_job(path) == [
         f"SAC_AGENT_FROM=@best {why}", f"SAC_AGENT_FROM=logs/a,logs/a {why}", f"SAC_AGENT_FROM=logs/b@best {why}",
         f"SAC_REPLAY_FROM=c {why}",
     ]  # fmt: skip
-
-
-def test_folders_of_the_repository_are_not_those_of_its_copy(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {"SAC_REPLAY_DIR": ["/ring", "ring", "grid.json"], "SAC_PASSWORD_FILE": ["p", "~/p"]})
-    monkeypatch.delenv("TFAGENTS_FOLDER", raising=False)
-    told = told_of_job(path, capsys)
-    assert [line.partition(" must be absolute in a job array")[0] for line in told] == [
-        "SAC_REPLAY_DIR=ring", "SAC_REPLAY_DIR=grid.json", "SAC_PASSWORD_FILE=p",
-    ]  # fmt: skip
-    monkeypatch.setenv("TFAGENTS_FOLDER", str(tmp_path))
-    assert grid.main([path, "--of_job"]) == 0, "with sac, they are in the folder of the submission"
 
 
 def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
@@ -230,13 +204,14 @@ def test_every_path_is_looked_for_as_a_job_does() -> None:
     }
     for name in ("SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID):
         kind_of.pop(name, None)
-    assert {name for name, kind in kind_of.items() if kind == "path"} == set(grid.IN_REPOSITORY)
     assert {name for name, kind in kind_of.items() if kind != "path"} == set(grid.SOUGHT)
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])
 def test_it_needs_nothing_but_python(python: str, tmp_path: Path) -> None:
     path = written(tmp_path, {"train_batch_size": [128, 256], "SAC_SEED": [0, 1, 2]})
-    command = [python, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path, "--count"]
+    command = [python, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([*command[:-1], f"{tmp_path}/none.json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and f"{tmp_path}/none.json cannot be read (No such file" in done.stderr

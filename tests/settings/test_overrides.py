@@ -49,12 +49,8 @@ def test_a_variable_in_lower_case_is_no_attribute(name: str, meant: str) -> None
     [
         "SAC_EXEC_PREFIX",
         "SAC_JOB_PRELUDE",
-        "SAC_PACKED_ENV",
         "SAC_PYTHON",
-        "SAC_VENV",
         "SAC_ALLOW_LOGIN",
-        "SAC_MEM_GB",
-        "SAC_SNAPSHOT_MB",
     ],
 )
 def test_what_shell_code_has_read_by_then_can_not_be_set(name: str) -> None:

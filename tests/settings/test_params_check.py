@@ -97,11 +97,11 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")}
     ends, periods = (
         {"num_iter", "num_env_steps", "stop_when", "max_hours"},
-        {f"{what}_period_{unit}" for what in ("eval", "log", "checkpoint") for unit in ("itrs", "env_steps")},
+        {f"{what}_period_{unit}" for what in ("eval", "checkpoint") for unit in ("itrs", "env_steps")}
+        | {"log_period_itrs"},
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
         "n_eval_episodes",
-        "n_episodes_in_buffer",
         "best_metric",
         "exploration_epsilon",
         "boltzmann_epsilon",
@@ -112,16 +112,14 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         "max_updates_per_env_step",
         "max_unsent_mb",
         "num_steps_per_iter",
-        "replay_window_steps",
         "priority_exponent",
         "priority_beta",
         "greedy_episode_share",
-        "drop_faulty_episodes",
         "keep_best_episodes",
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
-    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", "n_expert_episodes_in_prior_data", *FRESH}
+    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", *FRESH}
 
 
 def test_a_type_without_a_rule_is_no_description() -> None:
@@ -322,8 +320,6 @@ def test_the_ratio_has_an_old_name_in_the_asynchronous_mode() -> None:
 def test_the_least_ratio_is_at_most_the_most() -> None:
     assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
     assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
-    (finding,) = findings_for(min_updates_per_env_step=1.0, asynchronous=True, drop_faulty_episodes=True)
-    assert "steps that they hold back: set it to None, or drop_faulty_episodes to False" in finding
     (finding,) = findings_for(min_updates_per_env_step=3.0, max_updates_per_env_step=2.0, asynchronous=True)
     assert "min_updates_per_env_step=3.0 must be at most updates_per_env_step=2" in finding
     (note,) = params_check.advice(params_with(min_updates_per_env_step=0.5))
@@ -514,9 +510,9 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
 
 
 def test_two_lengths_of_one_period_are_refused() -> None:
-    assert findings_for(log_period_env_steps=5) == []
-    (finding,) = findings_for(log_period_env_steps=5, log_period_itrs=1)
-    assert "log_period_env_steps=5 and log_period_itrs=1 are two lengths of one period" in finding
+    assert findings_for(checkpoint_period_env_steps=5) == []
+    (finding,) = findings_for(checkpoint_period_env_steps=5, checkpoint_period_itrs=1)
+    assert "checkpoint_period_env_steps=5 and checkpoint_period_itrs=1 are two lengths of one period" in finding
 
 
 def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:

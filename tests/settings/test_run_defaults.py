@@ -28,7 +28,7 @@ class TrainParams(Base):
 """
 ALL = {
     "env_steps_per_iter": ENV_STEPS_PER_ITER,
-    "log_period_env_steps": 1000,
+    "log_period_itrs": 5,
     "checkpoint_period_env_steps": 50_000,
     "eval_period_env_steps": 9 * 10 * 50,
 }
@@ -52,10 +52,10 @@ def test_whoever_sets_an_iteration_keeps_whole_episodes(tmp_path: Path, name: st
 
 def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
     assert defaults_of(params_of(tmp_path), 2) == ALL
-    assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300}
+    assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300, "log_period_itrs": 3}
     own = "log_period_itrs = 1; eval_period_itrs = 3; checkpoint_period_env_steps = 7"
     assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200}
-    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS
+    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS | {"log_period_itrs": 25}
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
 
 
@@ -84,9 +84,9 @@ def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
     [
         ({"discount": 0.9}, ALL.keys()),
         ({"eval_period_itrs": 3}, ALL.keys() - {"eval_period_env_steps"}),
-        ({"eval_period_env_steps": 3, "checkpoint_period_itrs": 2}, {"env_steps_per_iter", "log_period_env_steps"}),
+        ({"eval_period_env_steps": 3, "checkpoint_period_itrs": 2}, {"env_steps_per_iter", "log_period_itrs"}),
         ({"env_steps_per_iter": 40}, PERIODS.keys()),
-        ({"env_steps_per_iter": 40, "log_period_itrs": 1}, PERIODS.keys() - {"log_period_env_steps"}),
+        ({"env_steps_per_iter": 40, "log_period_itrs": 1}, PERIODS.keys() - {"log_period_itrs"}),
         ({"num_steps_per_iter": 5}, set()),
         ({"n_eval_episodes": 0}, ALL.keys() - {"eval_period_env_steps"}),
     ],
@@ -102,7 +102,7 @@ def test_a_run_keeps_the_defaults_that_nobody_has_replaced(
 
 
 def test_a_run_whose_params_say_a_value_no_more_has_that_of_a_new_run(tmp_path: Path) -> None:
-    recorded = {"env_steps_per_iter": 300, "log_period_env_steps": 5}
+    recorded = {"env_steps_per_iter": 300, "log_period_itrs": 5}
     assert kept_defaults(params_of(tmp_path), 2, recorded) == ALL | recorded
 
 

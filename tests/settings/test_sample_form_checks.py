@@ -125,7 +125,7 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
         {"sample_form_ctor": form(hindsight=Hindsight(0.5))},
         {"sample_form_ctor": form(), "normalize_rewards": True},
         {"mini_race_steps": 41, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
-        {"priority_exponent": 0.6, "replay_window_steps": 50, "validation_share": 0.1, "frame_stack": 2},
+        {"priority_exponent": 0.6, "validation_share": 0.1, "frame_stack": 2},
     ],
     ids=names,
 )

@@ -20,7 +20,7 @@ from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote import credentials
 from tfagents_system.transport.remote.client import Hello, RemoteConnection
 from tfagents_system.transport.remote.gateway import Gateway, RunFacts
 from tfagents_system.transport.remote.remote_slots import RemoteSlots
@@ -159,7 +159,7 @@ def running_gateway(
     context = credentials.server_context(paths.credentials)
     gateway = Gateway(
         facts, SharedTables(fake), slots, context, password,  # type: ignore[arg-type]
-        has_trainer=has_trainer, revoked=machines.Revocations(paths.credentials).names,
+        has_trainer=has_trainer,
     )  # fmt: skip
     try:
         yield Running(gateway, gateway.listen(port), fake, paths)

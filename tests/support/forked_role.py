@@ -26,7 +26,6 @@ def main() -> None:
         "session": os.getsid(0),
         "cpus": sorted(os.sched_getaffinity(0)),
         "name": Path("/proc/self/comm").read_text().strip(),
-        "title": Path("/proc/self/cmdline").read_text(),
         "environ_of_proc": hashlib.sha256(Path("/proc/self/environ").read_bytes()).hexdigest(),
         "threads": len(os.listdir("/proc/self/task")),
         "random": [random.random(), float(np.random.random())],

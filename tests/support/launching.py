@@ -49,9 +49,6 @@ class UserRun:
             "num_collect_workers": 2,
             "collect_worker_cpus": 1,
             "share_cpus": 1,
-            "log_secs": 1,
-            "plot": 0,
-            "video": 0,
             "report": 0,
         }
         if params is not None:
@@ -69,14 +66,14 @@ class UserRun:
         return self._launch("run_script.sh", arguments, options)
 
     def join(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        """Starts `join_script.sh` for this run, with further arguments; options go to Popen."""
+        """Lets workers join this run, with further arguments; options go to Popen."""
         return self._launch("join_script.sh", ["--to", str(self.exp_dir), *arguments], options)
 
     def _launch(self, script: str, arguments: Sequence[str], options: Mapping[str, Any]) -> subprocess.Popen[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         environ["VIRTUAL_ENV"] = sys.prefix
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
-        command = [*self.command_prefix, str(ROOT / script), str(self.vars_file), *arguments]
+        command = [*self.command_prefix, str(ROOT / "tfagents_system/launch" / script), str(self.vars_file), *arguments]
         start = functools.partial(subprocess.Popen[str], start_new_session=True)
         if not self.command_prefix and not self._is_elsewhere:
             joined = self.exp_dir / "joined" / socket.gethostname()

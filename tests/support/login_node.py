@@ -86,7 +86,7 @@ class User:
             "VIRTUAL_ENV": str(self.tools.parent / "env"),
         }
         return subprocess.run(
-            [str(ROOT / script), *arguments],
+            [str(ROOT / "tfagents_system/launch" / script), *arguments],
             cwd=self.folder, env={**base, **environ}, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 

@@ -55,13 +55,13 @@ def make_run(folder: Path, num_iter: int, step_secs: float = 0.0, **variables: o
     """
     beside = BESIDE.format(num_iter=num_iter, step_secs=step_secs, fast=str(folder / "fast"))
     (folder / "beside.py").write_text(beside)
-    return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, mem_gb=4, **variables)
+    return UserRun(folder, PARAMS, {"horizon": 50}, num_collect_workers=1, **variables)
 
 
 def submit(cluster: SlurmCluster, run: UserRun, *options: str, check: bool = False) -> str:
     options = options if check else ("--no_check", *options)
     done = cluster.run(
-        str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", *options,
+        str(ROOT / "submit.sh"), str(run.vars_file), "--parsable", "--mem=4G", *options,
         cwd=run.folder, environ={"VIRTUAL_ENV": sys.prefix, "TFAGENTS_CHECK_SECS": "200"}, timeout_secs=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -118,8 +118,8 @@ class CountingUpdate:
         self.events.append("redrawn")
 
 
-def resetting(update, state, period, commanded=0):
-    return ResettingUpdate(update, state, lambda: update.train_step, update.redraw, period, commanded)
+def resetting(update, state, period):
+    return ResettingUpdate(update, state, lambda: update.train_step, update.redraw, period)
 
 
 def test_a_reset_comes_right_before_the_update_after_each_multiple_of_the_period():
@@ -136,10 +136,3 @@ def test_a_run_that_is_resumed_at_a_multiple_does_the_same_reset():
     update.train_step = 4
     resetting(update, state, 4)([np.zeros(1)])
     assert update.events == ["redrawn", (4, 5)]
-
-
-def test_a_command_is_done_once():
-    update, state = CountingUpdate(), TrainerState()
-    for _ in range(2):
-        resetting(update, state, None, commanded=1)([np.zeros(3)])
-    assert update.events == ["redrawn", (0, 3), (3, 6)] and state.commanded_resets == state.network_resets == 1

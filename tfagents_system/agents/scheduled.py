@@ -19,7 +19,7 @@ from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
-OF_REPLAY = ("discount", "replay_window_steps", "priority_beta")  # The replay server follows them when it draws.
+OF_REPLAY = ("discount", "priority_beta")  # The replay server follows them when it draws.
 _ANY_NUMBER = schedulable(Rule("a finite number", is_number))
 
 

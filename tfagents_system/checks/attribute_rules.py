@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where, numbers_such_as
+from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where
 
 _FROM_1, _FROM_2 = integer_from(1), integer_from(2)
 
@@ -26,7 +26,6 @@ CONVOLUTIONS = Rule(
 )
 GoalStrategy = Literal["future", "final", "episode"]
 EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
-PRIOR_REWARDS = numbers_such_as({"step": 0, "terminated": 1})
 SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
 NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
 PYTHON_VARIABLE = "TFAGENTS_PYTHON"  # Set by `tfagents_system.train`, which starts `sac train`.
-FOLDER_VARIABLE = "TFAGENTS_FOLDER"  # Set by it, too: relative run directories are in that folder.
 
 
 def called_as(otherwise: str) -> str:

@@ -110,17 +110,6 @@ def layers_such_as(words: str) -> Rule:
     return Rule(f"a tuple of positive integers such as {words}", _is_layers)
 
 
-def numbers_such_as(example: Mapping[str, float]) -> Rule:
-    """The rule for one number, or one for each of these keys."""
-    words = ", ".join(f'"{key}": {value:g}' for key, value in example.items())
-
-    def holds(value: Any) -> bool:
-        is_each = isinstance(value, Mapping) and set(value) == set(example) and all(map(is_number, value.values()))
-        return is_each or is_number(value)
-
-    return Rule(f"a number, or numbers such as {{{words}}}", holds, meant=meant_among(tuple(example)))
-
-
 def rows_such_as(words: str) -> Rule:
     """The rule for tables: at least one row, and of the same length."""
     return Rule(f"a list of rows of equally many numbers such as {words}", _is_table)

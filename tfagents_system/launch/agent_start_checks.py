@@ -10,7 +10,7 @@ import tree
 
 from tfagents_system.agents.part_names import ACTOR, CRITICS, NORMALIZER
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.actions import LeafActions, in_words, is_discrete
+from tfagents_system.envs.actions import LeafActions, in_words
 from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.ring_actions import mean_the_same
@@ -103,47 +103,21 @@ def _compare_actions(start: AgentStart, ours: Sequence[LeafActions], check: Chec
     theirs = _actions_there(start)
     if theirs is None:
         return
-    told, differing = _compare_leaves(ours, theirs)
-    if not told:
+    if len(ours) == len(theirs) and all(map(mean_the_same, ours, theirs)):
         return
-    if all(each.rows is None for each in differing):
+    there, here = (", ".join(map(in_words, leaves)) for leaves in (theirs, ours))
+    told = f"its actions are {there}, this run's {here}, or the same in another order"
+    if all(leaf.rows is None for leaf in (*ours, *theirs)):
         check.notes.append(
             f"SAC_AGENT_FROM={start.source}: {told}: an agent's actions are shares of the bounds, in the order of the "
             "action space, so it begins with other actions than it has learned"
         )
         return
-    no_actions = "take parts that see no actions, such as SAC_AGENT_PARTS=encoder,normalizer"
-    remedy = f"It is an agent of another action space: {no_actions}"
-    if all(_has_table(each) for each in differing):
-        remedy = f"Give TrainParams.action_table the same rows in the same order, or {no_actions}"
     raise UserError(
-        f"SAC_AGENT_FROM={start.source} chooses from other actions than this run's agent, or has them in another "
-        f"order: {told}. {remedy}"
+        f"SAC_AGENT_FROM={start.source} chooses from other actions than this run's agent: {told}. Give "
+        "TrainParams.action_table the same rows in the same order, or take parts that see no actions, such as "
+        "SAC_AGENT_PARTS=encoder,normalizer"
     )
-
-
-def _compare_leaves(ours: Sequence[LeafActions], theirs: Sequence[LeafActions]) -> tuple[str, list[LeafActions]]:
-    """How the actions differ, in words, and those of both sides that do; empty where all are the same."""
-    if len(ours) != len(theirs):
-        there, here = (f"{len(each)} ({', '.join(map(in_words, each))})" for each in (theirs, ours))
-        return f"parts of the action space are {there} there, {here} here", [*ours, *theirs]
-    others = [pair for pair in zip(ours, theirs, strict=True) if not mean_the_same(*pair)]
-    return ", ".join(_difference(*pair) for pair in others), [each for pair in others for each in pair]
-
-
-def _difference(own: LeafActions, other: LeafActions) -> str:
-    """Of numbered actions the first that is another one; else both in words."""
-    name = own.spec.name
-    if own.rows is not None and other.rows is not None and len(own.rows) == len(other.rows):
-        rows = enumerate(zip(other.rows.tolist(), own.rows.tolist(), strict=True))
-        number, (there, here) = next((number, pair) for number, pair in rows if pair[0] != pair[1])
-        return f"{name} {number} is {there} there, {here} here"
-    told = f"{name} is {in_words(other)} there, {in_words(own)} here"
-    return told if own.rows is not None or other.rows is not None else f"{told}, and not the same bounds"
-
-
-def _has_table(actions: LeafActions) -> bool:
-    return actions.rows is not None and not is_discrete(actions.environment_spec)
 
 
 def _actions_there(start: AgentStart) -> list[LeafActions] | None:

@@ -98,8 +98,7 @@ def foretell(
 
     Collecting an iteration overlaps the updates of the one before (docs/explanations/architecture.md, An iteration);
     where roles share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
-    one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation,
-    and where it takes turns for those that take longer than their period.
+    one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation.
 
     Args:
       params: The run's.
@@ -122,16 +121,12 @@ def foretell(
         iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
     passed = periods(params, "eval", iterations, first_steps + iterations * steps)
     later = math.ceil(passed)  # After the one of the first policy.
-    share_secs = (
-        math.ceil(params.n_eval_episodes / (eval_workers or workers)) * costs.steps_per_episode * costs.step.secs
-    )
-    if not eval_workers:
-        evaluations = (1 + later) * max(0.0, share_secs - max(0.0, iteration - collect))
+    episodes = math.ceil(params.n_eval_episodes / (eval_workers or workers))
+    share_secs = episodes * costs.steps_per_episode * costs.step.secs
+    if eval_workers:  # They evaluate beside the training: the run waits for the last one.
+        evaluations = share_secs
     else:
-        hidden = iterations * iteration / max(1.0, passed) if takes_turns else math.inf
-        evaluations = share_secs + later * max(0.0, share_secs - hidden)
-        if cpus is not None:
-            evaluations += later * params.n_eval_episodes * costs.steps_per_episode * costs.step.cpu_secs / cpus
+        evaluations = (1 + later) * max(0.0, share_secs - max(0.0, iteration - collect))
     secs = START_SECS + _first_secs(params, costs, first_steps, workers, cpus, takes_turns)
     return Duration(secs + iterations * iteration + evaluations, iterations, iteration, train, collect, evaluations)
 
@@ -259,30 +254,6 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
             on_episode=lambda episode: lengths.append(episode.length),
         ).episodes(sys.maxsize)
     return clock.cost(steps), sum(lengths) / len(lengths) if lengths else None
-
-
-def try_steps(
-    params: Any, agent: Any, env: Any, secs: float, seed: int, before: Cost
-) -> tuple[Cost, float | None, list[str]]:
-    """`time_steps` in a simulator that may fail: a run survives that.
-
-    Args:
-      before: What a step has cost before, without the policy: the answer where the simulator fails.
-
-    Returns:
-      As `time_steps`, and a note on the failure, if there was one.
-    """
-    from tfagents_system.envs.faults import EnvironmentFault, describe_error
-
-    try:
-        return *time_steps(params, agent, [env], secs, seed), []
-    except EnvironmentFault as fault:
-        where = f"step {fault.step} of an episode" if fault.step else "a reset"
-        return before, None, [
-            f"the simulator failed in {where} while steps were measured ({describe_error(fault.__cause__ or fault)}), "
-            "so their times are those without a policy. A run rebuilds it and goes on, if it does not fail three times "
-            "in a row: docs/how_to/failing_simulators.md"
-        ]  # fmt: skip
 
 
 class _Clock:

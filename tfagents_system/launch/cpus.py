@@ -19,7 +19,6 @@ from tfagents_system.machine.topology import (
     is_confined,
     only,
     slurm_allotment,
-    units_of,
 )
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
 from tfagents_system.settings.variables import own_workers
@@ -82,15 +81,6 @@ class CpuPlan:
             "TF_NUM_INTEROP_THREADS": str(inter),
         }
 
-    def with_all(self, threads: Mapping[int, tuple[int, ...]]) -> CpuPlan:
-        """The same plan with all CPU ids of each unit, which is named by its first; the counts stay."""
-
-        def all_of(ids: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(sorted(cpu for first in ids for cpu in threads[first]))
-
-        workers = tuple(map(all_of, self.workers))
-        return dataclasses.replace(self, replay=all_of(self.replay), trainer=all_of(self.trainer), workers=workers)
-
     def table(self) -> str:
         """One line a role, then the notes."""
         lines = [f"CPU plan ({'pinned' if self.pinned else 'not pinned'}{', shared' if self.shared else ''}):"]
@@ -109,7 +99,6 @@ def plan_cpus(
     cores: Sequence[Core],
     expert_workers: int = 0,
     eval_workers: int = 0,
-    whole_cores: bool = False,
     share: bool = False,
     held: Mapping[int, str] | None = None,
     trainers: Collection[int] = (),
@@ -121,7 +110,7 @@ def plan_cpus(
     Args:
       reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, the trainer, and each worker.
       num_collect_workers, expert_workers, eval_workers: How many there are; their numbers are in this order.
-      cores, whole_cores: What this process may use; a CPU is a core (SAC_USE_HYPERTHREADS=0) or a hardware thread.
+      cores: What this process may use; a CPU is a hardware thread.
       share: Whether roles may share CPUs where there are too few.
       held: Holders of CPUs, by CPU id: other runs on this machine.
       trainers: Those of them on which a trainer runs: where CPUs are shared with it, this run's trainer takes others.
@@ -133,28 +122,26 @@ def plan_cpus(
     beside = {"SAC_EXPERT_WORKERS": expert_workers, "SAC_EVAL_WORKERS": eval_workers}
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
     counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers + sum(beside.values()))}
-    is_ours = is_confined(allotment, cores, whole_cores=whole_cores)
-    cores, threads = units_of(cores, whole_cores=whole_cores)
-    unit = {cpu: first for first, ids in threads.items() for cpu in ids}
-    held = {unit[cpu]: who for cpu, who in (held or {}).items() if cpu in unit} if is_ours else {}
-    needed, (available, reason) = sum(counts.values()), _available(threads, quota, allotment)
-    free = in_order(only(cores, threads.keys() - held.keys()), needed)
+    is_ours = is_confined(allotment, cores)
+    ids = {cpu for core in cores for cpu in core.threads}
+    held = {cpu: who for cpu, who in (held or {}).items() if cpu in ids} if is_ours else {}
+    needed, (available, reason) = sum(counts.values()), _available(ids, quota, allotment)
+    free = in_order(only(cores, ids - held.keys()), needed)
     if not share and (lack := _lack(needed, available, reason, len(free), held)):
         what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
     if is_ours:
         # One free CPU among held ones would be shared by the trainer and all else: sharing with others is better.
         usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
-        room, others = min(len(usable), available), {unit.get(cpu) for cpu in trainers}
-        plan = _pinned_plan(counts, cores, usable, room, others, held).with_all(threads)
+        plan = _pinned_plan(counts, cores, usable, min(len(usable), available), trainers, held)
     else:
-        plan = _unpinned_plan(counts, available, allotment, unit)
+        plan = _unpinned_plan(counts, available, allotment, ids)
     return dataclasses.replace(plan, evaluators=eval_workers)
 
 
-def _available(threads: Mapping[int, tuple[int, ...]], quota: float | None, allotment: int | None) -> tuple[int, str]:
+def _available(ids: Collection[int], quota: float | None, allotment: int | None) -> tuple[int, str]:
     """How many CPUs a run may keep busy, and what limits them."""
-    limits = [(len(threads), f"CPU ids {format_cpu_list(threads)}")]
+    limits = [(len(ids), f"CPU ids {format_cpu_list(ids)}")]
     if allotment is not None:
         limits.append((allotment, "SLURM's allotment on this node"))
     if quota is not None:
@@ -203,7 +190,7 @@ def _pinned_plan(
     cores: Sequence[Core],
     usable: Sequence[int],
     room: int,
-    trainers: Collection[int | None],
+    trainers: Collection[int],
     held: Mapping[int, str],
 ) -> CpuPlan:
     """The plan for `room` CPUs among the usable ones."""
@@ -236,7 +223,7 @@ def _trainer_cpus(
     core: Mapping[int, Core],
     n_replay: int,
     n_trainer: int,
-    trainers: Collection[int | None],
+    trainers: Collection[int],
 ) -> list[int]:
     """The trainer's CPUs: on one NUMA node, and without another run's trainer, if possible.
 
@@ -288,7 +275,7 @@ def plan_for(
     allowed: Callable[[], list[int]] = allowed_cpus,
     cores: Callable[[Collection[int]], list[Core]] = cores_of,
 ) -> CpuPlan:
-    """`plan_cpus` for the counts and the two choices of `variables`, on this machine and in this job."""
+    """`plan_cpus` for the counts of `variables`, on this machine and in this job."""
     local_workers = getattr(variables, "local_workers", None)
     return plan_cpus(
         reverb_cpus=0 if getattr(variables, "trainer_server", None) else variables.reverb_cpus,
@@ -298,7 +285,6 @@ def plan_for(
         cores=cores(allowed()),
         expert_workers=getattr(variables, "expert_workers", 0),
         eval_workers=getattr(variables, "eval_workers", 0),
-        whole_cores=not variables.use_hyperthreads,
         share=variables.share_cpus,
         held=held,
         trainers=trainers,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import overridden
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
-from tfagents_system.worker.worker_environments import several_devices
+from tfagents_system.workers import several_devices
 
 
 def check_device(
@@ -49,18 +48,6 @@ def check_device(
             "action_history=0 in real time: the policy does not see the action that still acts while it computes the "
             "next one: set it to 1, or to 1 and the device's delay in time steps"
         )
-    if params.n_eval_episodes and "eval_env_args_kwargs" in overridden(params):
-        check.notes.append(
-            "eval_env_args_kwargs is for playing and for workers that only evaluate: others build an environment in "
-            "real time once, with collect_env_args_kwargs, and evaluate in it, which its reset is told in `options`"
-        )
-    episode_mb = -(-params.horizon * _step_bytes(env) // 2**20)
-    if params.drop_faulty_episodes and not deterministic and episode_mb > params.max_unsent_mb:
-        check.errors.append(
-            f"TrainParams.max_unsent_mb={params.max_unsent_mb} is less than the {episode_mb:,} MiB of an episode of "
-            f"{params.horizon} steps, and drop_faulty_episodes=True sends one when it has ended: of each long one the "
-            f"beginning would be dropped. Set max_unsent_mb={2 * episode_mb}, or drop_faulty_episodes=False"
-        )
 
 
 def check_evaluating_devices(params: TrainParamsBase, check: Check) -> None:
@@ -71,20 +58,6 @@ def check_evaluating_devices(params: TrainParamsBase, check: Check) -> None:
             "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
             "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
         )
-
-
-def check_metrics(env: TrainingEnvironment, check: Check) -> None:
-    """Adds a note where an environment's own `take_metrics()` does not return numbers. To be called after steps."""
-    if env.device is None:
-        return
-    try:
-        env.device.take_metrics()
-    except Exception as error:
-        error_text = describe_error(error)
-        check.notes.append(f"take_metrics() raised {error_text}: correct it, or metrics.csv lacks its numbers")
-    if env.device.left_out:
-        names = ", ".join(sorted(env.device.left_out))
-        check.notes.append(f"take_metrics() must return finite numbers: {names} will be left out where it is none")
 
 
 def _step_bytes(env: TrainingEnvironment) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -66,20 +65,6 @@ class DirectoryGuard:
         owner = self._lock.describe_owner() if self._lock is not None else "another start"
         what = f"the run directory {self._paths.exp_dir} was taken over by {owner}"
         return f"{what}: this start ends and writes nothing more"
-
-    def why_unwritable(self) -> str | None:
-        """Why nothing can be written into its logs, such as a full disk; None if it can."""
-        probe = self._paths.logs / f".probe.{os.getpid()}"
-        if not self.is_ours:
-            return None
-        try:
-            probe.write_bytes(bytes(4096))
-            return None
-        except OSError as error:
-            return f"{self._paths.logs} can't be written: {error.strerror}"
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink(missing_ok=True)
 
     def _is_time(self) -> bool:
         if time.monotonic() < self._lock_due:

@@ -124,20 +124,8 @@ def _in_own_process(code: str, **variables: str) -> subprocess.CompletedProcess[
 
 
 def _cluster() -> Iterator[Line]:
-    if shutil.which("sbatch") is None:
-        yield NONE, "SLURM", "no sbatch on PATH: runs train on this machine"
-        return
-    try:
-        command = ["scontrol", "ping"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECS, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):  # Not every machine that submits jobs has it.
-        told = ""
-    answers = [line for line in told.splitlines() if " is UP" in line]
-    yield (
-        (OK, "SLURM", answers[0])
-        if answers
-        else (NONE, "SLURM", "installed, but no controller answers: runs train on this machine")
-    )
+    found = shutil.which("sbatch")
+    yield (OK, "SLURM", found) if found else (NONE, "SLURM", "no sbatch on PATH: runs train on this machine")
 
 
 def _gpu() -> Iterator[Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,13 @@ from typing import Any
 from tfagents_system.checks.called_as import option
 from tfagents_system.checks.checklist import Check
 from tfagents_system.launch import resources
-from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDITS, KEEP, TAKE, beginnings_of_start, resolve
-from tfagents_system.launch.vars_file import read_vars_file
-from tfagents_system.run_files import edited_files, params_folder, run_directory
+from tfagents_system.launch.run_settings import KEEP
+from tfagents_system.run_files import edited_files, params_folder
 from tfagents_system.run_files.edited_files import Edits
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import TASK, missing_beginnings, read_variables
 
-ARRAY = "TFAGENTS_ARRAY"  # `0-9:2,20%4`: the task ids of a job that is about to be submitted.
-NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "wandb_key_file", "credentials_dir")
+NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _MOST_SHOWN = 8
-_MOST_TASKS = 200  # Of an array; each takes 10 ms.
 _JOB = "SLURM_JOB_ID"
 
 
@@ -64,7 +58,7 @@ class EditChecks:
     def _digests_of(self, folder: Path, values: Mapping[str, Any]) -> Mapping[str, str]:
         if folder not in self._digests:
             left_out = [values[name] for name in NEVER_KEPT if name in values]
-            files = params_folder.files_of(folder, left_out, values.get("snapshot_mb", 100))
+            files = params_folder.files_of(folder, left_out)
             self._digests[folder] = params_folder.digests(folder, files)
         return self._digests[folder]
 
@@ -86,55 +80,6 @@ class EditChecks:
                 f"{_some(found.beside)} beside the params since the run began, which neither import nor name it: the "
                 "run goes on with its own copy of the folder"
             )
-
-
-def look_at_array(environ: Mapping[str, str], vars_file: Path | None, assignments: Sequence[str], check: Check) -> None:
-    """Looks at the settings of an array's tasks and at the files of those runs that have begun, before it waits in the
-    queue.
-
-    Args:
-      environ: Of the check of its first task, with the ids in ARRAY; without these nothing is done.
-      vars_file: Of all tasks.
-      assignments: `NAME=VALUE` of all tasks.
-      check: Gets what was found, once for all tasks.
-    """
-    edits = environ.get(EDITS)
-    if ARRAY not in environ or vars_file is None:
-        return
-    looks = EditChecks()
-    found = Check("")
-    told = set(_Task(environ, vars_file, assignments).findings)
-    of_settings: list[str] = []
-    for number in _ids(environ[ARRAY])[:_MOST_TASKS]:
-        task = _Task(read_vars_file(vars_file, {**environ, TASK: str(number)}), vars_file, assignments)
-        of_settings += [finding for finding in task.findings if finding not in told]
-        goes_on = task.run is not None and edits != TAKE and not run_directory.is_finished(task.run, task.overrides)
-        if task.run is not None and goes_on and run_directory.has_begun(task.run):
-            looks.look(task.values, environ, task.run, edits, found)
-    of_settings = list(dict.fromkeys(of_settings))
-    check.errors += of_settings[:_MOST_SHOWN]
-    for shown, all_told in ((check.errors, found.errors), (check.notes, found.notes)):
-        shown += [each for each in dict.fromkeys(all_told) if each not in shown]
-
-
-class _Task:
-    """What one task of an array is: its variables by field, its run, and what is wrong with its settings."""
-
-    def __init__(self, environ: Mapping[str, str], vars_file: Path, assignments: Sequence[str]) -> None:
-        resolved = resolve(environ, assignments, vars_file=vars_file, root=ROOT)
-        self.overrides = resolved.overrides
-        self.values, of_variables = read_variables(resolved.environ, vars_file=vars_file, root=ROOT)
-        self.run = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
-        needed = beginnings_of_start(resolved.environ, self.run)
-        missing = missing_beginnings(resolved.environ, needed, vars_file=vars_file, root=ROOT)
-        self.findings = [*resolved.findings, *of_variables, *missing]
-
-
-def _ids(array: str) -> list[int]:
-    found = set[int]()
-    for first, last, step in re.findall(r"(\d+)(?:-(\d+)(?::(\d+))?)?", array.partition("%")[0]):
-        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
-    return sorted(found)
 
 
 def _ways_on(environ: Mapping[str, str]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.algorithms import ALGORITHMS
@@ -19,13 +21,13 @@ from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch import costs
 from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.curriculum_checks import check_values, told
-from tfagents_system.launch.device_checks import check_device, check_evaluating_devices, check_metrics
-from tfagents_system.launch.environment_memory import bytes_of_another, resident_bytes
+from tfagents_system.launch.device_checks import check_device, check_evaluating_devices
 from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
 from tfagents_system.launch.lane_checks import check_lanes
 from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
@@ -38,7 +40,6 @@ from tfagents_system.launch.spec_checks import (
     are_alike,
     check_images,
     check_same_specs,
-    check_sequences,
     end_in_words,
     in_words,
     name_of,
@@ -46,6 +47,7 @@ from tfagents_system.launch.spec_checks import (
     same_step,
     without_effect_here,
 )
+from tfagents_system.machine import memory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
@@ -72,7 +74,6 @@ class Trial:
       specs: The observation spec, the environment's own action spec and the action table, as `save_specs` takes them.
       layout: Of the experience.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
-      more_env_bytes: What each collect environment of a worker after its first adds; 0 where it has one.
       agent_bytes: Size of the agent's variables, with what its optimizers will add.
       policy_bytes: Size of the policy's variables.
       agent, signature: The agent, and what to compare with a checkpoint's; None if it could not be built.
@@ -81,7 +82,6 @@ class Trial:
     specs: tuple[Any, Any, Any]
     layout: Layout
     resident_bytes: int
-    more_env_bytes: int
     agent_bytes: int
     policy_bytes: int
     signature: AgentSignature | None
@@ -151,7 +151,6 @@ class _Check:
         self._is_driven = has_workers  # A device; without workers here it is one of other machines or other starts.
         self._build_secs = self._step_secs = 0.0
         self.device: Device | None = None
-        self._more_env_bytes = 0
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
         self._return = 0.0  # and its return.
@@ -178,7 +177,7 @@ class _Check:
             if not self._checks.errors:  # In the params, too: networks are built from them.
                 self._enter("building the agent")
                 agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
-            resident = resident_bytes()
+            resident = memory.tree_resident_bytes(os.getpid())
             if agent is not None:
                 signature = signature_of(agent)  # Before an update of it, which may make variables.
                 self._enter("trying an update of the agent")
@@ -198,7 +197,7 @@ class _Check:
             self._enter("closing the environments")
             with self._told(ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, layout, resident, self._more_env_bytes, *sizes, signature, agent)
+        return Trial(specs, layout, resident, *sizes, signature, agent)
 
     def _try_steps(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment, deterministic: bool) -> Any:
         """All that needs an episode; returns the environment that evaluates, None where nothing is evaluated."""
@@ -206,7 +205,6 @@ class _Check:
         self._try_lanes(collect_env, deterministic)
         eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
         if self._is_fine:
-            check_metrics(collect_env, self._checks[ENVIRONMENT])
             self._enter("compute_reward of the collect environment")
             with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
                 check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
@@ -249,8 +247,9 @@ class _Check:
         self._enter("reset() and step() of the collect environment")
         # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
-            is_single = not is_batched(env.user_env) and not isinstance(env.user_env, EnvProcess)
-            if hasattr(env.user_env, "action_space") and is_single:
+            # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
+            has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
+            if not has_other_contract and not is_batched(env.user_env):
                 check_contract(env.user_env, raw, trial_action_of(env))
         self._rest()
         if raw.errors:
@@ -268,8 +267,6 @@ class _Check:
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
             else:
                 self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
-                if self._envs_per_worker > 1:
-                    self._more_env_bytes = bytes_of_another(self._params, self._seed, self._enter)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)
@@ -293,7 +290,6 @@ class _Check:
         if time_step.step_type == ts.StepType.LAST:
             self._episode_steps, self._return = steps, episode_return
         if not self._checks.errors:  # Of the params either.
-            check.notes += check_sequences(self._params, time_step, steps)
             check.notes += self._check_ratio()
         return first
 
@@ -354,10 +350,11 @@ class _Check:
             self._enter("measuring steps with the agent's policy")
             with costs.on_cpus(plan.workers[0]):
                 if self.device is None:
-                    before = costs.Cost(self._step_secs, self._step_secs)
-                    step, length, faults = costs.try_steps(params, agent, env, _MEASURING_SECS, self._seed, before)
+                    step, length = costs.Cost(self._step_secs, self._step_secs), None
+                    with contextlib.suppress(EnvironmentFault):  # A run survives one.
+                        step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
                 else:  # It has a pace of its own, and is not driven by a policy without training.
-                    step, length, faults = costs.Cost(self._step_secs, 0.0), None, []
+                    step, length = costs.Cost(self._step_secs, 0.0), None
             self._enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
                 update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
@@ -367,7 +364,7 @@ class _Check:
             )
             facts, notes = costs.in_words(duration, measured, params, cpus)
             self._checks[DURATION].facts += facts
-            self._checks[DURATION].notes += faults + notes
+            self._checks[DURATION].notes += notes
 
     def _rest(self) -> None:
         """Nobody steps a device for a while."""

@@ -195,9 +195,7 @@ def _become_role(request: ForkRequest, connection: Connection, begin: Connection
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    run = f" (run {request.environ['SAC_EXP_NAME']})" if "SAC_EXP_NAME" in request.environ else ""
-    title = f"{request.module} {request.name.removeprefix('sac_')}{run}"
-    _fresh_process(request.environ, request.name, title)
+    _fresh_process(request.environ, request.name)
     if MARK_VARIABLE in request.environ:
         _write_over_mark(request.environ[MARK_VARIABLE])
     _wait_for_the_word(begin)
@@ -262,7 +260,7 @@ def _become_call(request: CallRequest, connection: Connection, result: BinaryIO)
     connection.close()
     os.setsid()
     environ = {**request.environ, SUPERVISOR_PID_VARIABLE: str(os.getppid())}
-    _fresh_process(environ, "sac_check", f"{request.module} {request.function}")
+    _fresh_process(environ, "sac_check")
     die_with_parent()
     outcome: Any
     try:
@@ -288,31 +286,20 @@ def _as_program(main: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
-def _fresh_process(environ: Mapping[str, str], name: str, title: str) -> None:
+def _fresh_process(environ: Mapping[str, str], name: str) -> None:
     """Makes a forked process like a program that was just started.
 
     Args:
       name: What `ps` and `top` show.
-      title: What `ps -f` shows.
     """
     os.environ.clear()
     os.environ.update(environ)
     # As Python itself would have made it from PYTHONPATH; the server's own entries follow.
     sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-    _write_over_command_line(title)
     import numpy as np
 
     np.random.seed()  # Python's own generator does this by itself.
-
-
-def _write_over_command_line(title: str) -> None:
-    """Writes over the server's command line, which a forked process inherits; only /proc reads it there."""
-    start, end = place_in_stat(48)
-    if 0 < start < end:
-        # It keeps its length and ends with a zero: else the kernel takes what follows, the environment, for it.
-        length = end - start
-        ctypes.memmove(start, title.encode()[: length - 1].ljust(length, b"\0"), length)
 
 
 def _write_over_mark(mark: str) -> None:

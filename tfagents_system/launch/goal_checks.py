@@ -9,7 +9,7 @@ import numpy as np
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.checklist import Check
-from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, GoalFunctions
+from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch.spec_checks import in_words
@@ -79,7 +79,7 @@ def check_goal_functions(params: TrainParamsBase, env: TrainingEnvironment, step
       check: Gets what was found.
 
     Raises:
-      UserError: Rewards or ends differ from those of the steps, or a function fails.
+      UserError: Rewards differ from those of the steps, or a function fails.
     """
     if params.sample_form_ctor().hindsight is None or len(steps) < 2:
         return
@@ -98,39 +98,10 @@ def check_goal_functions(params: TrainParamsBase, env: TrainingEnvironment, step
         )
     errors = _vector_findings(REWARD, functions.rewards, achieved, desired)
     if functions.has_terminated:
-        _compare_ends(functions, steps)
         errors += _vector_findings(TERMINATED, functions.terminated, achieved, desired)
     check.errors += errors
     ends = f"{TERMINATED} says where they end" if functions.has_terminated else "terminations stay as recorded"
     check.facts.append(f"rewards of other goals by {REWARD}, {ends}")
-
-
-def _compare_ends(functions: GoalFunctions, steps: Sequence[ts.TimeStep]) -> None:
-    """Compares where episodes ended with what the function says of it.
-
-    A step may end an episode for another reason than its goal. It did so for its goal if its reward is that of a goal
-    that is reached exactly.
-
-    Raises:
-      UserError: They differ.
-    """
-    achieved, desired, before = _goals(steps)
-    ended = np.array([step.discount == 0 for step in steps[1:]])
-    found = np.array([functions.terminated(achieved, goals) for goals in (desired, before)], bool)
-    goes_on = ~ended & found.all(axis=0)
-    recorded = np.array([step.reward for step in steps[1:]], np.float32)
-    was_reached = _are_close(functions.rewards(achieved, achieved), recorded)
-    is_missed = ended & was_reached & ~found.any(axis=0)
-    for differs, what, says in (
-        (goes_on, "did not end the episode", True),
-        (is_missed, "ended the episode with the reward of a goal that is reached", False),
-    ):
-        if differs.any():
-            raise UserError(
-                f"step {int(np.argmax(differs)) + 1} {what}, and {TERMINATED} of its goals, with info {{}}, is {says}: "
-                f"let step() return what {TERMINATED} does, minibatches have both kinds; a wrapper that ends episodes "
-                "must change both"
-            )
 
 
 def _goals(steps: Sequence[ts.TimeStep]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

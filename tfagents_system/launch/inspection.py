@@ -154,8 +154,6 @@ class Inspector:
                     start, folder = self._prior_start(params), self._origin().parent
                     self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
-        if params is not None:
-            self._prior_start(params).check_experts(self.found.prior_data, self.found.checks[PARAMS])
         self.found.doing = ""
         return self.found
 
@@ -258,15 +256,12 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        agent = reset_checks.agent_number(self._environ, self._run)
-        findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
-        if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
-        check.errors += findings
-        if not self.found.checks[PARAMS].errors:
-            stored_meaning.check_stored(self._environ, params, self.found.specs, self._run, folders.values(), check)
+        for folder in folders.values():
+            check.errors += reset_checks.ring_findings(params, trial.layout, folder, self._run)
+        if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
+            check.errors += stored_meaning.action_findings(self._run, self.found.specs)
         if self._environ.get(RESET):
-            check.errors += reset_checks.reset_findings(self._environ, params, self._run, trial.agent)
+            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
 
     def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
         """Whether the experience of SAC_REPLAY_FROM fits the run."""
@@ -295,11 +290,7 @@ class Inspector:
         return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
 
     def _prior_start(self, params: TrainParamsBase) -> PriorStart:
-        overrides = dataclasses.replace(self._overrides, defaults=self.found.defaults)
-        settings = overrides, self._seed, self.found.agent_start
-        return PriorStart(
-            params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER), *settings
-        )
+        return PriorStart(params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER))
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""
@@ -307,15 +298,12 @@ class Inspector:
             return
         checks, values = self.found.checks, self._values
         workers = resources.workers_here(values)
-        each = {"envs_per_worker": values.get("envs_per_worker", 1)}
-        each["more_bytes"] = resources.further_environments(params, values, self._environ) * trial.more_env_bytes
-        each["are_forked"] = values.get("fork_roles", True)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
-            resources.check_memory(checks["memory"], workers, own_bytes, 0, **each)
+            resources.check_memory(checks["memory"], workers, own_bytes, 0)
             return
         has_ring = "trainer_server" not in values  # Else it is where the replay server is.
         ring_bytes = _ring_bytes(params, trial.layout) if has_ring else 0
-        each["available"] = available = resources.memory_of_job(self._environ)
+        available = resources.memory_of_job(self._environ)
         replay_dir = self._paths.replay
         if available is None:  # In a job it may be a node's scratch.
             replay_dir = values.get("replay_dir", replay_dir)
@@ -336,7 +324,7 @@ class Inspector:
             needed[self._paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             resources.check_disk(checks["disk"], needed)
-        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, **each)
+        resources.check_memory(checks["memory"], workers, own_bytes, ring_bytes, prior_bytes, available=available)
 
 
 def _with_possible(

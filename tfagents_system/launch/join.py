@@ -1,8 +1,9 @@
 """Joins workers of this machine to a run, on another machine or this one.
 
-    python -m tfagents_system.launch.join --vars_file VARS.sh [--to RUN] [--server HOST:PORT] [--workers N] ...
+    sac join VARS.sh --to RUN [--ssh USER@HOST] [OPTION]...
+    sac join VARS.sh --server HOST:PORT --credentials DIR [OPTION]...
 
-Called by join_script.sh. All findings come together, with exit code 2, before anything starts. Exit codes: 0 the
+All findings come together, with exit code 2, before anything starts. Exit codes: 0 the
 run is finished, 1 it or all workers here failed, 2 bad input, 75 this command or the run was stopped.
 """
 
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopFlag.of_supervisor()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None and flags.ssh is None:
-        # As given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
+        # In the current folder, or in the repository.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
         prepared = [run for run in runs if run.run_json.exists()]
         run = (
@@ -322,8 +323,7 @@ def _prepare_and_join(
     """Makes all checks, and starts the workers unless only checks are asked for."""
     preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
     start_server = functools.partial(ForkServer.start, {**environ, "SAC_EXP_DIR": str(folder)})
-    forks = read_variables(environ, vars_file=flags.vars_file, root=ROOT)[0].get("fork_roles", True)
-    fork_server = (ForkServer.inherited() or start_server()) if forks else None
+    fork_server = ForkServer.inherited() or start_server()
     starter = RoleStarter(fork_server=fork_server, start_server=start_server)
     try:
         with contextlib.closing(preparation):
@@ -341,13 +341,23 @@ def _prepare_and_join(
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Join workers of this machine to a run.", allow_abbrev=False)
-    parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
-    parser.add_argument("--to", type=Path, help="run directory, where it can be seen from here")
+    parser = argparse.ArgumentParser(
+        prog="sac join",
+        usage="sac join VARS.sh --to RUN | --server HOST:PORT --credentials DIR [OPTION]...",
+        description="Join workers of this machine to a run. VARS.sh is its vars file. The workers leave when it is "
+        "over, or with Ctrl-C or SIGTERM; the run continues without them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--vars_file", type=Path, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
     parser.add_argument("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
     parser.add_argument("--server", help="HOST:PORT of the run's gateway (default: what the run directory says)")
     parser.add_argument("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
-    parser.add_argument("--role", choices=KINDS, help="what they do (default: SAC_WORKER_ROLE, or collect)")
+    parser.add_argument(
+        "--role",
+        choices=KINDS,
+        help="what they do: collect, evaluate only, collect as experts (SAC_EXPERT_POLICY), or play (default: collect)",
+    )
     parser.add_argument("--credentials", type=Path, help="folder with the run's certificates")
     parser.add_argument("--password_file", type=Path, help="file with the run's password")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")

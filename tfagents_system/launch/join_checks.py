@@ -107,9 +107,8 @@ def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_ce
         credentials = run.credentials
     if credentials is None:
         raise UserError(
-            f"no credentials for the server {server}: make some on the run's machine (python -m "
-            "tfagents_system.transport.remote.machines RUN add NAME), copy the folder that it names to this one, and "
-            "give that with --credentials DIR"
+            f"no credentials for the server {server}: copy the folder credentials/client of the run directory there to "
+            "this machine, and give the copy with --credentials DIR"
         )
     return Target(server, credentials, password_file, run, follows=not environ.get("SAC_SERVER"))
 
@@ -223,10 +222,8 @@ class JoinPreparation(Preparation):
             self._values.pop(name, None)
         slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None
         self.workers = workers or self._most_that_fit(slots)
-        planned = self._planned_slots()  # Before what the run says of its own workers is replaced.
         self._values["local_workers"] = self.workers
-        own = {"SAC_LOCAL_WORKERS": str(self.workers), resources.PLANNED_SLOTS: str(planned)}
-        self._environ = {**self._environ, **own}
+        self._environ = {**self._environ, "SAC_LOCAL_WORKERS": str(self.workers)}
         if slots is not None and self.workers > slots:
             self.checks["slots"].errors.append(
                 f"--workers {self.workers}, but the run has {slots} slots for workers of kind {self.kind} that join: "
@@ -275,11 +272,6 @@ class JoinPreparation(Preparation):
     def _misplaced(self) -> list[str]:
         return []
 
-    def _planned_slots(self) -> int:
-        """How many planned slots the run leaves to workers elsewhere of this kind."""
-        planned = int(self._values.get("num_collect_workers", 1))
-        return max(0, planned - int(self._values.get("local_workers", planned))) if self.kind == COLLECT else 0
-
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
         if not self._values.get("collect_worker_cpus"):
@@ -293,7 +285,7 @@ class JoinPreparation(Preparation):
 
     def _check_directories(self, starts: bool) -> None:
         check = self.checks["run directory"]
-        if (fault := resources.folder_fault(self._folder, "SAC_EXP_DIR")) is not None:
+        if (fault := resources.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
             check.errors.append(fault)
         elif self._target.run is not None:
             check.facts.append(f"{self._target.run.exp_dir}: its params and configuration are used")

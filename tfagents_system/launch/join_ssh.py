@@ -22,12 +22,11 @@ from tfagents_system.launch.ssh_tunnel import COMMAND, Tunnel, last_words
 from tfagents_system.report.status import is_dead, read_status
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.remote import machines
-from tfagents_system.transport.remote.credentials import AUTHORITY_KEY
+from tfagents_system.transport.remote import credentials
 
 _FETCH_SECS = 120.0
 _FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt overrides.json"
-_SECRETS = f"ca.pem {AUTHORITY_KEY} client.pem client.key revoked"
+_SECRETS = "client ca.pem client.pem client.key"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
 _NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255
 _CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
@@ -36,7 +35,7 @@ cd -- {{folder}} || exit {_NO_FOLDER}
 [ -r run.json ] || exit {_NO_RUN}
 set --
 for file in {_FILES}; do [ -r "$file" ] && set -- "$@" "$file"; done
-for file in {_SECRETS} machines/{{machine}}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
+for file in {_SECRETS}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
 printf 'TFAGENTS_RUN %s %s\\n' "$(date +%s)" "$(uname -n)"
 exec tar -cf - -- "$@"
 """
@@ -54,7 +53,7 @@ def fetch_run(host: str, folder: Path, copy: Path) -> Iterator[SshRun]:
 
 
 class SshRun:
-    """A run on another machine: its inputs are copied here, with credentials for this machine.
+    """A run on another machine: its inputs are copied here, with the credentials of those who join.
 
     Args:
       host: As `ssh` takes it: `user@node7`, a name of ~/.ssh/config, or `ssh://user@node7:2222`.
@@ -66,7 +65,7 @@ class SshRun:
       name: `host:folder`.
       state: `running`, `done`, ... as its status says, or `dead`.
       gateway: `host:port` of its gateway, as its machine reaches it.
-      credentials: This machine's.
+      credentials: The folder with these.
 
     Raises:
       UserError: There is no `ssh`, the host does not let us in, or there is no such run with a gateway.
@@ -94,7 +93,7 @@ class SshRun:
         # On a cluster the login is on one machine, and the run on another.
         is_there = status["run"].get("host") == host_name
         self.gateway = f"{'127.0.0.1' if is_there else gateway['host']}:{int(gateway['port'])}"
-        self.credentials = self._take_credentials()
+        self.credentials = self._find_credentials()
 
     def tunnel(self) -> Tunnel:
         """Opens one to the gateway.
@@ -120,8 +119,7 @@ class SshRun:
 
     def _fetch(self) -> tuple[float, str]:
         """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
-        script = _FETCH.format(folder=self._folder, machine=machines.name_of_this_machine())
-        code, output, words = self._run(script)
+        code, output, words = self._run(_FETCH.format(folder=self._folder))
         if code == _NO_FOLDER:
             raise UserError(
                 f"there is no directory {self.name}, or {self.host} can't enter it: give --to the run directory there, "
@@ -147,30 +145,15 @@ class SshRun:
             raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
         return float(mark[1]), mark[2].decode(errors="replace")
 
-    def _take_credentials(self) -> Path:
-        """This machine's credentials, made by the run's authority if it has none yet; they are then kept there, too."""
-        folder, before = self.paths.credentials, self._machines()
-        if not (folder / AUTHORITY_KEY).exists() and not (folder / "client.pem").exists():
+    def _find_credentials(self) -> Path:
+        folder = credentials.folder_of_client(self.paths.credentials)
+        if not (folder / f"{credentials.CLIENT}.pem").exists():
             raise UserError(
-                f"{self.name}/credentials can't be read or has no {AUTHORITY_KEY}: log in as the user who has started "
-                "the run; where it has certificates of its own (SAC_CREDENTIALS_DIR), join with --server, --credentials"
+                f"{self.name}/credentials can't be read or has none for those who join: log in as the user who has "
+                "started the run; where it has certificates of its own (SAC_CREDENTIALS_DIR), join with --server, "
+                "--credentials"
             )
-        try:
-            own = machines.folder_of_client(folder)
-        finally:
-            (folder / AUTHORITY_KEY).unlink(missing_ok=True)
-        if self._machines() != before:
-            there = f"credentials/machines/{own.name}"
-            lines = [f"cd -- {self._folder} && umask 077 && mkdir -p {there} || exit"]
-            for file in sorted(own.iterdir()):
-                lines.append(f"cat >{there}/{file.name} <<'END' || exit\n{file.read_text().rstrip()}\nEND")
-            code, _, words = self._run("\n".join(lines) + "\n")
-            if code != 0:
-                raise UserError(f"{self.name}/{there} can't be written ({words}): make it writable")
-        return own
-
-    def _machines(self) -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in self.paths.credentials.glob("machines/*/client.pem")}
+        return folder
 
     def _run(self, script: str) -> tuple[int, bytes, str]:
         """Exit code, output and last words of a shell script on the host."""

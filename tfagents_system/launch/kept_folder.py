@@ -39,11 +39,11 @@ class KeptFolder:
           check: Gets what was found.
         """
         params: Path | None = values.get("params")
-        if params is None or params_folder.is_kept_otherwise(params) or not values.get("keep_folder", True):
+        if params is None or params_folder.is_kept_otherwise(params):
             return
         left_out = [values[name] for name in NEVER_KEPT if name in values]
         try:
-            files = params_folder.files_of(params.parent, left_out, values.get("snapshot_mb", 100))
+            files = params_folder.files_of(params.parent, left_out)
             digests = params_folder.digests(params.parent, files)
             self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
             self.copy, self.digests = Path(self._made.name).resolve(), digests
@@ -66,7 +66,7 @@ class KeptFolder:
             )
         return (
             f"{error.filename} in the folder of SAC_PARAMS can't be read ({error.strerror}): the run keeps a copy "
-            "of the folder. Make it readable, or set SAC_KEEP_FOLDER=0"
+            "of the folder. Make it readable"
         )
 
     @property
@@ -82,7 +82,7 @@ class KeptFolder:
         if any(error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")):
             found["params folder"].notes.append(
                 f"the run has a copy of {self._original} and runs it: what is outside of that folder is not found by "
-                "a path that is relative to a file in it. Give an absolute one, or set SAC_KEEP_FOLDER=0"
+                "a path that is relative to a file in it. Give an absolute one"
             )
         return found
 

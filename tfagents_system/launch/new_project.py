@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from tfagents_system.settings.variable_values import run_name
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
-_LOOK_SECS = 3.0
 _DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
 
 _PARAMS = '''\
@@ -170,7 +168,7 @@ def _look_at(environment: str) -> _Found:
         kinds = {kind.__name__ for kind in type(env.action_space).__mro__}
         if not kinds & {"Box", *_DISCRETE}:
             raise UserError(f"--env={environment} has actions in {env.action_space}: they must be a Box or discrete")
-        limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or _own_limit(env)
+        limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
         algorithm = "dqn" if kinds & set(_DISCRETE) else "sac"
         return _Found(imports, call, algorithm, int(limit or _HORIZON), limit is None)
     finally:
@@ -195,27 +193,7 @@ def _own_class(environment: str) -> type | None:
     found = getattr(module, name, None)
     if inspect.isclass(found):
         return found
-    classes = [
-        each.__name__
-        for each in vars(module).values()
-        if inspect.isclass(each) and each.__module__ == module.__name__ and hasattr(each, "step")
-    ]
-    has = f"its environments are {', '.join(classes)}" if classes else "it has no class with a method step"
-    raise ValueError(f"{module_name} has no class {name} and registers no such environment (gymnasium.register); {has}")
-
-
-def _own_limit(env: Any) -> int | None:
-    """After how many steps an environment truncates an episode of random actions by itself; None: that was not seen."""
-    until = time.monotonic() + _LOOK_SECS
-    try:
-        env.reset(seed=0)
-        for step in range(1, _HORIZON + 1):
-            _, _, is_terminated, is_truncated, _ = env.step(env.action_space.sample())
-            if is_terminated or is_truncated or time.monotonic() > until:
-                return step if is_truncated and not is_terminated else None
-    except Exception:  # `sac check` explains what is wrong with its steps.
-        return None
-    return None
+    raise ValueError(f"{module_name} has no class {name} and registers no such environment (gymnasium.register)")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
@@ -20,10 +20,7 @@ from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
-from tfagents_system.launch.kept_in_place import fault_of_directory
 from tfagents_system.launch.machine_checks import check_machine, check_packages
-from tfagents_system.launch.orphans import wait_for_orphans
-from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import reset_in_words, server_findings
 from tfagents_system.launch.run_settings import (
@@ -112,11 +109,6 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
-        if (
-            starts and self._paths is not None and os.path.exists(self._paths.prior_data)
-        ):  # False where it is out of reach.
-            # What experts bring until then is copied by the checks.
-            wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
@@ -127,7 +119,6 @@ class Preparation:
         if is_let_in and has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
-            pass_digests(Path(self._made.name), self._kept.digests)
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
@@ -257,7 +248,7 @@ class Preparation:
         """Variables that are not meant for this program."""
         ours = {"SAC_SERVER": self._values.get("server"), "SAC_WORKER_ROLE": self._values.get("worker_role")}
         return [
-            f"{name}={value} is for workers that join: unset it here, or join a run with join_script.sh"
+            f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
             for name, value in ours.items()
             if value not in (None, COLLECT)
         ]
@@ -266,22 +257,14 @@ class Preparation:
         if self._paths is None:
             return
         check = self.checks["run directory"]
-        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_LOGS_DIR")
         replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
         if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
         if fault is not None:
             check.errors.append(fault)
             return
-        fault = fault_of_directory(
-            self._paths,
-            self._values,
-            self._vars_file,
-            self.overrides,
-            moves_aside=self.edits == FRESH,
-            reset=self.reset,
-        )
-        if fault is not None:
+        if (fault := fault_of_directory(self._paths, self._values, self._vars_file, self.edits)) is not None:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
@@ -291,7 +274,7 @@ class Preparation:
             check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
-                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                f"the run directory {self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
 
@@ -304,6 +287,22 @@ class Preparation:
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+
+
+def fault_of_directory(
+    paths: RunPaths, values: Mapping[str, Any], vars_file: Path | None, edits: str | None
+) -> str | None:
+    """Why a start can't begin in a run directory; None if it can.
+
+    Args:
+      values: The variables that could be read, by field.
+      edits: With `--fresh` the directory is moved aside, and the user's files must not be in it.
+    """
+    fields = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
+    begins_with = [split(str(path))[0] for path in (values.get("agent_from"), *values.get("replay_from", ())) if path]
+    named = [vars_file, Path.cwd(), *map(values.get, fields), *(path for path in begins_with if path != paths.exp_dir)]
+    find = experience_folders.why_not_moved if edits == FRESH else experience_folders.fault_of
+    return find(paths, [path for path in named if path is not None])
 
 
 def _stored_steps(*folders: Path | None) -> int:

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.early_answers import is_done_already, tell_finished
-from tfagents_system.launch.edit_checks import look_at_array
+from tfagents_system.launch.early_answers import refuse_at_work, tell_finished
 from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
 from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.orphans import wait_for_orphans
@@ -61,7 +60,7 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory, task_edits
 from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.resets import AGENT, NETWORKS
+from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock, being_checked
 from tfagents_system.run_files.run_paths import RunPaths
@@ -78,13 +77,13 @@ _STDERR = 2
 
 
 def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
-    """Starts the process that the roles will be forked from; it begins to import. None if it is not wanted.
+    """Starts the process that the roles will be forked from; it begins to import.
 
-    None, too, if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
+    None if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
     became this one may have one already, and hands it over.
     """
     values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
-    if not values.get("fork_roles", True) or not values.keys() >= {"exp_dir", "params", "config"}:
+    if not values.keys() >= {"exp_dir", "params", "config"}:
         return None
     try:
         load_env_config(values["config"])
@@ -256,7 +255,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     """
     if file_of(paths) != preparation.run_json:
         raise UserError(
-            f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
+            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
     if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
@@ -287,18 +286,15 @@ def check(
     vars_file: Path | None,
     fork_server: ForkServer | None = None,
     settings: RunSettings | None = None,
-    look_further: Callable[[Check], None] = lambda check: None,
 ) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing.
 
     Args:
       environ, vars_file, fork_server, settings: As of `prepare`.
-      look_further: Adds what was edited of further runs' files.
     """
     preparation = Preparation(environ, vars_file, settings)
     with _closed_on_signals(preparation):
         preparation.run(fork_server, starts=False)
-    look_further(preparation.checks["params folder"])
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
@@ -312,7 +308,7 @@ def main() -> int:
         "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
     )
     add_edit_options(parser)
-    parser.add_argument("--reset_training", nargs="?", const=AGENT, choices=(AGENT, NETWORKS), help="see run_script.sh")
+    parser.add_argument("--reset_training", action="store_const", const=AGENT, help="see run_script.sh")
     parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
     parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
@@ -330,14 +326,12 @@ def main() -> int:
         os.environ[EDITS] = args.edits
     _tell_of_reset(parser, args)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    given = dict(os.environ)
     os.environ.update(settings.environ)
-    if not args.check and is_done_already(settings, args.vars_file):
-        return EXIT_DONE
+    if not args.check:
+        refuse_at_work(os.environ, args.vars_file)
     fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
-        look = functools.partial(look_at_array, given, args.vars_file, args.assignments)
-        code = check(os.environ, args.vars_file, fork_server, settings, look)
+        code = check(os.environ, args.vars_file, fork_server, settings)
         if fork_server is not None:
             fork_server.close()
         return code
@@ -370,7 +364,7 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         parser.error(
             "--reset_training keeps the run's experience, and --fresh starts over without it: give one of them"
         )
-    if args.catch_up and args.reset_training != AGENT:
+    if args.catch_up and not args.reset_training:
         parser.error("--catch_up is for --reset_training, whose new agent may catch up on the steps that are kept")
     if args.reset_training:
         os.environ[RESET] = args.reset_training

@@ -18,15 +18,12 @@ import psutil
 from tfagents_system.checks.checklist import Check
 from tfagents_system.machine import cgroups
 from tfagents_system.machine.files import existing_ancestor
-from tfagents_system.train_params_base import TrainParamsBase
 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Fork server, replay server, trainer and supervisor.
-_IMPORTS_BYTES = 200 * 2**20  # Of a program that is not forked.
 _TIGHT = 0.8
 JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unknown.
-PLANNED_SLOTS = "TFAGENTS_PLANNED_SLOTS"  # Of the run that workers join: what it leaves to workers elsewhere.
 
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES = 64
@@ -140,7 +137,7 @@ def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
     if needed > free:
         check.errors.append(
             f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower n_episodes_in_buffer, "
-            "free space, or set SAC_EXP_DIR or SAC_REPLAY_DIR to a larger disk"
+            "free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} free")
@@ -193,24 +190,6 @@ def workers_here(values: Mapping[str, Any]) -> int:
     return int(collectors + values.get("expert_workers", 0) + values.get("eval_workers", 0))
 
 
-def further_environments(params: TrainParamsBase, values: Mapping[str, Any], environ: Mapping[str, str]) -> int:
-    """How many the workers of this start build beyond one to collect and one to evaluate each.
-
-    Args:
-      params: Of the run.
-      values: Of its SAC_ variables, by field.
-      environ: Of those that join a run with PLANNED_SLOTS: who gets one has a share of the run's evaluations.
-    """
-    count, planned = values.get("envs_per_worker", 1), values.get("num_collect_workers", 1)
-    collectors, evaluators = values.get("local_workers", planned), values.get("eval_workers", 0)
-    further = workers_here(values) * (count - 1)
-    if not evaluators:
-        sharing = min(collectors, int(environ.get(PLANNED_SLOTS, 0))) if "server" in values else collectors
-        share = -(-params.n_eval_episodes // planned)
-        further += sharing * max(0, min(count, share) - 1)
-    return further
-
-
 def check_memory(
     check: Check,
     num_workers: int,
@@ -218,9 +197,6 @@ def check_memory(
     ring_bytes: int,
     prior_bytes: int = 0,
     *,
-    envs_per_worker: int = 1,
-    more_bytes: int = 0,
-    are_forked: bool = True,
     available: tuple[int, str] | None = None,
 ) -> None:
     """Compares the memory that the run's processes will take with what is available.
@@ -231,24 +207,20 @@ def check_memory(
       own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
       ring_bytes: Size of the replay ring, which is in files: it should fit, but need not.
       prior_bytes: Size of the ring of prior data, likewise.
-      envs_per_worker: SAC_ENVS_PER_WORKER.
-      more_bytes: Memory of all further environments of the workers.
-      are_forked: Programs share what they import (SAC_FORK_ROLES).
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes + (0 if are_forked else _IMPORTS_BYTES)
+    worker_bytes = _WORKER_BYTES + own_bytes
     others_bytes = _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
-    needed = num_workers * worker_bytes + more_bytes + others_bytes
-    environments = f", {in_words(more_bytes)} of further environments" if more_bytes else ""
+    needed = num_workers * worker_bytes + others_bytes
     what = (
         f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)}{environments} and the other programs"
+        f"{in_words(worker_bytes)} and the other programs"
     )
     if needed > free:
         check.errors.append(
-            f"a run needs {what}, {in_words(free)} {limit} are available: {_fewer(num_workers, envs_per_worker)}"
-            "give it more memory (a job: SAC_MEM_GB)"
+            f"a run needs {what}, {in_words(free)} {limit} are available: "
+            "lower SAC_NUM_COLLECT_WORKERS or SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} {limit} available")
@@ -260,15 +232,6 @@ def check_memory(
             f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
             "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
         )
-
-
-def _fewer(num_workers: int, envs_per_worker: int) -> str:
-    """What of a run can be lowered, for a message."""
-    if envs_per_worker > 1:
-        return f"lower SAC_ENVS_PER_WORKER{' or SAC_NUM_COLLECT_WORKERS' if num_workers > 1 else ''}, or "
-    if num_workers > 1:
-        return "lower SAC_NUM_COLLECT_WORKERS (SAC_ENVS_PER_WORKER lets fewer workers step as many environments), or "
-    return ""
 
 
 # Open files.

@@ -13,10 +13,9 @@ from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.launch.role_restarts import RoleRestarts
 from tfagents_system.launch.role_starter import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
-from tfagents_system.machine.worker_slots import EXPERT
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRACKER, TRAINER, worker_role
+from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, REPLAY, TRACKER, TRAINER
 
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
@@ -31,7 +30,6 @@ class RunRules:
         self._supervisor = supervisor
         self._failures = RoleRestarts(supervisor)
         self._workers_gone_at: float | None = None
-        self._experts_gone_at: float | None = None  # Unix seconds, as heartbeats have them.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
         supervisor = self._supervisor
@@ -44,16 +42,13 @@ class RunRules:
     def look(self) -> None:
         """A run without a worker that collects would wait forever: it fails, unless the trainer is just finishing.
 
-        Experts and evaluators alone do not keep it going. It needs its experts where only they can bring prior data.
+        Experts and evaluators alone do not keep it going.
 
         A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """
         self._failures.look()
         if self._supervisor.exit_code is None and self._is_done_elsewhere():
             self._supervisor.finish(EXIT_DONE)
-        if self._supervisor.exit_code is None and (expert := self._missing_expert()) is not None:
-            why = "every expert was given up, and only an expert could bring the prior data, of which there is none yet"
-            self._supervisor.fail(EXIT_FAILED, f"{why}: correct the expert, and start again", expert.last_lines())
         if (
             self._supervisor.exit_code is not None
             or not self._supervisor.collectors
@@ -69,22 +64,6 @@ class RunRules:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self._supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
-
-    def _missing_expert(self) -> RoleProcess | None:
-        """One of the experts if all were given up, no other can join, and the run can't learn without what they bring.
-
-        As `check_prior_experts` refuses a start. The replay server has stored all that they had sent.
-        """
-        supervisor, variables = self._supervisor, self._supervisor.variables
-        kinds = variables.kinds_beside
-        experts = [supervisor.roles[worker_role(number)] for number, kind in kinds.items() if kind == EXPERT]
-        own = variables.num_collect_workers + len(kinds)
-        if not experts or not all(expert.given_up for expert in experts) or (variables.max_workers or own) > own:
-            return None
-        self._experts_gone_at = self._experts_gone_at or time.time()
-        beat = read_heartbeat(supervisor.paths.heartbeat(REPLAY)) or {}
-        is_empty = beat.get("prior_steps") == 0 and beat.get("time", 0.0) > self._experts_gone_at
-        return experts[-1] if is_empty else None
 
     def _is_done_elsewhere(self) -> bool:
         if TRAINER in self._supervisor.roles:
@@ -136,10 +115,8 @@ class RunRules:
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
             stop=self._supervisor.stop,
-            plot=variables.plot,
-            video=variables.video,
-            tracking=TrackingSettings.of(vars(variables)),
             report=variables.report,
+            tracking=TrackingSettings.of(vars(variables)),
         )
 
     def closing_lines(self, code: int) -> list[str]:

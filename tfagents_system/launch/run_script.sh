@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   sed "s#\./run_script\.sh#${TFAGENTS_COMMAND:-./run_script.sh}#" <<'HELP'
 Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits]
-                       [--reset_training [networks] [--catch_up]] VARS.sh
+                       [--reset_training [--catch_up]] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
@@ -15,7 +15,7 @@ refused with the differences: --keep continues with the copies, --take_edits wit
 starts over: the existing run is moved aside.
 --reset_training keeps the run's experience and lets a new agent learn from it, once: agent, optimizers, counters and the
 best policy are new, what was there is in before_reset_<n>. With --catch_up the kept steps count for the updates that are
-due. --reset_training networks draws the networks anew and keeps counters and settings.
+due.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -55,12 +55,7 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
-    --reset_training)
-      tfagents_options+=("$1")
-      if [[ ${2:-} == networks ]]; then tfagents_options[-1]+="=$2" && shift; fi
-      if [[ $1 != networks && ${2:-} == [Nn][Ee][Tt]* && ! -e $2 ]]; then fail "--reset_training $2: networks is meant"; fi
-      ;;
-    --reset_training=* | --catch_up) tfagents_options+=("$1") ;;
+    --reset_training | --catch_up) tfagents_options+=("$1") ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) refuse_option "${1%%=*}" ;;

@@ -28,19 +28,6 @@ _SIMILARITY_OF_NAMES = 0.6  # They are short.
 OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 
 
-def check_sequences(params: TrainParamsBase, last: ts.TimeStep, steps: int) -> list[str]:
-    length = params.sample_form_ctor().sequence_length
-    is_masked = "agent_ctor" not in overridden(params)  # The toolkit's own agents learn from shorter episodes, too.
-    if length is None or is_masked or last.step_type != ts.StepType.LAST or steps >= length:
-        return []
-    before = f" + recurrent_burn_in={params.recurrent_burn_in}" if params.recurrent_burn_in else ""
-    return [
-        f"with random actions an episode ends after {steps} steps, and those shorter than "
-        f"recurrent_sequence_length={params.recurrent_sequence_length}{before} are never trained on by the "
-        "agent of agent_ctor, which can't leave out steps: lower it, if many are so short"
-    ]
-
-
 def check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
     """The default networks have one action; a user's own hooks may handle more."""
     names = [spec.name for spec in tree.flatten(env.action_spec())]

@@ -18,25 +18,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
-from tfagents_system.launch.clean import queued_jobs
 from tfagents_system.launch.login_node import refuse_login_node
-from tfagents_system.launch.python_path import LAUNCHERS, ROOT
+from tfagents_system.launch.python_path import LAUNCHERS
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
-    KEEP,
-    TAKE,
     add_edit_options,
     asked_once,
     edits_of_start,
-    is_again,
 )
-from tfagents_system.launch.study_beginning import Beginning, choices_of_files
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -44,7 +39,6 @@ from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import faults_in_job
 from tfagents_system.settings.search_spaces import SPACES, Space, as_json, corners, read_space
@@ -55,6 +49,7 @@ if TYPE_CHECKING:
 PRUNERS = ("median", "hyperband", "none")
 _STUDY = "_study"  # Behind the name of its runs.
 _JOURNAL = "journal.log"
+_SQUEUE_SECS = 10.0
 _CORNERS = 10**6  # Task numbers of settings that are checked and never run.
 
 
@@ -69,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             vars_file, "add --slurm, which submits the trials, and shows what was found once they are over"
         )
     space = _space(args.space)
-    ends, choices = list(corners(space)), choices_of_files(space)
-    more = [{**ends[0], **choice} for choice in choices if choice]
-    checked = dict(enumerate([*ends, *more], start=_CORNERS))
+    checked = dict(enumerate(corners(space), start=_CORNERS))
     args.parallel = min(args.parallel, args.trials)
     parallel = 0 if args.slurm else args.parallel
     plan = SweepPlan(vars_file, checked, args.assignments, parallel, is_open=True, edits=args.edits)
@@ -81,46 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_in_job(args.space, space)
     if not args.is_dry or (folder / _JOURNAL).exists():
         _keep_space(folder, space)
-        values = plan.values[len(ends) :] or plan.values[:1]
-        _look_at_trials(plan, folder, args, list(zip(choices, values, strict=True)))
     return _submit(args, space, folder) if args.slurm else _search(args, plan, space, folder)
-
-
-def _look_at_trials(
-    plan: SweepPlan,
-    folder: Path,
-    args: argparse.Namespace,
-    choices: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> None:
-    """Looks whether trials that begin or go on have other settings or files than those before them.
-
-    Args:
-      choices: Of files, as of `Beginning.now`.
-
-    Raises:
-      UserError: They have.
-    """
-    from tfagents_system.launch.trials import has_run, numbers_to_run
-
-    study = open_study(folder, args.pruner, args.parallel)
-    numbers = numbers_to_run(study, folder, args.trials)
-    plan.look_at_runs(numbers)
-    plan.raise_findings()
-    if not numbers:  # What was found is shown, whatever the files are now.
-        return
-    now, began = Beginning.now(args.assignments, choices), Beginning.read(folder)
-    if began is not None and has_run(study):
-        runs = (RunPaths(folder.with_name(f"{folder.name.removesuffix(_STUDY)}_task_{n}")) for n in numbers)
-        if args.edits == KEEP and all(map(run_directory.has_begun, runs)):
-            now = dataclasses.replace(now, files=began.files, variables=began.variables)  # What they have.
-        if args.edits == TAKE:
-            began = dataclasses.replace(began, files=now.files)
-        if (faults := began.faults_of(now, folder)) and not is_again(os.environ):
-            raise UserError(*faults)
-        for fault in faults:
-            print(f"note: {fault}", flush=True)
-    if not args.is_dry:
-        now.write(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +116,6 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
     settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
-    if not (ROOT / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
-        os.environ.setdefault("SAC_PYTHON", sys.executable)
     if code := subprocess.call([str(word) for word in command]):
         return code
     if not args.is_dry:
@@ -194,16 +146,21 @@ def _numbers_to_submit(args: argparse.Namespace, space: Space, folder: Path) -> 
 
 def queued_trials(folder: Path) -> set[int] | None:
     """Trials of a study that are tasks of this user's queued or running arrays; None if SLURM does not say."""
-    if (lines := queued_jobs("%K %o", each_task=True)) is None:
+    # A user's own SQUEUE_STATES, SQUEUE_PARTITION and such would leave jobs out.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+    command = ["squeue", "--noheader", "--all", f"--user={os.getuid()}", "--format=%K %o", "--array"]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_SQUEUE_SECS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
         return None
     snapshots = f"{os.path.realpath(folder).removesuffix(_STUDY)}_array/snapshot/"
     found = set[int]()
-    for line in lines.splitlines():
-        # SLURM's number of the task, and the command of the array, whose last word is added to that.
-        number, _, command = line.partition(" ")
-        script, _, offset = command.rpartition(" ")
-        if snapshots in os.path.realpath(script) and number.isdigit() and offset.isdigit():
-            found.add(int(number) + int(offset))
+    for line in done.stdout.splitlines():
+        number, _, script = line.partition(" ")
+        if snapshots in os.path.realpath(script.strip()) and number.isdigit():
+            found.add(int(number))
     return found
 
 
@@ -213,28 +170,25 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
 
     study = open_study(folder, args.pruner, args.parallel)
     stop = StopFlag.of_supervisor()
-    with SweepView() as view:
-        runner: TaskRunner | None = None
+    view = SweepView()
+    runner: TaskRunner | None = None
 
-        def end(task: Task) -> None:
-            if runner is not None:
-                runner.end(task)
+    def end(task: Task) -> None:
+        if runner is not None:
+            runner.end(task)
 
-        trials = Trials(
-            study, space, folder, plan.add, wanted=args.trials, parallel=args.parallel, end=end, say=view.say
-        )
+    trials = Trials(study, space, folder, plan.add, wanted=args.trials, parallel=args.parallel, end=end, say=view.say)
 
-        def look(tasks: Sequence[Task]) -> None:
-            if not stop.is_set():
-                trials.look()
-            view.show(tasks)
+    def look(tasks: Sequence[Task]) -> None:
+        if not stop.is_set():
+            trials.look()
+        view.show(tasks)
 
-        trials.look()
-        runner = TaskRunner(trials.tasks, plan.places, stop, look, lambda: trials.is_waiting)
-        code = runner.run()
-        if stop.is_set():
-            trials.look(is_stopped=True)
-        trials.leave_refused()
+    trials.look()
+    runner = TaskRunner(trials.tasks, plan.places, stop, look, lambda: trials.is_waiting)
+    code = runner.run()
+    if stop.is_set():
+        trials.look(is_stopped=True)
     with LongWork("results of the study"):
         lines = study_results.write(study, space, folder)
     print("\n".join(lines), flush=True)
@@ -242,8 +196,7 @@ def _search(args: argparse.Namespace, plan: SweepPlan, space: Space, folder: Pat
         raise trials.refusal
     if trials.unstarted:
         print(
-            f"error: {trials.unstarted}; the same command goes on with that trial. If its settings are the reason, a "
-            f"larger --trials than {args.trials} shows it: it has failed where a later one runs",
+            f"error: {trials.unstarted}; correct that, and the same command goes on",
             file=sys.stderr,
             flush=True,
         )
@@ -338,7 +291,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args.is_dry = "--dry_run" in further
     if further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    own = [word for word in further if re.match(r"-a|--(array|add_workers|to|study|reset_training)(=|$)", word)]
+    own = [word for word in further if re.match(r"-a|--(array|study|reset_training)(=|$)", word)]
     if own:
         parser.error(f"{' '.join(own)}: --slurm submits an array of trials: leave it out")
     for name in ("trials", "parallel"):

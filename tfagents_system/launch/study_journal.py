@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
-from tfagents_system.errors import UserError
-
 _BLOCK = 64 * 1024
 
 
 def journal_storage(path: Path) -> JournalStorage:
-    """Optuna's storage in a journal, which suits network file systems, too; the file is made where there is none.
-
-    Raises:
-      UserError: It is damaged otherwise than by half a line at its end.
-    """
-    if path.exists():
-        _refuse_damaged(path)
+    """Optuna's storage in a journal, which suits network file systems, too; the file is made where there is none."""
     return JournalStorage(JournalFileBackend(str(path), lock_obj=_LockOfWholeLines(path)))
-
-
-def _refuse_damaged(path: Path) -> None:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                json.loads(line)
-            except ValueError:
-                if line.endswith(b"\n"):
-                    raise UserError(
-                        f"{path} is damaged in line {number}: restore it from a backup, or choose another SAC_EXP_NAME "
-                        "for a new study"
-                    ) from None
 
 
 class _LockOfWholeLines(JournalFileSymlinkLock):

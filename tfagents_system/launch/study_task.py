@@ -64,12 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deadline = time.monotonic() + _HELD_SECS
     runner.run()
     look(trials.tasks)
-    trials.leave_refused()
     if trials.refusal is not None:
         raise trials.refusal
     if trials.unstarted:  # Its job is not requeued, which might go on for ever.
         _say(f"error: {trials.unstarted}; sac tune-params --slurm submits that trial again")
-        return next((task.exit_code for task in trials.tasks if task.is_refused and task.exit_code), EXIT_FAILED)
+        return EXIT_FAILED
     is_over = trials.is_over(number)
     if is_over:
         with (study_folder / "results.lock").open("w") as file:
@@ -98,7 +97,7 @@ def _task(number: int, settings: Mapping[str, Any], command: Sequence[str]) -> T
         raise UserError(*findings)
     paths = RunPaths(values["exp_dir"])
     if (owner := owner_of_run(paths)) is not None:
-        raise UserError(f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first")
+        raise UserError(f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first")
     # As in a study on one machine, a trial's number adds nothing to its seed.
     own = {GRID: "", "SAC_SEED": os.environ.get("SAC_SEED") or "0"} | dict(settings)
     words = [word for name, value in own.items() for word in ("--set", assignment(name, value))]

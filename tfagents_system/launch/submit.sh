@@ -5,8 +5,7 @@ set -euo pipefail
 usage() {
   sed "s#\./submit\.sh#${TFAGENTS_COMMAND:-./submit.sh}#" <<'HELP'
 Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep | --take_edits]
-                   [--reset_training [networks] [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
-       ./submit.sh VARS.sh --add_workers N --to RUN [--dry_run] [--nodes K] [SBATCH_OPTION...]
+                   [--reset_training [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
@@ -19,11 +18,8 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
   --keep, --take_edits
                what a continued run does with files that were edited since its start, as for run_script.sh
-  --reset_training [networks], --catch_up
+  --reset_training, --catch_up
                a new agent for the run's experience, as for run_script.sh: once, not each time that the job is requeued
-  --add_workers N --to RUN
-               a job with N more workers (rounded up to as many on each node) for a run under way, such as logs/pendulum; it
-               needs a gateway (SAC_GATEWAY_PORT)
 
 Exit codes: those of sbatch; 2 something must be changed first.
 HELP
@@ -74,12 +70,9 @@ eval "$tfagents_saved"
 
 tfagents_python=$(login_python || true)
 tfagents_findings=()
-tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-${TFAGENTS_FOLDER:-$tfagents_root}/logs}" "$tfagents_vars_folder")
+tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-logs}")
 tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
-if [[ -n $tfagents_to ]]; then # As given, or relative to the repository: as for join_script.sh.
-  tfagents_exp_dir=$(absolute "$tfagents_to" "$([[ ! -d $tfagents_to ]] || echo "$PWD")")
-fi
-tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}${tfagents_add:+/joined}
+tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$
 check_request
 check_params_folder
@@ -96,4 +89,3 @@ write_snapshot "$tfagents_snapshot"
 check_job "$tfagents_snapshot/package" "$tfagents_snapshot/variables.sh" "$tfagents_snapshot/check.txt" "$tfagents_snapshot"
 echo "run directory $tfagents_exp_dir${tfagents_array:+_task_<id>}, job script $tfagents_snapshot/job.sbatch" >&2
 submit_snapshot "$tfagents_snapshot"
-remove_leftovers

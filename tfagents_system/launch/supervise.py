@@ -45,9 +45,7 @@ def main() -> int:
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     lock = RunLock.inherited(RunPaths(variables.exp_dir))
     start_server = functools.partial(ForkServer.start, {**os.environ, **variables.to_environ()})
-    fork_server = ForkServer.inherited()
-    if fork_server is None and variables.fork_roles:
-        fork_server = start_server()
+    fork_server = ForkServer.inherited() or start_server()
     return supervise(variables, stop, RoleStarter(fork_server=fork_server, start_server=start_server), lock)
 
 

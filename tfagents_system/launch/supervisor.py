@@ -245,8 +245,6 @@ class Supervisor:
 
     def fail(self, code: int, message: str, lines: Sequence[str]) -> None:
         """Ends the run for the reason in `message`; `lines` are the words of the role whose fault it is."""
-        if code == EXIT_FAILED and (problem := self._guard.why_unwritable()):
-            message += f" ({problem})"  # The role's own words may not have reached its log.
         self.finish(code, message)
         self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
 

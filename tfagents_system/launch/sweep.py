@@ -1,8 +1,8 @@
 """Trains the tasks of a grid on this machine, a few at a time: what a job array does on a cluster.
 
-    python -m tfagents_system.launch.sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
+    sac sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
 
-Called by sweep.sh. Each task has the run directory <name>_task_<id>. The same command continues what is unfinished.
+Each task has the run directory <name>_task_<id>. The same command continues what is unfinished.
 Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started, 75 stopped and saved.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, add_edit_options
+from tfagents_system.launch.run_settings import FRESH, add_edit_options
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, Task, TaskRunner
 from tfagents_system.launch.sweep_view import SweepView
@@ -77,10 +76,19 @@ def _grid_of(args: argparse.Namespace, vars_file: Path) -> Grid:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./sweep.sh", description="Train the tasks of a grid on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="sac sweep",
+        description="Train every task of a grid here, in the run directories <name>_task_<id>. The same command "
+        "continues what is unfinished.",
+    )
     parser.add_argument("vars_file", type=Path, metavar="VARS.sh")
-    parser.add_argument("--seeds", help="such as 0-4 or 0,3,7-9")
-    parser.add_argument("--grid", type=Path, metavar="FILE", help="grid file (default: SAC_GRID)")
+    parser.add_argument("--seeds", help="such as 0-4 or 0,3,7-9: one more list of the grid")
+    parser.add_argument(
+        "--grid",
+        type=Path,
+        metavar="FILE",
+        help='JSON: an object of lists, such as {"discount": [0.9, 0.99]}, or a list of objects (default: SAC_GRID)',
+    )
     parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
     add_edit_options(parser)
@@ -100,38 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
     if any(task.state != DONE for task in plan.tasks):
-        refuse_login_node(vars_file, f"submit the tasks as an array: {_as_array(args, grid)}")
+        array = other_command("submit", "./submit.sh")
+        refuse_login_node(
+            vars_file,
+            f"submit them as an array, with {GRID} in the vars file: {array} {vars_file} --array 0-{len(grid) - 1}",
+        )
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
     stop = StopFlag.of_supervisor()
-    with SweepView() as view:
-        code = TaskRunner(plan.tasks, plan.places, stop, view.show).run()
+    code = TaskRunner(plan.tasks, plan.places, stop, SweepView().show).run()
     for task in plan.tasks:
         if task.state == FAILED:
             print(f"{task}: {task.reason} (log in {task.log})")
     print(_ending(code, plan.tasks, args.edits), flush=True)
     return code
-
-
-def _as_array(args: argparse.Namespace, grid: Grid) -> str:
-    """The command for an array of the same tasks, and what the vars file must have for it."""
-    command = [other_command("submit", "./submit.sh"), shlex.quote(str(args.vars_file)), f"--array 0-{len(grid) - 1}"]
-    of_vars_file = list[str]()
-    if args.seeds is not None:
-        too = ", too" if len(grid.names()) > 1 else ""
-        of_vars_file.append(f"a grid file as {GRID} that has the seeds{too} (last key {SEED}, such as [0, 1, 2])")
-    elif args.grid is not None:
-        of_vars_file.append(shlex.quote(f"{GRID}={args.grid}"))
-    for text in args.assignments:
-        if text.startswith("SAC_"):
-            of_vars_file.append(shlex.quote(text))
-        else:
-            command.append(f"--set {shlex.quote(text)}")
-    if args.edits == FRESH:
-        of_vars_file.append("another SAC_EXP_NAME")
-    elif args.edits is not None:
-        command.append(EDIT_OPTIONS[args.edits])
-    return " ".join(command) + (f", with {' and '.join(of_vars_file)} in the vars file" if of_vars_file else "")
 
 
 def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:

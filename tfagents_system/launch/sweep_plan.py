@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,8 +18,8 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
-from tfagents_system.launch.kept_in_place import fault_of_directory, needed_files
 from tfagents_system.launch.orphans import wait_for_orphans
+from tfagents_system.launch.preparation import fault_of_directory
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT, folders_of_python_path
 from tfagents_system.launch.run_settings import (
     ASKED,
@@ -39,7 +39,6 @@ from tfagents_system.launch.run_settings import (
 from tfagents_system.launch.sweep_tasks import DONE, Place, Task
 from tfagents_system.launch.vars_file import read_vars_file, run_environ
 from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.files import folders_around
 from tfagents_system.machine.gpus import found, usable_gpus
 from tfagents_system.machine.signals import die_with_parent
 from tfagents_system.machine.topology import (
@@ -49,22 +48,26 @@ from tfagents_system.machine.topology import (
     is_confined,
     slurm_allotment,
     split_cpus,
+    usable_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
-from tfagents_system.run_files.agent_start import split
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variable_table import variable_name
-from tfagents_system.settings.variables import SEED, TASK, missing_beginnings, read_variables
+from tfagents_system.settings.variables import (
+    COUNTS,
+    SEED,
+    TASK,
+    has_automatic_workers,
+    missing_beginnings,
+    read_variables,
+)
 
 _OF_TASK = (TASK, SEED, CARRIER)
-_COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
-_PORTS = ("reverb_port", "gateway_port")
 
 
 class SweepPlan:
@@ -101,13 +104,12 @@ class SweepPlan:
         self._assignments = assignments
         self._is_open = is_open
         self._edits, self._asked = edits, asked_once(edits, None, False)
+        self._automatic = set[int]()  # Tasks whose number of workers follows from the CPUs of their place.
         self._to_move: list[Task] = []
-        self._needed = defaultdict[Path, list[int]](list)  # With --fresh: what tasks need where it is.
         self._edit_checks = EditChecks()
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
         self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
-        self._look_at_needed()
         try:
             to_check = _alike((task for task in self.tasks if task.state != DONE), self._environs)
             searched = {name for own in settings.values() for name in own} if is_open else set[str]()
@@ -142,13 +144,6 @@ class SweepPlan:
         task = self.tasks[-1] if not self._findings else self.tasks.pop()
         self.raise_findings()
         return task
-
-    def look_at_runs(self, numbers: Iterable[int]) -> None:
-        """Notes edits of the files of runs that will go on, before one of them is added."""
-        for number in followed(numbers, "looking at earlier trials", "trials"):
-            _, resolved, values = self._resolved(number, {})
-            if "exp_dir" in values:
-                self._look_at_files(number, resolved, values)
 
     def move_aside(self) -> None:
         """Moves the runs that --fresh begins anew: what is there after a stop is of this sweep, and can go on.
@@ -188,33 +183,16 @@ class SweepPlan:
             if edits != FRESH and _has_ended(paths, resolved, edits):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
-                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
-            elif (fault := self._fault_of_directory(paths, values, resolved)) is not None:
+                self._note([number], [f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first"])
+            elif (fault := fault_of_directory(paths, values, self._vars_file, edits)) is not None:
                 self._note([number], [fault])
             else:
                 self._look_at_files(number, resolved, values)
         if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
-        if self._edits == FRESH and task.state != DONE and "exp_dir" in values:
-            for path in needed_files(values, resolved.overrides):
-                self._needed[path].append(number)
         self.tasks.append(task)
         self.values.append(values)
         return resolved.environ
-
-    def _fault_of_directory(self, paths: RunPaths, values: Mapping[str, Any], resolved: RunSettings) -> str | None:
-        is_fresh = resolved.environ.get(EDITS) == FRESH
-        return fault_of_directory(paths, values, self._vars_file, resolved.overrides, moves_aside=is_fresh)
-
-    def _look_at_needed(self) -> None:
-        """Notes what tasks need and --fresh would move aside with another task's run, which does not need it."""
-        moved = {task.paths.exp_dir.resolve(): task.number for task in self._to_move}
-        for path, numbers in self._needed.items() if moved else ():
-            for folder in folders_around(split(str(path))[0]) & moved.keys():
-                if moved[folder] not in numbers:  # That is noted by its own directory.
-                    why = f"{path} is needed, and {EDIT_OPTIONS[FRESH]} would move it aside with the run of task"
-                    remedy = "choose another SAC_EXP_NAME, or name a copy elsewhere"
-                    self._note(numbers, [f"{why} {moved[folder]}: {remedy}"])
 
     def _resolved(self, number: int, own: Mapping[str, Any]) -> tuple[list[str], RunSettings, dict[str, Any]]:
         """A task's assignments, its settings and its variables, which are noted where they are wrong."""
@@ -233,6 +211,8 @@ class SweepPlan:
         needed = beginnings_of_start(resolved.environ, run)
         missing = missing_beginnings(resolved.environ, needed, vars_file=self._vars_file, root=ROOT)
         self._note([number], [*resolved.findings, *findings, *missing])
+        if has_automatic_workers({**environ, **resolved.overrides.variables}):
+            self._automatic.add(number)
         return texts, resolved, values
 
     def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
@@ -246,48 +226,36 @@ class SweepPlan:
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
         at_once = parallel if self._is_open else min(parallel, len(self._waiting()))
-        if not at_once or not all(values.keys() >= _COUNTS for values in self.values):
+        if not at_once or not all(values.keys() >= COUNTS.keys() for values in self.values):
             return []
         cpus, findings = self._cpus(at_once)
         gpus, found = self._gpus(at_once)
         self.places = [Place(*place) for place in itertools.zip_longest(cpus, gpus)]
-        return findings + found + self._same_ports(at_once)
+        return findings + found
 
     def _waiting(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that are not done, with their variables."""
         return [each for each in zip(self.tasks, self.values, strict=True) if each[0].state != DONE]
 
-    def _same_ports(self, at_once: int) -> list[str]:
-        """Ports that several of the simultaneous runs would need."""
-        if at_once == 1:
-            return []
-        found = Counter((name, values[name]) for _, values in self._waiting() for name in _PORTS if values.get(name))
-        return [
-            f"{variable_name(name)}={port} can be the port of one run at a time: unset it, every run then takes a free "
-            "one, or give --parallel 1"
-            for (name, port), count in found.items()
-            if count > 1
-        ]
-
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the simultaneous runs, and what prevents that."""
         needed = max(
-            values["reverb_cpus"]
+            max(1, usable_cpus(os.environ) // parallel)
+            if task.number in self._automatic
+            else values["reverb_cpus"]
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for _, values in self._waiting()
+            for task, values in self._waiting()
         )
         share = all(values.get("share_cpus", False) for values in self.values)
-        whole_cores = not all(values.get("use_hyperthreads", True) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()
         limit = None if quota is None else max(1, math.floor(quota))
         nothing: list[list[int]] = [[] for _ in range(parallel)]
-        if not is_confined(slurm_allotment(os.environ), cores, whole_cores=whole_cores):
+        if not is_confined(slurm_allotment(os.environ), cores):
             return nothing, []  # The ids are not ours to give.
         try:
-            held = held_cpus()
-            split = split_cpus(cores, parallel, needed, held=held, share=share, whole_cores=whole_cores, limit=limit)
+            split = split_cpus(cores, parallel, needed, held=held_cpus(), share=share, limit=limit)
         except UserError as error:
             return nothing, list(error.findings)
         return split, []

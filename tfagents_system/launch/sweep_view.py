@@ -1,30 +1,16 @@
-"""What a sweep shows while it runs: a table on a terminal, lines elsewhere."""
+"""What a sweep tells while it runs."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
 from tfagents_system.launch.sweep_tasks import DONE, FAILED, RUNNING, STOPPED, WAITING, Task
 from tfagents_system.report.status import format_number, read_status, summary
-from tfagents_system.report.tables import SurvivingConsole, table
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.grid import differing, in_words
-
-COLUMNS = ("task", "settings", "state", "iteration", "env steps", "eval return", "best", "left")
-_COLORS = {RUNNING: "green", DONE: "bold green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
-_ORDER = (RUNNING, FAILED, STOPPED, WAITING, DONE)  # The first ones are shown if a terminal has too few lines.
-_SPARED_FIRST = ("left", "env steps", "best", "iteration", "eval return")  # Dropped first in a narrow terminal.
-_LINES_BESIDE = 6
-_DEFAULT_LINE_SECS = 5.0
 
 
 def own_settings(tasks: Sequence[Task]) -> dict[int, str]:
@@ -32,21 +18,18 @@ def own_settings(tasks: Sequence[Task]) -> dict[int, str]:
     return {task.number: in_words(own) for task, own in zip(tasks, differing([t.settings for t in tasks]), strict=True)}
 
 
-def row(task: Task, settings: str, now: float) -> dict[str, str]:
-    """One task as a line of the table: texts by column."""
-    cells = dict.fromkeys(COLUMNS, "-")
+def row(task: Task, now: float) -> dict[str, str]:
+    """The state of a task's run in words, by the names that a table of runs has."""
+    cells = dict.fromkeys(("iteration", "eval return", "best"), "-")
     status = None if task.state == WAITING else read_status(task.paths.status_json)
     state = "starting" if task.state == RUNNING else task.state
     if status is not None:
         shown = summary(status, now)
-        cells |= {name: shown[name] for name in ("iteration", "env steps", "eval return", "best", "left")}
-        is_of_now = status["run"].get("started_at", 0.0) >= task.started_at
-        if task.state == RUNNING and is_of_now:
+        cells = {name: shown[name] for name in cells}
+        if task.state == RUNNING and status["run"].get("started_at", 0.0) >= task.started_at:
             # A run that is done still draws its plot and makes its video.
             state = "finishing" if shown["state"] == DONE else shown["state"]
-        if task.state != RUNNING or not is_of_now:
-            cells["left"] = "-"
-    return cells | {"task": str(task.number), "settings": settings, "state": state}
+    return cells | {"state": state}
 
 
 def totals(tasks: Sequence[Task]) -> str:
@@ -56,69 +39,38 @@ def totals(tasks: Sequence[Task]) -> str:
 
 
 class SweepView:
-    """Shows tasks repeatedly; nothing that happens to the output ends the sweep.
+    """Tells of tasks: each change of state, and a summary now and then; no output that fails ends the sweep.
 
     Args:
-      line_secs: Seconds between two summaries if that is no terminal; SAC_LOG_SECS by default.
+      line_secs: Seconds between two summaries.
     """
 
-    def __init__(self, console: Console | None = None, line_secs: float | None = None) -> None:
-        self._line_secs = line_secs or float(os.environ.get("SAC_LOG_SECS") or _DEFAULT_LINE_SECS)
-        self._console = console or SurvivingConsole(highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+    def __init__(self, line_secs: float = 5.0) -> None:
+        self._line_secs = line_secs
         self._told: dict[int, str] = {}
         self._line_at = time.monotonic()
 
-    def __enter__(self) -> SweepView:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            with contextlib.suppress(OSError):
-                self._live.stop()
+    def say(self, text: str) -> None:
+        """Tells a line."""
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
 
     def show(self, tasks: Sequence[Task]) -> None:
-        """Shows the tasks as they are now."""
-        with contextlib.suppress(OSError):
-            if self._live is not None:
-                self._live.update(self._table(tasks), refresh=True)
-            else:
-                self._print_changes(tasks)
-
-    def say(self, text: str) -> None:
-        """Tells a line beside the table."""
-        with contextlib.suppress(OSError):
-            self._console.print(text, markup=False)
-
-    def _table(self, tasks: Sequence[Task]) -> Group:
-        most = max(1, self._console.height - _LINES_BESIDE)
-        settings = own_settings(tasks)
-        chosen = sorted(tasks, key=lambda task: _ORDER.index(task.state))[:most]
-        chosen.sort(key=lambda task: task.number)
-        rows = [row(task, settings[task.number], time.time()) for task in chosen]
-        styles = [_COLORS[task.state] for task in chosen]
-        shown = table(rows, COLUMNS, self._console.width, spared_first=_SPARED_FIRST, state_styles=styles)
-        return Group(shown, Text(totals(tasks), style="dim"))
-
-    def _print_changes(self, tasks: Sequence[Task]) -> None:
+        """Tells what has changed since the call before."""
         settings = own_settings(tasks)
         for task in tasks:
             if self._told.get(task.number, WAITING) != task.state:
-                print(_line(task, settings[task.number]), file=self._console.file, flush=True)
+                self.say(_line(task, settings[task.number]))
             self._told[task.number] = task.state
         if time.monotonic() - self._line_at >= self._line_secs:
             self._line_at = time.monotonic()
-            running = [_progress(row(task, "", time.time())) for task in tasks if task.state == RUNNING]
-            print("; ".join([totals(tasks), *running]), file=self._console.file, flush=True)
+            running = [_progress(task) for task in tasks if task.state == RUNNING]
+            self.say("; ".join([totals(tasks), *running]))
 
 
 def _line(task: Task, settings: str) -> str:
     """`task 3 (SAC_SEED=3): done, eval return -150.2, best -148.0`; without evaluations the last `train return`."""
-    cells = row(task, settings, time.time())
+    cells = row(task, time.time())
     numbers = f", eval return {cells['eval return']}, best {cells['best']}" if task.state == DONE else ""
     trainer = (read_status(task.paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
     if numbers and cells["eval return"] == "-" and trainer.get("train_return") is not None:
@@ -128,7 +80,6 @@ def _line(task: Task, settings: str) -> str:
     return f"{name}: {task.state}{numbers}{f', {task.reason}' if task.reason else ''}{where}"
 
 
-def _progress(cells: dict[str, str]) -> str:
-    return (
-        f"task {cells['task']} {cells['state']} {cells['iteration']} eval {cells['eval return']} best {cells['best']}"
-    )
+def _progress(task: Task) -> str:
+    cells = row(task, time.time())
+    return f"task {task.number} {cells['state']} {cells['iteration']} eval {cells['eval return']} best {cells['best']}"

@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch import tmrl_edits
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, TAKE
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
@@ -29,13 +28,10 @@ from tfagents_system.machine.worker_slots import COLLECT, EXPERT
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.tmrl_translation import server_of
-from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote import credentials
 
 SERVER, TRAINER, WORKER = "server", "trainer", "worker"
 _LAUNCH = Path(__file__).resolve().parent
-_OTHERS = "tmrl"  # One certificate for all other machines, as in TMRL.
-_CERTIFICATE = f"{credentials.CLIENT}.pem"
-_RENEW_DAYS = 15
 _WAIT_SECS, _SPEAK_SECS, _LOOK_SECS = 600.0, 60.0, 1.0
 # Of this machine: what the environment already says wins.
 _DEFAULTS = {
@@ -44,7 +40,7 @@ _DEFAULTS = {
     "SAC_NUM_COLLECT_WORKERS": "1",
     "SAC_COLLECT_WORKER_CPUS": "1",
     "SAC_SHARE_CPUS": "1",
-    "SAC_VIDEO": "0",
+    "SAC_REPORT": "0",
 }
 TERMS = {
     "SAC_EXP_NAME": "RUN_NAME",
@@ -54,14 +50,10 @@ TERMS = {
         "copy config/password of the server's TmrlData to config/password of this one"
     ),
     "SAC_CREDENTIALS_DIR": "TLS_CREDENTIALS_DIRECTORY",
-    credentials.MAKE_OTHERS: (
-        f"start --server anew, and copy the files in credentials/machines/{_OTHERS} of its TmrlData"
-    ),
+    credentials.COPY_CLIENT: "copy the files in credentials/client of the server's TmrlData",
     "SAC_GATEWAY_PORT": "PORT",
     "SAC_REVERB_PORT": "LOCAL_PORT_SERVER",
     "SAC_MAX_WORKERS": "NB_WORKERS",
-    "SAC_WANDB_PROJECT": "WANDB_PROJECT",
-    "SAC_WANDB_ENTITY": "WANDB_ENTITY",
 }
 """What a launcher says, in the words of config.json, see `errors.in_callers_terms`."""
 _SIMULATED = '"interface_kwargs": {"real_time": false}'
@@ -101,9 +93,10 @@ def server_start(data: TmrlData, loaded: Loaded, edits: str | None = None) -> St
     with contextlib.suppress(OSError):
         folder.rmdir()  # An empty one, as --install makes it, is not there for ensure_credentials.
     credentials.ensure_credentials(folder, _name(loaded))
+    own = folder / credentials.CLIENT
     lines = []
-    if (folder / credentials.AUTHORITY_KEY).is_file():  # Not the user's own certificates.
-        lines.append(_share_credentials(folder))
+    if own.is_dir():  # Not the user's own certificates.
+        lines.append(f"for each other machine: scp {shlex.quote(str(own))}/* HOST:TmrlData/credentials/")
     variables = {name: loaded.translation.variables[name] for name in _OF_SERVER}
     variables |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0"}
     vars_file = _write_files(data, loaded, SERVER, variables)
@@ -146,10 +139,11 @@ def worker_start(data: TmrlData, loaded: Loaded, kind: str) -> Start:
 
 def _wandb(data: TmrlData, loaded: Loaded) -> dict[str, str]:
     variables = loaded.translation.variables
-    found = {name: text for name, text in variables.items() if name.startswith("SAC_WANDB_")}
+    found = {name: text for name, text in variables.items() if name.startswith("WANDB_")}
     file = data.secret_file("WANDB_KEY", loaded, _vars_file(data, loaded, TRAINER))
-    key = {"SAC_WANDB_KEY_FILE": str(file)} if file else {}
-    return {"SAC_WANDB": "online", **found, **key}
+    # The vars file, which others may read, names the file with the key.
+    found |= {"WANDB_API_KEY": f"$(<{shlex.quote(str(file))})"} if file else {}
+    return {"SAC_WANDB": "online", **found}
 
 
 def trained_here(data: TmrlData, loaded: Loaded) -> Path | None:
@@ -191,42 +185,26 @@ def _server(loaded: Loaded, role: str) -> str:
     """Where the server is, once this machine has credentials for it: `--server` on this machine makes them.
 
     Raises:
-      UserError: There are none, or they are in a folder of their own.
+      UserError: There are none.
     """
     server, folder = server_of(loaded.given, role), _credentials_folder(loaded)
-    nested = folder / _OTHERS
-    if not (folder / credentials.AUTHORITY_KEY).exists() and (nested / _CERTIFICATE).exists():
-        raise UserError(f"credentials for the server are in {nested}: move its files into {folder}, and remove it")
     if not _has_credentials(folder) and loaded.given[f"LOCALHOST_{role}"]:
         print(f"{folder} has no credentials yet: as LOCALHOST_{role} is true, --server makes them here", flush=True)
         wait_for(server)
     if not _has_credentials(folder):
         raise UserError(
             f"{folder} has no credentials for the server at {server}: start --server once, and copy the files in "
-            f"credentials/machines/{_OTHERS} of its TmrlData into this folder"
+            "credentials/client of its TmrlData into this folder"
         )
     return server
 
 
 def _has_credentials(folder: Path) -> bool:
-    return (folder / credentials.AUTHORITY_KEY).exists() or (folder / _CERTIFICATE).exists()
+    return (credentials.folder_of_client(folder) / f"{credentials.CLIENT}.pem").exists()
 
 
 def _credentials_folder(loaded: Loaded) -> Path:
     return Path(loaded.translation.variables["SAC_CREDENTIALS_DIR"]).expanduser().absolute()
-
-
-def _share_credentials(folder: Path) -> str:
-    """Makes those for the other machines, or new ones in time; says where they are."""
-    own = folder / "machines" / _OTHERS
-    if credentials.check_credentials(own, credentials.CLIENT) or (
-        credentials.days_left(own, credentials.CLIENT) < _RENEW_DAYS
-    ):
-        machines.add(folder, _OTHERS)
-    return (
-        f"for each other machine: scp {shlex.quote(str(own))}/* HOST:TmrlData/credentials/ (good until "
-        f"{credentials.end_of_side(own, credentials.CLIENT):%Y-%m-%d})"
-    )
 
 
 def _require_reward(data: TmrlData, loaded: Loaded) -> None:
@@ -277,7 +255,7 @@ def _write_files(data: TmrlData, loaded: Loaded, part: str, variables: dict[str,
     lines = [
         "# shellcheck shell=bash",
         f"# Made of {data.config_file} by python -m tfagents_system.tmrl: change that, not this.",
-        *(f"{variable}={shlex.quote(text)}" for variable, text in own.items()),
+        *(f"{name}={text if name == 'WANDB_API_KEY' else shlex.quote(text)}" for name, text in own.items()),
         *(f': "${{{variable}:={text}}}"' for variable, text in _DEFAULTS.items()),
     ]
     write_atomically(vars_file, "\n".join([*lines, ""]).encode())
@@ -297,16 +275,8 @@ def _again(data: TmrlData, loaded: Loaded, part: str, edits: str | None) -> list
 
     Args:
       edits: See run_settings.py. A reset takes what config.json says now, unless it is told otherwise.
-
-    Raises:
-      UserError: A run that has begun does not take what was changed.
     """
     paths = RunPaths(data.root / part / _name(loaded))
-    goes_on = run_directory.has_begun(paths) and edits != FRESH
-    is_reset = loaded.given["RESET_TRAINING"] and goes_on
+    is_reset = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths) and edits != FRESH
     edits = TAKE if is_reset and edits is None else edits
-    if goes_on and not is_reset:
-        tmrl_edits.refuse_changes(paths, loaded, may_edit=edits is not None)
-    if not goes_on or edits == TAKE:
-        tmrl_edits.remember(paths, loaded)
     return ["--reset_training"] * is_reset + ([EDIT_OPTIONS[edits]] if edits else [])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import netrc
 import re
-import stat
 import urllib.parse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check
 from tfagents_system.machine.installed import is_installed
-from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.report.tracking.settings import TrackingSettings, mlflow_experiment, wandb_project
 
 _SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
-_DATABASES = ("mysql", "postgresql")
-_KEY_IN_QUERY = re.compile(r"(^|[&;])[^=]*(pass|pwd|token|secret|key)[^=]*=", re.IGNORECASE)
+# A password before the host (also where the scheme is left out), a user of a web server, or a key in the query.
+_KEY = re.compile(
+    r"^((https?|ftp)://)?[^/]*@|://[^/]*:[^/]*@|[?&;][^=]*(pass|pwd|token|secret|key)[^=]*=", re.IGNORECASE
+)
 _WANDB_HOST = "api.wandb.ai"
 
 
@@ -31,17 +31,15 @@ def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], check:
     settings = TrackingSettings.of(values)
     if settings.wandb is not None:
         _check_package("wandb", f"SAC_WANDB={settings.wandb}", check)
-        _check_key_file(settings, check)
-        if settings.wandb == "online" and not _has_key(settings, environ):
+        if settings.wandb == "online" and not _has_key(environ):
             check.errors.append(
-                "SAC_WANDB=online needs a key: set WANDB_API_KEY, run `wandb login`, or name a file that holds it "
-                "(SAC_WANDB_KEY_FILE); SAC_WANDB=offline needs none"
+                "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none"
             )
-        check.facts.append(f"Weights & Biases, {settings.wandb}, project {settings.wandb_project}")
+        check.facts.append(f"Weights & Biases, {settings.wandb}, project {wandb_project()}")
     if settings.mlflow_uri is not None:
         _check_package("mlflow", "SAC_MLFLOW_URI", check)
         _check_uri(settings.mlflow_uri, check)
-        check.facts.append(f"MLflow, experiment {settings.mlflow_experiment}")
+        check.facts.append(f"MLflow, experiment {mlflow_experiment()}")
 
 
 def _check_package(name: str, wanted_by: str, check: Check) -> None:
@@ -52,23 +50,8 @@ def _check_package(name: str, wanted_by: str, check: Check) -> None:
         )
 
 
-def _check_key_file(settings: TrackingSettings, check: Check) -> None:
-    if settings.wandb_key_file is None:
-        return
-    file = Path(settings.wandb_key_file)
-    try:
-        mode, key = file.stat().st_mode, file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be a file with the key: {error}")
-        return
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must be yours alone to read: chmod 600 {file}")
-    if len(key.split()) != 1:
-        check.errors.append(f"SAC_WANDB_KEY_FILE={file} must hold the key and nothing else")
-
-
-def _has_key(settings: TrackingSettings, environ: Mapping[str, str]) -> bool:
-    if settings.wandb_key_file is not None or environ.get("WANDB_API_KEY"):
+def _has_key(environ: Mapping[str, str]) -> bool:
+    if environ.get("WANDB_API_KEY"):
         return True
     host = urllib.parse.urlsplit(environ.get("WANDB_BASE_URL", f"https://{_WANDB_HOST}")).hostname or _WANDB_HOST
     try:
@@ -79,23 +62,14 @@ def _has_key(settings: TrackingSettings, environ: Mapping[str, str]) -> bool:
 
 def _check_uri(uri: str, check: Check) -> None:
     """An address with a key in it is not shown: it would be in status files and logs."""
-    try:
-        parts = urllib.parse.urlsplit(uri)
-        scheme, host = parts.scheme.partition("+")[0], parts.hostname
-    except ValueError:
-        check.errors.append("SAC_MLFLOW_URI must be an address such as http://host:5000: what follows // is no host")
-        return
-    is_database = scheme in _DATABASES
-    # A database's user name is none: its password is.
-    has_key = parts.password is not None if is_database else "@" in parts.netloc or "@" in uri.partition("/")[0]
-    if has_key or _KEY_IN_QUERY.search(parts.query):
+    scheme, slashes, rest = uri.partition("://")
+    scheme = scheme.partition(":")[0].partition("+")[0]
+    if _KEY.search(uri):
         check.errors.append(
             "SAC_MLFLOW_URI must not hold a user, password or token, logs would show it: set MLFLOW_TRACKING_USERNAME "
             "and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a database its own file (~/.pgpass, ~/.my.cnf)"
         )
-    elif scheme not in _SCHEMES or (scheme in ("http", "https") and not host):
+    elif scheme not in _SCHEMES or (slashes and not rest.strip("/")):
         check.errors.append(
             f"SAC_MLFLOW_URI={uri} must be an address such as http://host:5000, sqlite:///FILE or file:FOLDER"
         )
-    elif scheme in ("file", "sqlite") and (host or parts.path.strip("/") in ("", ":memory:")):
-        check.errors.append(f"SAC_MLFLOW_URI={uri} must name a file or folder, as in sqlite:///FILE or file:FOLDER")

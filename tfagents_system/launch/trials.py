@@ -25,9 +25,7 @@ MILESTONES = 20  # Of a run, at which trials are compared: each has as much behi
 _JUDGED_SHARE = 0.25  # The last of a run, whose evaluations are its value.
 _FREE_SECS = 150.0
 _MOST_STEPS = 100
-_MOST_REFUSED = 3  # So many starts, and no run that has begun since: any further one would be refused, too.
-_RAN = (TrialState.COMPLETE, TrialState.PRUNED)
-_REFUSED = "refused_at"  # Of a trial whose start was refused: when it was first.
+_MOST_REFUSED = 3  # So many starts in a row: any further one would be refused, too.
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
@@ -107,13 +105,6 @@ def numbers_to_run(study: optuna.Study, folder: Path, wanted: int) -> list[int]:
     return [number for number in numbers if not _is_held(folder, number)]
 
 
-def has_run(study: optuna.Study) -> bool:
-    """Whether a trial has a value or may get one: not where all have failed, or were refused."""
-    known = study.get_trials(deepcopy=False)
-    runs = (trial.state == TrialState.RUNNING and _REFUSED not in trial.user_attrs for trial in known)
-    return any(runs) or any(trial.state in _RAN for trial in known)
-
-
 def _is_to_run(states: Sequence[TrialState], number: int, wanted: int) -> bool:
     state = states[number] if number < len(states) else TrialState.WAITING
     return state == TrialState.RUNNING or (state == TrialState.WAITING and number < wanted)
@@ -151,7 +142,7 @@ class Trials:
       tasks: Those begun or continued here.
       left: Numbers of trials that are not over and go on with another start.
       refusal: Why no further trial can begin.
-      unstarted: Why a run that is left could not be started: no process (a full disk), or its checks refused it.
+      unstarted: Why no further run is started: no process (a full disk), or one start after another is refused.
     """
 
     def __init__(
@@ -177,8 +168,7 @@ class Trials:
         self._to_add: dict[int, float] = {}  # Claimed trials without a task yet: until when that is tried.
         self._locks: dict[int, TextIO] = {}
         self._pruned: set[int] = set()
-        self._refused: dict[int, Task] = {}  # Trials whose start was refused: perhaps they go on with another start.
-        self._newest_begun = 0.0  # When the newest run was started here whose start was not refused.
+        self._refused_in_a_row = 0
         self._distributions = distributions_of(space)
 
     @property
@@ -197,10 +187,8 @@ class Trials:
         Args:
           is_stopped: All runs are being stopped: no trial begins, and those that did not save have not failed.
         """
-        for task in [task for task in self.tasks if task.number in self._trials and task.number not in self._refused]:
+        for task in [task for task in self.tasks if task.number in self._trials]:
             is_pruned = task.number in self._pruned
-            if task.has_begun:
-                self._newest_begun = max(self._newest_begun, task.started_at)
             if task.state == RUNNING:
                 self._report(task)
                 if not is_pruned and self._trials[task.number].should_prune():
@@ -211,54 +199,26 @@ class Trials:
                 self._leave(task.number)
             elif not is_pruned and (task.state == STOPPED or (is_stopped and task.state == FAILED)):
                 self._leave(task.number)
-            elif task.is_refused:
-                self._refuse(task)
             elif task.state in (DONE, FAILED, STOPPED):
+                self._refused_in_a_row = self._refused_in_a_row + 1 if task.is_refused else 0
+                if self._refused_in_a_row == _MOST_REFUSED:
+                    self.unstarted = f"{task}: {task.reason}"
                 self._tell(task)
-        self._judge_refused()
         if not is_stopped:
             self._fill()
 
-    def _refuse(self, task: Task) -> None:
-        self._refused[task.number] = task
-        trial = self._trials[task.number]
-        if _REFUSED not in trial.user_attrs:
-            trial.set_user_attr(_REFUSED, time.time())
-
-    def _judge_refused(self) -> None:
-        """Where a later run has begun since, it was not the machine: trials that never ran have refused settings."""
-        if not self._refused:
-            return
-        known = self._study.get_trials(deepcopy=False)  # With those that other processes run, as tasks of an array.
-        ran = [trial.datetime_start for trial in known if trial.state in _RAN and trial.datetime_start]
-        newest = max(self._newest_begun, *(began.timestamp() for began in ran), 0.0)
-        for number, task in list(self._refused.items()):
-            if newest > self._trials[number].user_attrs[_REFUSED] and not task.paths.status_json.exists():
-                del self._refused[number]
-                self._tell(task)
-
-    def leave_refused(self) -> None:
-        """To be called at the end: trials whose start was refused go on with another start, unless a later one ran."""
-        for number, task in self._refused.items():
-            self.unstarted = self.unstarted or f"{task}: {task.reason}"
-            self._leave(number)
-        self._refused = {}
-
     def _fill(self) -> None:
-        if self.refusal is None and not self.unstarted and len(self._refused) < _MOST_REFUSED:
+        if self.refusal is None and not self.unstarted:
             with self._locked("study"):
-                while len(self._trials) - len(self._refused) < self._parallel and self._claim_next():
+                while len(self._trials) < self._parallel and self._claim_next():
                     pass
         for number, deadline in list(self._to_add.items()):
             self._try_to_add(number, deadline)
 
     def _claim_next(self) -> bool:
         """Takes a trial that nobody continues, else a new one; False if there are enough."""
-        known = self._study.get_trials(deepcopy=False)
-        states = [trial.state for trial in known]
-        numbers = range(max(self._wanted, len(states))) if self._only is None else [self._only]
-        # Last those whose settings may be refused: any others show whether they are.
-        for number in sorted(numbers, key=lambda n: n < len(known) and _REFUSED in known[n].user_attrs):
+        states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
+        for number in range(max(self._wanted, len(states))) if self._only is None else [self._only]:
             is_mine = number in self._trials or number in self.left
             if not is_mine and _is_to_run(states, number, self._wanted) and self._claim(number):
                 self._trials[number] = self._begun(number)

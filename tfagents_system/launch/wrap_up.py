@@ -30,37 +30,32 @@ def write_results(
     cpus: Sequence[int],
     environ: Mapping[str, str],
     stop: StopFlag,
-    plot: bool = True,
-    video: bool = True,
-    tracking: TrackingSettings | None = None,
     report: bool = True,
+    tracking: TrackingSettings | None = None,
 ) -> list[str]:
     """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
 
     Args:
       starter: Starts the programs that do it.
       cpus: Where to do it; empty: any.
+      report: SAC_REPORT: all but the metrics, of which the rest is sent.
 
     Returns:
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
     run = _Runner(starter, cpus, environ, stop)
     sends = tracking is not None and tracking.is_wanted
-    wanted = [
-        name for name, is_wanted in ((_PLOT, plot), (_VIDEO, video), (_REPORT, report), (_SEND, sends)) if is_wanted
-    ]
+    wanted = [*([_PLOT, _VIDEO, _REPORT] if report else []), *([_SEND] if sends else [])]
     lines = []
     with LongWork("results", len(wanted)) as work:
         for name in wanted:
             work.doing = name
-            lines.append(_made(name, paths, run, environ, tracking))
+            lines.append(_made(name, paths, run, environ))
             work.advance()
     return [*lines, f"policy: {paths.policies / 'policy'}"]
 
 
-def _made(
-    name: str, paths: RunPaths, run: _Runner, environ: Mapping[str, str], tracking: TrackingSettings | None
-) -> str:
+def _made(name: str, paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
     """Makes one of the results; returns where it is, or why there is none."""
     if name == _PLOT:
         problem = run("tfagents_system.report.plots", [str(paths.exp_dir)], paths.log("plots"), _PLOT_DEADLINE_SECS)
@@ -74,17 +69,15 @@ def _made(
         module = "tfagents_system.report.page.write"
         problem = run(module, [str(paths.exp_dir)], paths.log("report"), _PLOT_DEADLINE_SECS)
         return f"note: no report: {problem}" if problem else f"report: {paths.report}"
-    assert tracking is not None
-    return _send_rest(paths, run, tracking.track_artifacts)
+    return _send_rest(paths, run)
 
 
-def _send_rest(paths: RunPaths, run: _Runner, with_files: bool) -> str:
-    """Sends the metrics that wait, and files; returns where the run is to be seen, or how to send them."""
+def _send_rest(paths: RunPaths, run: _Runner) -> str:
+    """Sends the metrics that wait; returns where the run is to be seen, or how to send them."""
     module = "tfagents_system.report.tracking.tracker"
-    options = [str(paths.exp_dir), *(["--files"] if with_files else [])]
     log = paths.log("tracking")
-    if problem := run(module, options, log, _TRACKING_DEADLINE_SECS):
-        return f"note: not all metrics were sent, {problem}; this does: python -m {module} {' '.join(options)}"
+    if problem := run(module, [str(paths.exp_dir)], log, _TRACKING_DEADLINE_SECS):
+        return f"note: not all metrics were sent, {problem}; this does: python -m {module} {paths.exp_dir}"
     return f"track:  {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 

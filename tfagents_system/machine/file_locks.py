@@ -29,6 +29,6 @@ def lock(file: IO[Any], *, waits: bool = True) -> bool:
             raise
         raise UserError(
             f"{file.name} can't be locked, its file system has no locks ({error.strerror}): put it on one that has "
-            "(SAC_LOGS_DIR or SAC_EXP_DIR; NFS needs version 4, or the lock service and no `nolock`)"
+            "(SAC_LOGS_DIR; NFS needs version 4, or the lock service and no `nolock`)"
         ) from None
     return True

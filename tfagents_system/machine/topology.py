@@ -85,6 +85,13 @@ def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Pa
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def usable_cpus(environ: Mapping[str, str]) -> int:
+    """How many CPUs a run may keep busy here: those allowed to this process, its cgroup's quota, SLURM's allotment."""
+    quota, allotment = cgroup_quota(), slurm_allotment(environ)
+    limits = [len(allowed_cpus()), allotment, None if quota is None else max(1, int(quota))]
+    return min(limit for limit in limits if limit is not None)
+
+
 def _quota_v2(folder: Path) -> float | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
@@ -125,22 +132,9 @@ def _small_integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def is_confined(allotment: int | None, cores: Sequence[Core], *, whole_cores: bool) -> bool:
-    """Whether the cluster keeps this job to CPUs of its own. Some count hardware threads, others cores."""
-    ids = sum(len(core.threads) for core in cores)
-    return allotment is None or allotment >= ids or (whole_cores and allotment == len(cores))
-
-
-def units_of(cores: Sequence[Core], *, whole_cores: bool) -> tuple[list[Core], dict[int, tuple[int, ...]]]:
-    """What a role is given: hardware threads, or with SAC_USE_HYPERTHREADS=0 whole cores, named by their first thread.
-
-    Returns:
-      (`cores` with the CPU ids that stand for a unit, the CPU ids of each unit).
-    """
-    if not whole_cores:
-        return list(cores), {cpu: (cpu,) for core in cores for cpu in core.threads}
-    firsts = [dataclasses.replace(core, threads=core.threads[:1]) for core in cores]
-    return firsts, {core.threads[0]: core.threads for core in cores}
+def is_confined(allotment: int | None, cores: Sequence[Core]) -> bool:
+    """Whether the cluster keeps this job to CPUs of its own."""
+    return allotment is None or allotment >= sum(len(core.threads) for core in cores)
 
 
 def only(cores: Iterable[Core], ids: Collection[int]) -> list[Core]:
@@ -175,7 +169,6 @@ def split_cpus(
     *,
     held: Collection[int] = (),
     share: bool = False,
-    whole_cores: bool = False,
     limit: int | None = None,
 ) -> list[list[int]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
@@ -188,25 +181,21 @@ def split_cpus(
       needed: CPUs of one run.
       held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
       share: Whether the roles of a run may share CPUs.
-      whole_cores: A CPU is a whole core (SAC_USE_HYPERTHREADS=0).
       limit: CPUs that all runs together may keep busy; None without a limit.
 
     Raises:
       UserError: There are too few and `share` is False.
     """
-    units, threads = units_of(cores, whole_cores=whole_cores)
-    free = only(units, {unit for unit, ids in threads.items() if not set(held) & set(ids)})
+    free = only(cores, {cpu for core in cores for cpu in core.threads} - set(held))
     usable = in_order(free, needed * parallel)[:limit]
     if not share and needed * parallel > len(usable):
-        what = "cores" if whole_cores else "CPUs"
         raise UserError(
-            f"--parallel {parallel} runs of {needed} {what} need {needed * parallel}, {len(usable)} are free: "
+            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {len(usable)} are free: "
             "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
         )
     if len(usable) < parallel:
-        usable = in_order(units, needed * parallel)[:limit]
-    parts = _split(sorted(only(units, usable), key=lambda core: core.node), parallel, needed)
-    return [sorted(cpu for unit in part for cpu in threads[unit]) for part in parts]
+        usable = in_order(cores, needed * parallel)[:limit]
+    return [sorted(part) for part in _split(sorted(only(cores, usable), key=lambda core: core.node), parallel, needed)]
 
 
 def _split(cores: Sequence[Core], parallel: int, needed: int) -> list[list[int]]:

@@ -14,11 +14,6 @@ def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     return params.n_episodes_in_buffer * _episode_rows(params, layout)
 
 
-def expert_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of prior data for what experts bring."""
-    return (params.n_expert_episodes_in_prior_data or 0) * _episode_rows(params, layout)
-
-
 def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows beyond those, in which the last checkpoints' oldest experience stays."""
     return default_slack_rows(capacity_rows(params, layout), segment_rows(params, layout))

@@ -129,7 +129,6 @@ class TransitionForm(SampleForm):
             gamma=settings.discount,
             held_out=held_out,
             frame_stack=settings.frame_stack,
-            window_steps=settings.window_steps,
             cuts_at_exploration=self.cuts_at_exploration,
             races=self.races,
             relabel=self._relabel(settings),
@@ -181,7 +180,6 @@ class SequenceForm(SampleForm):
             burn_in=self.burn_in,
             held_out=held_out,
             frame_stack=settings.frame_stack,
-            window_steps=settings.window_steps,
         )
 
 

@@ -7,7 +7,6 @@ no TensorFlow and no NumPy, so it answers immediately, also on a login node.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -340,9 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=called_as("python -m tfagents_system.report.status"),
         description="Shows the state of runs from their files alone.",
     )
-    parser.add_argument(
-        "run", nargs="*", type=Path, help="run directories; without any that in SAC_EXP_DIR, else those in logs/"
-    )
+    parser.add_argument("run", nargs="*", type=Path, help="run directories; without any those in logs/")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
         "--json",
@@ -371,17 +368,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
     """Prints once, or again and again until all runs have ended."""
     show = _show_json if as_json else _show_plain
-    with contextlib.ExitStack() as stack:
-        if sys.stdout.isatty() and not as_json:
-            from tfagents_system.report.terminal import showing_runs
-
-            show = stack.enter_context(showing_runs(in_place=follow))
-        while True:
-            statuses, now = read_all(folders), time.time()
-            show(statuses, now)
-            if not follow or not any(is_under_way(status, now) for status in statuses):
-                return
-            time.sleep(_FOLLOW_SECS)
+    while True:
+        statuses, now = read_all(folders), time.time()
+        if follow and sys.stdout.isatty() and not as_json:
+            print("\x1b[H\x1b[2J", end="")  # The table replaces the one before.
+        show(statuses, now)
+        if not follow or not any(is_under_way(status, now) for status in statuses):
+            return
+        time.sleep(_FOLLOW_SECS)
 
 
 def _show_json(statuses: Sequence[dict[str, Any]], now: float) -> None:

@@ -18,7 +18,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 _TEMPORARY = r"\..+\.(tmp|before)"
 _OF_FILE_SYSTEMS = r"lost\+found|\.snapshots?|\.nfs.+"  # In the root of a mount, or for files that are open.
 _WRITTEN = {
-    "replay": r".+\.bin|(layout|origin|filled_from|step_shares)\.json|resized",
+    "replay": r".+\.bin|(layout|origin|filled_from)\.json",
     "checkpoints": r"(policy_)?checkpoint_\d+(_\d+)?(\.partial)?",
     "policies": r"(collect_|greedy_)?policy|checkpoints|best\.json",
     "episodes": r".+\.npz",
@@ -42,8 +42,8 @@ def fault_of(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
     if why_not_moved(paths, used) is None:
         ways.append(f"give {option('fresh')}, which moves the whole folder aside")
     return (
-        f"SAC_EXP_DIR={paths.exp_dir} has {found} and no {paths.run_json.name}, without which nothing says whose they "
-        f"are: {', '.join(ways[:-1])}{',' * (len(ways) > 2)} or {ways[-1]}"
+        f"the run directory {paths.exp_dir} has {found} and no {paths.run_json.name}, without which nothing says whose "
+        f"they are: {', '.join(ways[:-1])}{',' * (len(ways) > 2)} or {ways[-1]}"
     )
 
 
@@ -61,8 +61,8 @@ def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
         return None
     what = f"has {' and '.join(map(str, dict.fromkeys(inside)))} in it" if inside else "is a mount point"
     return (
-        f"SAC_EXP_DIR={paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another SAC_EXP_NAME "
-        f"for a new run{', or name a copy elsewhere' if inside else ''}"
+        f"the run directory {paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another "
+        f"SAC_EXP_NAME for a new run{', or name a copy elsewhere' if inside else ''}"
     )
 
 

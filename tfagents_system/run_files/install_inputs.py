@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tfagents_system.machine.files import copy_tree, copy_with_holes, sync
+from tfagents_system.machine.files import copy_tree, sync
 from tfagents_system.run_files import params_folder, resets
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -83,7 +83,7 @@ def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
     if inputs.agent is not None:
         inputs.agent.copy(partial / paths.agent_from.name)
     if inputs.prior_data is not None:
-        copy_tree(inputs.prior_data, partial / paths.prior_data.name, copy_with_holes)
+        copy_tree(inputs.prior_data, partial / paths.prior_data.name)
     for folder, given in ((paths.agent_from, inputs.agent), (paths.prior_data, inputs.prior_data)):
         if given is None:
             (partial / f"{_NO}{folder.name}").touch()
@@ -107,7 +107,7 @@ def finish_install(paths: RunPaths) -> None:
     reset = staged / _RESET
     if reset.exists():
         found = Reset(**json.loads(reset.read_bytes()))
-        resets.set_aside(paths, found.kind, found.before)
+        resets.set_aside(paths, found.before)
         reset.unlink()  # Only now: what is set aside must not be what comes next.
     for folder in (paths.params_folder, paths.agent_from, paths.prior_data):
         new, none = staged / folder.name, staged / f"{_NO}{folder.name}"

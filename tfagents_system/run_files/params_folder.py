@@ -1,6 +1,6 @@
 """The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
 
-    python3 -S -E params_folder.py [--most_mb N] [--skip FOLDER]... FOLDER [TARGET]
+    python3 -S -E params_folder.py [--skip FOLDER]... FOLDER [TARGET]
 
 prints the files, and copies them where there is a TARGET. Left out: what is hidden or made by programs, environments,
 runs, the toolkit itself. This file runs on login nodes as well: standard library only, Python 3.6.
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Dict, Iterable, List, Mapping, Set, Union
 
-MOST_FILES, LOOK_SECS, DEFAULT_MOST_MB = 5000, 20.0, 100
+MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
 _TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
 _OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
@@ -33,16 +33,15 @@ def is_kept_otherwise(params: Path) -> bool:
     return os.path.realpath(str(params)).startswith(_TOOLKIT + os.sep)
 
 
-def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_MOST_MB) -> List[str]:
+def files_of(folder: Path, skipped: Iterable[Path] = ()) -> List[str]:
     """Relative paths of a folder's files, sorted; links are followed.
 
     Args:
       folder: The params file's.
       skipped: Files and folders that are left out, such as the run directory and passwords.
-      most_mb: Most MiB of all files together.
 
     Raises:
-      TooLargeError: More than MOST_FILES, more than `most_mb`, or more than can be looked at in LOOK_SECS.
+      TooLargeError: More than MOST_FILES, more than MOST_MB, or more than can be looked at in LOOK_SECS.
     """
     left_out = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
     if os.path.realpath(folder) == os.path.dirname(_TOOLKIT):
@@ -65,10 +64,10 @@ def files_of(folder: Path, skipped: Iterable[Path] = (), most_mb: int = DEFAULT_
                     continue
                 found.append(os.path.relpath(file, str(folder)))
         is_late = time.time() > deadline
-        if len(found) > MOST_FILES or size_bytes > most_mb << 20 or is_late:
+        if len(found) > MOST_FILES or size_bytes > MOST_MB << 20 or is_late:
             raise TooLargeError(
-                "{} has {}{} files with {} MiB or more (at most {}, and SAC_SNAPSHOT_MB={})".format(
-                    folder, "more than " * is_late, len(found), size_bytes >> 20, MOST_FILES, most_mb
+                "{} has {}{} files with {} MiB or more (at most {}, and {} MiB)".format(
+                    folder, "more than " * is_late, len(found), size_bytes >> 20, MOST_FILES, MOST_MB
                 )
             )
     return sorted(found)
@@ -120,11 +119,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("target", nargs="?", default=None)
-    parser.add_argument("--most_mb", type=int, default=DEFAULT_MOST_MB)
     parser.add_argument("--skip", action="append", default=[], help="a folder that is left out")
     args = parser.parse_args()
     try:
-        files = files_of(args.folder, args.skip, args.most_mb)
+        files = files_of(args.folder, args.skip)
         if args.target is not None:
             copy(args.folder, files, args.target)
     except (TooLargeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Resets of a run: its experience stays, and another agent, or the same one with other networks, learns from it.
+"""Resets of a run: its experience stays, and another agent learns from it.
 
     before_reset_1/                  of `--reset_training`: the agent before it
         checkpoints/ policies/ ...   moved there
@@ -15,17 +15,15 @@ import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tfagents_system.machine.files import copy_tree, leads_into, sync, write_atomically
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.machine.files import copy_tree, sync, write_atomically
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 
 AGENT: Literal["agent"] = "agent"
-NETWORKS: Literal["networks"] = "networks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Reset:
     """One reset.
 
     Attributes:
-      kind: `agent`, or `networks`.
+      kind: `agent`.
       before: Name of the folder with what was there before.
       train_step: Updates of the newest checkpoint then.
       env_steps: Environment steps of the run then, as far as checkpoints and metrics tell.
@@ -61,7 +59,7 @@ def agents_before(paths: RunPaths) -> int:
 
 def agents_in(run: Mapping[str, Any]) -> int:
     """The same, by the content of a run.json."""
-    return sum(reset.kind == AGENT for reset in _resets_in(run))
+    return len(_resets_in(run))
 
 
 def _resets_in(run: Mapping[str, Any]) -> list[Reset]:
@@ -70,24 +68,19 @@ def _resets_in(run: Mapping[str, Any]) -> list[Reset]:
 
 def catches_up(paths: RunPaths) -> bool:
     """Whether the newest agent's ratio of updates to steps counts the steps that the ring had when it began."""
-    return any(reset.catch_up for reset in [each for each in resets_of_run(paths) if each.kind == AGENT][-1:])
+    return any(reset.catch_up for reset in resets_of_run(paths)[-1:])
 
 
 def steps_before(paths: RunPaths) -> int:
     """Environment steps of the run when its newest agent began; 0 for the first one."""
-    return next((each.env_steps for each in reversed(resets_of_run(paths)) if each.kind == AGENT), 0)
-
-
-def network_resets(paths: RunPaths) -> int:
-    """How often the networks of the newest agent are to be drawn anew by command."""
-    kinds = [reset.kind for reset in resets_of_run(paths)]
-    return len(kinds) if AGENT not in kinds else kinds[::-1].index(AGENT)
+    return next((each.env_steps for each in reversed(resets_of_run(paths))), 0)
 
 
 def earlier_checkpoints(paths: RunPaths) -> tuple[Path, ...]:
     """Folders with the checkpoints of earlier agents, the newest first."""
-    resets = [reset for reset in resets_of_run(paths) if reset.kind == AGENT]
-    return tuple(paths.exp_dir / reset.before / paths.trainer_checkpoints.name for reset in reversed(resets))
+    return tuple(
+        paths.exp_dir / reset.before / paths.trainer_checkpoints.name for reset in reversed(resets_of_run(paths))
+    )
 
 
 def next_folder(paths: RunPaths) -> str:
@@ -95,23 +88,7 @@ def next_folder(paths: RunPaths) -> str:
     return next(name for n in itertools.count(1) if not (paths.exp_dir / (name := f"before_reset_{n}")).exists())
 
 
-def why_not_reset(paths: RunPaths, reset: Reset, used: Iterable[Path]) -> str | None:
-    """Why a reset can't be done; None if it can.
-
-    Args:
-      used: The user's files and folders that the run needs where they are.
-    """
-    moved = _of_agent(paths) if reset.kind == AGENT else ()
-    inside = [str(path) for path in used if any(leads_into(path, each) for each in moved)]
-    if not inside:
-        return None
-    return (
-        f"--reset_training moves the agent before to {paths.exp_dir / reset.before}, and with it "
-        f"{' and '.join(dict.fromkeys(inside))}, which this start needs: name a copy elsewhere"
-    )
-
-
-def set_aside(paths: RunPaths, kind: str, before: str) -> None:
+def set_aside(paths: RunPaths, before: str) -> None:
     """Puts what a reset replaces into `before`; done again after it was interrupted, it goes on.
 
     The user's files and settings are copied, because the run goes on with them unless they are replaced as well.
@@ -123,17 +100,11 @@ def set_aside(paths: RunPaths, kind: str, before: str) -> None:
         if path.exists() and not copy.exists():
             write_atomically(copy, path.read_bytes(), mode=path.stat().st_mode & 0o777)
     _copy_folder(paths.params_folder, folder)
-    if kind == NETWORKS:
-        newest = run_checkpoints.newest_complete(paths.trainer_checkpoints)
-        if newest is not None:
-            (folder / paths.trainer_checkpoints.name).mkdir(exist_ok=True)
-            _copy_folder(newest.folder, folder / paths.trainer_checkpoints.name)
-    else:
-        for path in _of_agent(paths):
-            if path.exists():
-                os.rename(path, folder / path.name)
-        for path in (paths.status_json, paths.heartbeat(TRAINER)):  # They say how far the agent before was.
-            path.unlink(missing_ok=True)
+    for path in _of_agent(paths):
+        if path.exists():
+            os.rename(path, folder / path.name)
+    for path in (paths.status_json, paths.heartbeat(TRAINER)):  # They say how far the agent before was.
+        path.unlink(missing_ok=True)
     sync(folder)
     sync(paths.exp_dir)
 

@@ -4,7 +4,6 @@
         agent.index, agent.data-...             agent, optimizers and counters (trainer/trainer_checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
         priorities.bin                          with priorities: how likely each of them is (replay/priorities.py)
-        prior.bin                               where experts feed prior data: which rows of it (replay/prior_data.py)
         td_errors.npz                           with priorities, in a deterministic run (trainer/priority_reports.py)
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
@@ -47,7 +46,6 @@ REWARD_SCALE = "reward_scale"  # In a signature: what rewards are divided by, if
 _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
-PRIOR = "prior.bin"
 PRIORITIES = "priorities.bin"  # The name of the ring's own file, too.
 _MANIFEST = "manifest.json"
 _AGENT_ELSEWHERE = "agent_is_elsewhere"
@@ -91,11 +89,6 @@ class Checkpoint:
     @property
     def replay(self) -> Path:
         return self.folder / REPLAY
-
-    @property
-    def prior(self) -> Path:
-        """There only if experts fed prior data."""
-        return self.folder / PRIOR
 
     @property
     def priorities(self) -> Path:

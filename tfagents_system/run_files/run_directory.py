@@ -29,7 +29,7 @@ from tfagents_system.run_files import (
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
+from tfagents_system.run_files.resets import Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.early_end import depends_on_files, is_same_end
@@ -197,7 +197,7 @@ def write_inputs(
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
-    begins = not is_begun or (reset is not None and reset.kind == AGENT)
+    begins = not is_begun or reset is not None
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed, variables.replay_from)):
         experience_folders.remove(paths, variables.replay_dir)

@@ -142,7 +142,7 @@ class RunLock:
 
     def _in_use(self, owner: Holder) -> UserError:
         return UserError(
-            f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {_in_words(owner)}: "
+            f"the run directory {self._paths.exp_dir} is in use by {_in_words(owner)}: "
             f"{self._remedy(owner)}stop that run first, or choose another SAC_EXP_NAME"
         )
 

@@ -76,15 +76,13 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last, the best, and the best of each earlier stage and before each edit that was taken; a best one that was "
-        "replaced, as long as one of the two checkpoints names it",
+        "last and the best (of the newest stage of a curriculum); a best one that was replaced, as long as one of the "
+        "two checkpoints names it",
     )
     best_json = Below(
         "policies/best.json",
         "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
-        "of that evaluation; `edits`: how often the run had taken edited files; `earlier_stages`: the same for earlier "
-        "tasks (docs/how_to/iterations.md, docs/how_to/stop_and_resume.md). Only "
-        "complete evaluations count. `checkpoint` is null where that policy was deleted and none is evaluated since",
+        "of that evaluation; `edits`: how often the run had taken edited files. Only complete evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
     saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")
@@ -129,11 +127,11 @@ class RunPaths:
     gateway_slots = Below("gateway_slots.json", "which slot belongs to which remote worker, for a restarted gateway")
     videos = Below(
         "videos",
-        "MP4 files of a finished run's last lines and of `sac play`; SAC_VIDEO=0 makes none at the end",
+        "MP4 files of a finished run's last lines and of `sac play`; SAC_REPORT=0 makes none at the end",
     )
     exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/play.md)")
     episodes = Below("episodes", "the best episodes, step by step (docs/how_to/play.md)")
-    learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_PLOT=0, and by `sac plots`")
+    learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_REPORT=0, and by `sac plots`")
     report = Below(
         "report.html",
         "made at the end (docs/how_to/watch.md); SAC_REPORT=0 makes none. A run that is stopped or fails "
@@ -141,7 +139,7 @@ class RunPaths:
     )
     joined = Below(
         "joined",
-        "inputs, logs and heartbeats of workers that joined with `join_script.sh`, by ssh or with credentials"
+        "inputs, logs and heartbeats of workers that joined with `sac join`, by ssh or with credentials"
         " (docs/how_to/several_machines.md), in a folder for each machine. If a machine does not see the run "
         "directory, they are in `logs/<SAC_EXP_NAME>` of that machine",
     )

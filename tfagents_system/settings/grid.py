@@ -1,8 +1,6 @@
 """Grid files: which settings each task of a job array or a sweep has.
 
-    python -m tfagents_system.settings.grid FILE                 prints the table: task id, settings
-    python -m tfagents_system.settings.grid FILE --count         prints how many tasks there are
-    python -m tfagents_system.settings.grid FILE --of_job        says what can't differ between tasks of one job array
+    python tfagents_system/settings/grid.py FILE                 says what can't differ between tasks of one job array
 
 A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
 
@@ -10,10 +8,9 @@ A grid file is JSON in one of two forms. An object of lists is their cartesian p
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
 `config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Standard library
-only, Python 3.6, since login nodes have no more; `python3 tfagents_system/settings/grid.py FILE` is the same.
+only, Python 3.6, since login nodes have no more.
 """
 
-import argparse
 import collections
 import json
 import math
@@ -34,13 +31,10 @@ _MOST_TASKS = 1000000
 # What a job's request follows from (launch/slurm/request.sh).
 REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
-    *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_USE_HYPERTHREADS", "SAC_MEM_GB", "SAC_WORKER_MEMORY_MB"),
-    *("SAC_FORK_ROLES", "SAC_SAVE_DEADLINE_SECS"),
+    *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_WORKER_MEMORY_MB", "SAC_SAVE_DEADLINE_SECS"),
 )
-# Paths. A job looks for the relative ones in the folder of the submission, and for those below in its own copy of the
-# repository, or with `sac` in the folder of the submission, too.
-SOUGHT = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON", "SAC_WANDB_KEY_FILE")
-IN_REPOSITORY = ("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
+# Paths. A job looks for the relative ones in the folder of the submission.
+SOUGHT = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON")
 
 
 class GridError(ValueError):
@@ -218,9 +212,6 @@ def faults_in_job(values: Mapping[str, Sequence[Any]]) -> List[str]:
             if len(set(map(_canonical, given))) == 1:
                 words = ("belongs in the vars file of", "move it into the vars file")
             findings.append(rule.format(name, *words))
-        elif name in IN_REPOSITORY and not os.environ.get("TFAGENTS_FOLDER"):
-            rule = "{}={} must be absolute in a job array, which has a copy of the repository: write the whole path"
-            findings += [rule.format(name, text) for text in relative]
         elif name in SOUGHT:
             rule = "{}={} is not in {}, where a job array would look for it: write the whole path"
             findings += [rule.format(name, text, os.getcwd()) for text in relative if not _is_there(text)]
@@ -366,33 +357,16 @@ def _finite_float(text: str) -> float:
     return number
 
 
-def _table(grid: Grid) -> str:
-    width = max(len("task"), len(str(len(grid) - 1)))
-    lines = ["{:>{}}  settings".format("task", width)]
-    lines += ["{:>{}}  {}".format(task, width, in_words(grid.settings(task))) for task in range(len(grid))]
-    return "\n".join(lines)
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Prints the table or the number of tasks; returns 2 where the file is no grid, or none for a job array."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tfagents_system.settings.grid", description="Shows which settings each task of a grid file has."
-    )
-    parser.add_argument("file", help="JSON: an object of lists, or a list of objects")
-    parser.add_argument("--count", action="store_true", help="print the number of tasks")
-    parser.add_argument("--of_job", action="store_true", help="refuse what can't differ between tasks of one job array")
-    args = parser.parse_args(argv)
+def main() -> int:
+    """Returns 2 where the file is no grid, or none for a job array."""
     try:
-        grid = read_grid(args.file)
-        faults = faults_in_job(grid.values()) if args.of_job else []
-        if faults:
-            raise GridError(["grid file {}: {}".format(args.file, fault) for fault in faults])
+        faults = faults_in_job(read_grid(sys.argv[1]).values())
+        findings = ["grid file {}: {}".format(sys.argv[1], fault) for fault in faults]
     except GridError as error:
-        for finding in error.findings:
-            print("error: " + finding, file=sys.stderr)
-        return _EXIT_BAD_INPUT
-    print(len(grid) if args.count else _table(grid))
-    return 0
+        findings = list(error.findings)
+    for finding in findings:
+        print("error: " + finding, file=sys.stderr)
+    return _EXIT_BAD_INPUT if findings else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
-_PERIODS = ("eval_period", "log_period", "checkpoint_period")
+_PERIODS = ("eval_period", "checkpoint_period")
 _OLD_RATIO = "max_updates_per_env_step"
 _EXAMPLE = '{"horizon": 200}'
 

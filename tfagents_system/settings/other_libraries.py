@@ -117,10 +117,10 @@ RUN_NAME | TMRL | set SAC_EXP_NAME
 # Watching.
 eval_freq | SB3 | set eval_period_env_steps: of all environments together
 log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)
-capture_video | CleanRL | set SAC_VIDEO
+capture_video | CleanRL | set SAC_REPORT
 tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory
 verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it, there is no such setting here
-track, wandb_project_name, wandb_entity | CleanRL | set SAC_WANDB=online, SAC_WANDB_PROJECT, SAC_WANDB_ENTITY
+track, wandb_project_name, wandb_entity | CleanRL | set SAC_WANDB=online, WANDB_PROJECT, WANDB_ENTITY
 """
 
 

@@ -245,7 +245,7 @@ def _ratio_findings(params: Any) -> list[str]:
 
 def _period_findings(params: Any) -> list[str]:
     """Both kinds of a period; one that `--set` gives stands for the other one of the file."""
-    kinds = (f"{kind}_period" for kind in ("eval", "log", "checkpoint"))
+    kinds = (f"{kind}_period" for kind in ("eval", "checkpoint"))
     return [
         f"TrainParams.{kind}_env_steps={steps} and {kind}_itrs={getattr(params, f'{kind}_itrs')} are two lengths of "
         "one period: remove one"
@@ -272,17 +272,6 @@ def _evaluation_findings(params: Any) -> list[str]:
     return [
         f"TrainParams.stop_when={shown(params.stop_when)} does not work with n_eval_episodes=0, evaluations decide it: "
         "set n_eval_episodes to at least 1, or stop_when to None (max_hours and callbacks_ctor end a run without them)"
-    ]
-
-
-def _held_back_findings(params: Any) -> list[str]:
-    """A worker would wait for updates of steps that it holds back itself."""
-    if not (params.asynchronous and params.drop_faulty_episodes) or params.min_updates_per_env_step is None:
-        return []
-    return [
-        f"TrainParams.min_updates_per_env_step={params.min_updates_per_env_step} does not work with "
-        "drop_faulty_episodes=True, workers would wait for updates of steps that they hold back: set it to None, or "
-        "drop_faulty_episodes to False"
     ]
 
 
@@ -323,7 +312,6 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _period_findings,
     _share_findings,
     _evaluation_findings,
-    _held_back_findings,
     _fixed_findings,
     _memory_findings,
     _subset_findings,

@@ -228,7 +228,7 @@ def _put_password(given: Given, to: Translation) -> None:
 
 def _put_entity(given: Given, to: Translation) -> None:
     if given["WANDB_ENTITY"] != KEYS["WANDB_ENTITY"].default:
-        to.variables["SAC_WANDB_ENTITY"] = given["WANDB_ENTITY"]
+        to.variables["WANDB_ENTITY"] = given["WANDB_ENTITY"]
 
 
 def _put_inference(given: Given, to: Translation) -> None:
@@ -313,9 +313,9 @@ ROWS: tuple[Row, ...] = (
     Row("TLS_HOSTNAME", "nothing: the name in your own certificates is PUBLIC_IP_SERVER", _put_tls_hostname, True),
     Row("TLS_CREDENTIALS_DIRECTORY", "SAC_CREDENTIALS_DIR; empty: `~/TmrlData/credentials`", _put_credentials, True),
     Row("NB_WORKERS", f"SAC_MAX_WORKERS; -1 is {_OPEN_SLOTS}", _put_workers, of_machine=True),
-    _variable("WANDB_PROJECT", "SAC_WANDB_PROJECT"),
-    Row("WANDB_ENTITY", "SAC_WANDB_ENTITY; TMRL's own is the one of your key", _put_entity, of_machine=True),
-    Row("WANDB_KEY", "SAC_WANDB_KEY_FILE: moved into a file that only you can read", _nothing, of_machine=True),
+    _variable("WANDB_PROJECT", "WANDB_PROJECT"),
+    Row("WANDB_ENTITY", "WANDB_ENTITY; TMRL's own is the one of your key", _put_entity, of_machine=True),
+    Row("WANDB_KEY", "WANDB_API_KEY: moved into a file that only you can read", _nothing, of_machine=True),
     _variable("PORT", "SAC_GATEWAY_PORT"),
     _variable("LOCAL_PORT_SERVER", "SAC_REVERB_PORT"),
     _needless("LOCAL_PORT_TRAINER", _NO_LOCAL_PORT),

@@ -13,7 +13,7 @@ from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
 # The others are paths, addresses and texts, in which people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
 _KINDS_FOR_OTHERS = (
-    *("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
+    *("count", "count or auto", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
     *("parts of an agent", "role"),
 )
 
@@ -27,6 +27,7 @@ class Variable:
       default: In words, if the field's own default does not say it; of VARIABLES None: must be given.
       example: What a message proposes where one must be given.
       is_early: Shell code reads it before --set and grids are looked at.
+      is_internal: The toolkit's programs tell it to each other; users have no need of it.
       field: `train_cpus` of SAC_TRAIN_CPUS; filled in by VARIABLES.
     """
 
@@ -34,6 +35,7 @@ class Variable:
     default: str | None = None
     example: str = "1"
     is_early: bool = False
+    is_internal: bool = False
     field: str = ""
 
     @property
@@ -55,16 +57,18 @@ class Variable:
 class VariableFields:
     """The SAC_ variables, each described by the text behind its field; those without a default must be given."""
 
-    reverb_cpus: Annotated[int, Variable("count")]
-    """CPUs of the replay server"""
-    train_cpus: Annotated[int, Variable("count")]
-    """CPUs of the policy updates"""
+    reverb_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of the replay server; auto: 1"""
+    train_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of the policy updates; auto: 2 where the machine or job has at least 4, else 1"""
     train_gpus: Annotated[bool, Variable("flag")] = False
     """1: the policy updates run on a GPU; no other program of the run sees one"""
-    num_collect_workers: Annotated[int, Variable("count")]
-    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate"""
+    num_collect_workers: Annotated[int, Variable("count or auto", default="auto")]
+    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
+    by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
+    began with; submit.sh needs a number"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
-    """how many of these the run itself starts; the others are waited for and join with join_script.sh"""
+    """how many of these the run itself starts; the others are waited for and join with sac join"""
     local_trainer: Annotated[bool, Variable("flag")] = True
     """1: the run starts its trainer; 0: it waits for one from elsewhere (SAC_TRAINER_SERVER), which joins through the
     gateway and keeps checkpoints, policies and metrics in a run directory of its own"""
@@ -78,10 +82,10 @@ class VariableFields:
     """slots for workers, those that join included; 64 more than the run's own where there is a gateway"""
     envs_per_worker: Annotated[int, Variable("count")] = 1
     """environments that each worker steps together, with one inference for all"""
-    collect_worker_cpus: Annotated[int, Variable("count")]
-    """CPUs of each worker"""
+    collect_worker_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of each worker; auto: 1"""
     server: Annotated[str | None, Variable("address", default="as --to finds it")] = None
-    """`host:port` of the run that join_script.sh joins"""
+    """`host:port` of the run that sac join joins"""
     trainer_server: Annotated[str | None, Variable("address", default="the run's own")] = None
     """`host:port` of the gateway of a run elsewhere, whose trainer this start runs, and nothing else"""
     worker_role: Annotated[str, Variable("role")] = COLLECT
@@ -95,11 +99,9 @@ class VariableFields:
     """JSON file with `horizon`, environment arguments and curriculum"""
     exp_name: Annotated[str, Variable("name", example="my_run")]
     """name of the run"""
-    logs_dir: Annotated[
-        Path | None, Variable("path", default="`logs` in the repository, with `sac` in the current folder")
-    ] = None
-    """folder of run directories, such as `runs` for one beside the vars file"""
-    exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>")]
+    logs_dir: Annotated[Path | None, Variable("path", default="`logs` in the current folder")] = None
+    """folder of run directories, which are `<SAC_LOGS_DIR>/<SAC_EXP_NAME>`"""
+    exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
     """run directory"""
     reverb_port: Annotated[int | None, Variable("port", default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
@@ -141,10 +143,6 @@ class VariableFields:
     SAC_ENV_PYTHON of each environment's process, which is then rebuilt"""
     env_python: Annotated[Path | None, Variable("program", default="the worker's own process")] = None
     """Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own"""
-    fork_roles: Annotated[bool, Variable("flag")] = True
-    """1: roles are forked from one process that has imported TensorFlow; 0: each is a program of its own"""
-    use_hyperthreads: Annotated[bool, Variable("flag")] = True
-    """1: a CPU is a hardware thread; 0: a CPU is a whole core, whose other threads belong to the same role"""
     job_prelude: Annotated[str | None, Variable("text", is_early=True)] = None
     """shell code that runs first in a SLURM job, such as `module load python/3.11`"""
     exec_prefix: Annotated[str | None, Variable("text", is_early=True)] = None
@@ -153,25 +151,12 @@ class VariableFields:
         str | None,
         Variable(
             "text",
-            default="the activated environment's, else that of SAC_VENV, or one on PATH where that has not been made",
+            default="the activated environment's, else that of setup.sh, or one on PATH where that has not been made",
             is_early=True,
         ),
     ] = None
     """Python 3.11 with the required packages that all programs of the run use: absolute path, or name on PATH; in a
     container it is one of the image"""
-    venv: Annotated[str | None, Variable("path", default="`.venv` in the repository", is_early=True)] = None
-    """absolute path of the environment that `setup.sh` makes and uses; set it for `./setup.sh` by hand, too"""
-    packed_env: Annotated[Path | None, Variable("file", is_early=True)] = None
-    """archive of a Python environment, which is unpacked into $SLURM_TMPDIR, $TMPDIR or /tmp and used"""
-    mem_gb: Annotated[int | None, Variable("count", default="estimated (see docs/how_to/slurm.md)", is_early=True)] = (
-        None
-    )
-    """memory in GiB that `submit.sh` asks for"""
-    keep_folder: Annotated[bool, Variable("flag")] = True
-    """1: a run keeps a copy of the folder of SAC_PARAMS and runs it; 0: of the file alone, what it imports and reads is
-    taken from its place at each start"""
-    snapshot_mb: Annotated[int, Variable("megabytes", is_early=True)] = 100
-    """most MiB that a run and `submit.sh` copy from the folder of SAC_PARAMS"""
     allow_strangers: Annotated[bool, Variable("flag")] = False
     """1: trains also where other users of the machine can't be kept from the replay server, through which they can run
     programs as you"""
@@ -191,31 +176,12 @@ class VariableFields:
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
     (docs/how_to/watch.md)"""
-    wandb_project: Annotated[str, Variable("text")] = "tfagents_system"
-    """project of Weights & Biases"""
-    wandb_entity: Annotated[str | None, Variable("text", default="the one of your key")] = None
-    """user or team of Weights & Biases"""
-    wandb_group: Annotated[str | None, Variable("text", default="the sweep's or array's name, if it is one")] = None
-    """group of runs in Weights & Biases"""
-    wandb_tags: Annotated[tuple[str, ...], Variable("words", default="none")] = ()
-    """tags of the run in Weights & Biases, separated by commas"""
-    wandb_key_file: Annotated[Path | None, Variable("file", default="WANDB_API_KEY, or ~/.netrc")] = None
-    """file with the key of Weights & Biases, yours alone to read"""
     mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
-    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the vars file; without a
-    password or token"""
-    mlflow_experiment: Annotated[str, Variable("text")] = "tfagents_system"
-    """experiment of MLflow"""
-    track_artifacts: Annotated[bool, Variable("flag")] = False
-    """1: a finished run also sends its settings, its best policy and its videos to Weights & Biases and MLflow"""
-    plot: Annotated[bool, Variable("flag")] = True
-    """1: a finished run draws learning_curve.png"""
-    video: Annotated[bool, Variable("flag")] = True
-    """1: a finished run plays one episode of its best policy for a video"""
+    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the current folder;
+    without a password or token"""
     report: Annotated[bool, Variable("flag")] = True
-    """1: a finished run writes report.html, its curves, timeline, settings and videos in one file"""
-    log_secs: Annotated[float, Variable("seconds")] = 5.0
-    """seconds between two progress lines where there is no terminal"""
+    """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
+    report.html (curves, timeline, settings and videos in one file); 0: none of them"""
 
 
 def variable_name(field: str) -> str:
@@ -247,11 +213,10 @@ def documentation() -> str:
         "# Variables of a run",
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM, SAC_ENV_PYTHON and",
-        "SAC_PACKED_ENV are looked for beside the vars file, then in the current folder, then in the repository; where",
-        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars",
-        "file's folder; SAC_EXP_DIR, which wins over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are",
-        "relative to the repository; with `sac`, to the folder in which it is called.",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM and SAC_ENV_PYTHON",
+        "are looked for beside the vars file, then in the current folder, then in the repository; where",
+        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR, SAC_REPLAY_DIR,",
+        "SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and scripts alike.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),
@@ -260,5 +225,9 @@ def documentation() -> str:
         "| variable | meaning | default |",
         "| --- | --- | --- |",
     ]
-    lines += [f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |" for v in VARIABLES]
+    lines += [
+        f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |"
+        for v in VARIABLES
+        if not v.is_internal
+    ]
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.agent_start import start_of_run
-from tfagents_system.run_files.resets import network_resets, steps_before
+from tfagents_system.run_files.resets import steps_before
 from tfagents_system.trainer.priority_reports import PriorityReports
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
@@ -114,13 +114,11 @@ class Learner:
         return True
 
     def go_back(self) -> bool:
-        """Goes to the newest checkpoint for other random numbers, as do the priorities; whether there is one."""
+        """Goes to the newest checkpoint for other random numbers; whether there is one."""
         if not self.restore():
             return False
         self.state.recoveries += 1
         self.seed_noise()
-        if self._priorities is not None:
-            self._priorities.go_back()
         return True
 
     @property
@@ -183,19 +181,14 @@ class Learner:
         if self._priorities is not None:
             self._priorities.begin(session)
             update.tell_errors = self._priorities.tell
-        commanded = network_resets(self._role.paths)
-        if params.reset_period_updates is None and self.state.commanded_resets >= commanded:
+        if params.reset_period_updates is None:
             return update
-        return ResettingUpdate(
-            update, self.state, lambda: self.train_step, self._redraw, params.reset_period_updates, commanded
-        )
+        return ResettingUpdate(update, self.state, lambda: self.train_step, self._redraw, params.reset_period_updates)
 
     def _redraw(self) -> None:
         """Draws the networks anew; the seed follows from the position in the run."""
         params = self._role.params
-        tf.keras.utils.set_random_seed(
-            self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, self.state.commanded_resets)
-        )
+        tf.keras.utils.set_random_seed(self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0))
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
         redraw(self.agent, fresh, params.reset_kept_shares)

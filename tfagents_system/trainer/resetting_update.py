@@ -1,4 +1,4 @@
-"""The update of a block where networks are drawn anew between updates: once by command, or periodically."""
+"""The update of a block where networks are drawn anew periodically, between updates."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class ResettingUpdate:
       state: Of the trainer; counts the resets.
       train_step: Updates done.
       redraw: Draws the networks anew.
-      period_updates: None: no period.
-      commanded: Resets by command in the life of this agent.
+      period_updates: Of the resets.
     """
 
     def __init__(
@@ -33,11 +32,10 @@ class ResettingUpdate:
         state: TrainerState,
         train_step: Callable[[], int],
         redraw: Callable[[], None],
-        period_updates: int | None,
-        commanded: int,
+        period_updates: int,
     ) -> None:
         self._update, self._state, self._train_step, self._redraw = update, state, train_step, redraw
-        self._period_updates, self._commanded = period_updates, commanded
+        self._period_updates = period_updates
         self.kind, self.measure = update.kind, update.measure
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -54,18 +52,16 @@ class ResettingUpdate:
 
     def _parts(self, count: int) -> Iterator[slice]:
         first, train_step = 0, self._train_step()
-        period = self._period_updates or train_step + count
+        period = self._period_updates
         while first < count:
             end = min(count, first + period - (train_step + first) % period)
             yield slice(first, end)
             first = end
 
     def _reset_if_due(self) -> None:
-        train_step, state = self._train_step(), self._state
-        is_due = self._period_updates is not None and train_step > 0 and train_step % self._period_updates == 0
-        if not is_due and state.commanded_resets >= self._commanded:
+        train_step = self._train_step()
+        if train_step == 0 or train_step % self._period_updates:
             return
         self._redraw()
-        state.network_resets += 1
-        state.commanded_resets = max(state.commanded_resets, self._commanded)
+        self._state.network_resets += 1
         logging.info("networks are drawn anew at train step %d", train_step)

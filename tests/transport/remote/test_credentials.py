@@ -8,27 +8,34 @@ import stat
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.transport.remote import credentials, machines
+from tfagents_system.transport.remote import credentials
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """All in one folder, as those of the user's own may be, and those of earlier versions were."""
+    """All in one folder, as those of the user's own may be."""
     credentials.make_credentials(tmp_path / "credentials", "test")
     return with_client(tmp_path / "credentials")
 
 
 def with_client(folder):
-    for path in list(machines.add(folder, "client", 365).glob("client.*")):
+    for path in (folder / "client").glob("client.*"):
         path.rename(folder / path.name)
-    shutil.rmtree(folder / "machines")
+    shutil.rmtree(folder / "client")
     return folder
+
+
+def test_those_of_who_joins_are_a_folder_to_copy(tmp_path):
+    credentials.make_credentials(tmp_path / "credentials", "test")
+    client = credentials.folder_of_client(tmp_path / "credentials")
+    assert client == tmp_path / "credentials" / "client" == credentials.folder_of_client(client)
+    assert sorted(path.name for path in client.iterdir()) == ["ca.pem", "client.key", "client.pem"]
+    assert stat.S_IMODE(client.stat().st_mode) == 0o700 and credentials.check_credentials(client, "client") == []
 
 
 def test_what_is_made_is_ours_alone_and_can_be_used_by_both_sides(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert sorted(path.name for path in folder.iterdir()) == [
-        "ca.key",
         "ca.pem",
         "client.key",
         "client.pem",
@@ -38,7 +45,7 @@ def test_what_is_made_is_ours_alone_and_can_be_used_by_both_sides(folder):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     for side in (credentials.SERVER, credentials.CLIENT):
         assert credentials.check_credentials(folder, side) == []
-        assert credentials.days_left(folder, side) in ((729, 730) if side == credentials.SERVER else (364, 365))
+        assert credentials.days_left(folder, side) in (729, 730)
     assert b"PRIVATE" not in (folder / "ca.pem").read_bytes()
 
 
@@ -89,7 +96,7 @@ def break_it(folder, fault):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("missing", "lacks client.key: make others on the run's machine"),
+        ("missing", "lacks client.key: copy the folder credentials/client of the run"),
         ("readable key", r"client.key can be read by others \(mode 640\): chmod 600"),
         ("writable folder", r"can be changed by others \(mode 777\): chmod 700"),
         ("key of another", "client.key is not the key of client.pem .*copy both anew"),
@@ -104,7 +111,9 @@ def test_what_can_not_be_used_is_refused_in_words(folder, fault, words):
         credentials.client_context(folder)
 
 
-@pytest.mark.parametrize(("days", "words"), [(731, "expired on .*move the folder away"), (-2, "is valid from .*clock")])
+@pytest.mark.parametrize(
+    ("days", "words"), [(731, "expired on .*move the run's folder"), (-2, "is valid from .*clock")]
+)
 def test_certificates_out_of_their_time_are_refused(folder, monkeypatch, days, words):
     now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     monkeypatch.setattr(credentials, "_now", lambda: now)

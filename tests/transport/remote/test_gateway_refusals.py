@@ -25,7 +25,7 @@ from tests.support.channel_for_tests import (
     wait_until,
 )
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import admission, credentials, frames, gateway, listener, machines, messages
+from tfagents_system.transport.remote import admission, credentials, frames, gateway, listener, messages
 from tfagents_system.transport.remote.errors import ChannelError, FrameError, GatewayRefusedError
 from tfagents_system.transport.remote.tls_client import TlsClient
 
@@ -111,7 +111,7 @@ def test_a_certificate_of_another_authority_is_refused(shared, tmp_path):
     credentials.make_credentials(tmp_path / "other", "other")
     # It takes the gateway for what it is, but has a certificate of another authority.
     for name in ("client.pem", "client.key"):
-        (tmp_path / name).write_bytes((machines.folder_of_client(tmp_path / "other") / name).read_bytes())
+        (tmp_path / name).write_bytes((credentials.folder_of_client(tmp_path / "other") / name).read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(running.paths.credentials / "ca.pem")
     context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
@@ -130,7 +130,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
     """Its certificate is of the right authority, but made for clients."""
     credentials.make_credentials(tmp_path / "credentials", "test")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own = machines.folder_of_client(tmp_path / "credentials")
+    own = credentials.folder_of_client(tmp_path / "credentials")
     context.load_cert_chain(own / "client.pem", own / "client.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -149,7 +149,7 @@ def test_a_client_can_not_pass_for_the_gateway(tmp_path):
 
 def test_an_older_tls_is_refused(shared):
     running, _ = shared
-    context = credentials.client_context(machines.folder_of_client(running.paths.credentials))
+    context = credentials.client_context(credentials.folder_of_client(running.paths.credentials))
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     with (
@@ -235,18 +235,17 @@ def test_what_does_not_belong_to_the_run_is_refused_with_both_sides_named(tmp_pa
 
 def test_another_reward_file_is_refused_where_the_run_has_one():
     own = IDENTITY | {"reward": "d" * 64}
-    holder = machines.Holder("laptop", 0.0)
-    with_reward = admission.Admission(own, "", lambda: [])
-    with_reward.check(messages.Hello("collect", own), holder)
+    with_reward = admission.Admission(own, "")
+    with_reward.check(messages.Hello("collect", own))
     for theirs in (IDENTITY, own | {"reward": "e" * 64}):
         with pytest.raises(admission.RefusedClientError, match="another reward file .*: use the run's own .*, reward"):
-            with_reward.check(messages.Hello("collect", theirs), holder)
-    admission.Admission(IDENTITY, "", lambda: []).check(messages.Hello("collect", own), holder)
+            with_reward.check(messages.Hello("collect", theirs))
+    admission.Admission(IDENTITY, "").check(messages.Hello("collect", own))
 
 
 def test_a_changed_layout_of_progress_is_another_protocol():
     """Machines with another version of this package are refused, and do not misread what the trainer tells."""
-    progress = tables.Progress(1, 2, 3, 4, (), 5, 6, 7, (8, 9))
+    progress = tables.Progress(1, 2, 3, 4, 5, 6, 7, (8, 9))
     assert (messages.PROTOCOL, progress.to_wire()[0].tolist()) == (3, [1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The checks of a start, made when a job is submitted and not after its hours in the queue; and the leftovers of earlier
-# submissions. Sourced by submit.sh.
+# The checks of a start, made when a job is submitted and not after its hours in the queue. Sourced by
+# submit.sh.
 
 readonly CHECK_SECS=${TFAGENTS_CHECK_SECS:-20} # Tests have more, on machines that are busy.
 
@@ -17,14 +17,13 @@ check_place() {
   while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
   tfagents_existing=$ancestor # Everything below it is made for this submission.
   [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
-    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
-  [[ ${SAC_VENV:-/} == [/@]* ]] || finding "SAC_VENV=$SAC_VENV must be an absolute path: jobs start in other folders"
-  # The packages may as well come from an image or an archive; the job reports it if they are missing.
-  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_PACKED_ENV:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
-    [[ -x ${SAC_VENV:-$tfagents_root/.venv}/bin/python ]] \
+    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_LOGS_DIR to a folder that is yours"
+  # The packages may as well come from an image; the job reports it if they are missing.
+  if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
+    [[ -x $tfagents_root/.venv/bin/python ]] \
       || finding "the packages are not installed, and jobs install nothing: run ./setup.sh here, once"
   fi
-  for file in SAC_PACKED_ENV SAC_ENV_PYTHON SAC_GRID; do
+  for file in SAC_ENV_PYTHON SAC_GRID; do
     if [[ -n ${!file:-} ]] && ! find_file "$file" >/dev/null; then finding "$file=${!file} must be an existing file"; fi
   done
   if ! ((tfagents_dry_run)) && ! command -v sbatch >/dev/null; then
@@ -40,7 +39,7 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
     echo "note: params and memory are checked by the job, not here: $why" >&2 && return
   fi
   echo "checking params, environment and memory, for at most $CHECK_SECS s (--no_check leaves it out)" >&2
-  SLURM_JOB_ID=0 SLURM_RESTART_COUNT=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} TFAGENTS_ARRAY=$tfagents_array \
+  SLURM_JOB_ID=0 SLURM_RESTART_COUNT=0 SLURM_ARRAY_TASK_ID=${tfagents_array%%[!0-9]*} \
     TFAGENTS_JOB_MB=$(job_memory_mb) timeout --foreground --kill-after=2 "$CHECK_SECS" \
     "$1/tfagents_system/launch/run_script.sh" --check \
     ${tfagents_settings[@]+"${tfagents_settings[@]}"} "$2" >"$3" 2>&1 </dev/null || code=$?
@@ -69,8 +68,7 @@ check_job() { # PACKAGE VARS REPORT [SNAPSHOT]
 why_unchecked() { # -> the reason; fails if the check can be made
   local name
   ((tfagents_check)) || { echo "--no_check" && return; }
-  if [[ -n $tfagents_add ]]; then echo "workers have those of their run" && return; fi
-  for name in SAC_JOB_PRELUDE SAC_PACKED_ENV SAC_EXEC_PREFIX; do
+  for name in SAC_JOB_PRELUDE SAC_EXEC_PREFIX; do
     if [[ -n ${!name:-} ]]; then echo "the environment is that of $name" && return; fi
   done
   return 1
@@ -103,7 +101,6 @@ job_memory_mb() {
 # Submits what was frozen, and removes it where sbatch refuses it.
 submit_snapshot() { # SNAPSHOT
   local code=0 told=$1/sbatch.txt
-  tfagents_submitted=0
   forget_late
   if has_option --wait || has_option -W; then # The exit code is that of the job.
     submit_job call_sbatch "$1/job.sbatch"
@@ -111,7 +108,7 @@ submit_snapshot() { # SNAPSHOT
   fi
   submit_job call_sbatch "$1/job.sbatch" 2>"$told" || code=$?
   cat "$told" >&2
-  if ((code && !tfagents_submitted)) && ! grep -qi 'timed out' "$told"; then # Else a job may be in the queue.
+  if ((code)) && ! grep -qi 'timed out' "$told"; then # Else a job may be in the queue.
     drop_snapshot "$1"
     echo "error: sbatch refused the job with exit code $code, see above: nothing was submitted" >&2
   elif [[ ! -s $told ]]; then
@@ -126,13 +123,4 @@ drop_snapshot() { # SNAPSHOT
   rm -rf -- "$1"
   folder=$(dirname "$1")
   while [[ ! $folder -ef $tfagents_existing ]] && rmdir -- "$folder" 2>/dev/null; do folder=$(dirname "$folder"); done
-}
-
-# Removes snapshots of this run that no job needs any more, and leftovers on this machine. Nobody waits for it: there may
-# be hundreds, on a slow file system.
-remove_leftovers() {
-  if [[ -n $tfagents_python ]]; then
-    setsid "$tfagents_python" -S -E "$tfagents_root/tfagents_system/launch/clean.py" --unasked "$tfagents_submit_dir" \
-      </dev/null >/dev/null 2>&1 &
-  fi
 }

@@ -20,13 +20,7 @@ show_submission() { # SNAPSHOT
   submit_job show_sbatch "$1/job.sbatch"
   echo "run directory: $tfagents_exp_dir${tfagents_array:+_task_<id>}"
   echo "each attempt of the job runs:"
-  if [[ -n $tfagents_add ]]; then
-    show_command "$1/package/tfagents_system/launch/join_script.sh" "$1/variables.sh" --to "$tfagents_exp_dir" --workers "$(added_workers_a_node)"
-  else
-    show_command "$1/package/tfagents_system/launch/run_script.sh" "$1/variables.sh" ${tfagents_settings[@]+"${tfagents_settings[@]}"}
-  fi
-  echo "frozen in $1:"
-  show_snapshot "$1" | sed 's/^/  /'
+  show_command "$1/package/tfagents_system/launch/run_script.sh" "$1/variables.sh" ${tfagents_settings[@]+"${tfagents_settings[@]}"}
   echo "the job script:"
 }
 
@@ -36,23 +30,4 @@ show_command() { # WORD...
   local line
   printf -v line ' %q' "$@"
   echo " $line"
-}
-
-show_snapshot() { # SNAPSHOT
-  local path
-  echo "package/ of $tfagents_root, $(git -C "$tfagents_root" describe --always --dirty 2>/dev/null || echo "no git repository"):"
-  echo "  ${PACKAGE[*]}"
-  if [[ -n $tfagents_copied ]]; then
-    path=$(find_file SAC_PARAMS)
-    echo "params/ of ${path%/*}:"
-    echo "  ${tfagents_copied//$'\n'/$'\n'  }"
-  fi
-  echo "config.json of $(find_file SAC_CONFIG)"
-  if [[ -n ${SAC_GRID:-} ]]; then echo "grid.json of $(find_file SAC_GRID)"; fi
-  echo "job.sbatch, as below"
-  echo "variables.sh:"
-  (
-    if [[ -n ${SAC_JOB_PRELUDE:-} ]]; then SAC_JOB_PRELUDE="(not shown, it may have tokens)"; fi
-    variables_script "$1"
-  ) | sed 's/^/  /'
 }

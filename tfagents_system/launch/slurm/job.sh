@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # One attempt at a run, in its job: a run that was stopped and saved is requeued, until it is finished or gets nowhere.
 #
-#   job.sh SNAPSHOT [OFFSET [--set NAME=VALUE]...]     OFFSET is added to SLURM_ARRAY_TASK_ID: an array may be larger than MaxArraySize
+#   job.sh SNAPSHOT [--set NAME=VALUE]...
 set -uo pipefail
 
 readonly LEAVE_SECS=30
-snapshot=$1 offset=${2:-0}
+snapshot=$1
 folder=$(dirname "${BASH_SOURCE[0]}")
-slurm_task=${SLURM_ARRAY_TASK_ID:-} # SLURM's own number of it.
-if [[ -n $slurm_task ]]; then export SLURM_ARRAY_TASK_ID=$((slurm_task + offset)); fi
+task=${SLURM_ARRAY_TASK_ID:-}
 # shellcheck source=tfagents_system/launch/slurm/progress.sh
 source "$folder/progress.sh"
 # shellcheck source=tfagents_system/launch/slurm/requeue.sh
@@ -28,7 +27,7 @@ variable() { # NAME: what the run has
   (source "$snapshot/variables.sh" && echo "${!1}")
 }
 exp_dir=$(variable SAC_EXP_DIR) || end 2 "$snapshot/variables.sh can't be read"
-exp_dir+=${slurm_task:+_task_$SLURM_ARRAY_TASK_ID}
+exp_dir+=${task:+_task_$task}
 
 begin_attempt || end 1 "not started: it has died $idle times in a row, and no update after step $last_step was saved. See" \
   "$exp_dir/logs; a shorter SAC_CHECKPOINT_MINUTES saves more often"
@@ -40,9 +39,7 @@ if [[ -e $(again_file) ]]; then
   TFAGENTS_SUBMITTED_AGAIN=$(<"$(again_file)")
   export TFAGENTS_SUBMITTED_AGAIN
 fi
-start_run "${@:3}"
-# Leftovers of earlier jobs on this node. The run comes first.
-if command -v python3 >/dev/null; then python3 -S -E "$folder/../clean.py" --unasked & fi
+start_run "${@:2}"
 if [[ -n $told ]]; then forward "$told"; fi
 wait_for_run
 leave_nodes
@@ -52,7 +49,7 @@ case $code in
   2) end 2 "not requeued: something must be changed first, see above" ;;
 esac
 if lacked_memory "$memory_before"; then
-  end 1 "not requeued: the kernel has killed a process for lack of memory: ask for more (SAC_MEM_GB, or --mem)"
+  end 1 "not requeued: the kernel has killed a process for lack of memory: ask for more (--mem)"
 fi
 goes_on || end "$code" "failed with exit code $code, not requeued: see $exp_dir/logs"
 outcome=saved

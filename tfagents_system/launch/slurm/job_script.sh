@@ -7,19 +7,13 @@ job_script() { # SNAPSHOT
     component 1 --gpus-per-node=1
     echo "#SBATCH hetjob"
     component $((tfagents_nodes - 1))
-  elif [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add ]] && ! asks_for_gpus; then
+  elif [[ ${SAC_TRAIN_GPUS:-0} == 1 ]] && ! asks_for_gpus; then
     component "$tfagents_nodes" --gpus-per-node=1
   else
     component "$tfagents_nodes"
   fi
   echo
-  if [[ -n $tfagents_add ]]; then
-    echo "exec srun --no-kill --kill-on-bad-exit=0 --cpus-per-task=$(asked_cpus) --export=ALL" \
-      "$(quoted "$1/package/tfagents_system/launch/join_script.sh") $(quoted "$1/variables.sh") --to $(quoted "$tfagents_exp_dir")" \
-      "--workers $(added_workers_a_node)"
-  else
-    echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1") \"\${1:-0}\"$(all_quoted ${tfagents_settings[@]+"${tfagents_settings[@]}"})"
-  fi
+  echo "exec bash $(quoted "$1/package/tfagents_system/launch/slurm/job.sh") $(quoted "$1")$(all_quoted ${tfagents_settings[@]+"${tfagents_settings[@]}"})"
 }
 
 component() { # NODES [OPTION]
@@ -31,10 +25,9 @@ component() { # NODES [OPTION]
   header --ntasks-per-node=1
   header --cpus-per-task="$(asked_cpus)"
   if ((tfagents_nodes > 1)); then header --no-kill; fi
-  if [[ ${SAC_USE_HYPERTHREADS:-1} == 0 ]]; then header --hint=nomultithread; fi
   if (($# > 1)); then header "${@:2}"; fi
   if ! asks_for_memory; then header --mem="$(asked_memory_mb)M"; fi
-  header --signal="$([[ -n $tfagents_add ]] || echo B:)USR1@$(signal_secs)"
+  header --signal="B:USR1@$(signal_secs)"
   if ! has_option --no-requeue; then header --requeue; fi
   if ((${#tfagents_lasting[@]})); then header "${tfagents_lasting[@]}"; fi
 }

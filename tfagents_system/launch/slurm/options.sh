@@ -1,23 +1,10 @@
 # shellcheck shell=bash
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
-tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1 tfagents_add='' tfagents_to=''
+tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1
 tfagents_settings=() # --set, --keep, --reset_training and so on, for run_script.sh.
-tfagents_options=() # For sbatch, as they were given.
+tfagents_options=() # For sbatch, as they were given: it knows its own, and what a cluster has added to them.
 tfagents_lasting=() # Those of them that also hold when the job is submitted again.
-tfagents_unknown=() # Long options that sbatch does not have.
-readonly OWN_OPTIONS="dry_run no_check add_workers to set array nodes keep take_edits reset_training catch_up study fresh help"
-# sbatch's, up to SLURM 25.05. What a site has added (SPANK) is given after `--`.
-readonly SBATCH_OPTIONS="account acctg-freq batch bb bbf begin chdir cluster cluster-constraint clusters comment
-  consolidate-segments constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
-  cpus-per-task deadline delay-boot dependency distribution error exclude exclusive export export-file extra extra-node-info
-  get-user-env gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold ignore-pbs
-  input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
-  network nice no-kill no-requeue nodefile nodelist ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
-  oom-kill-step open-mode output overcommit oversubscribe parsable partition power prefer priority profile propagate qos
-  quiet reboot requeue reservation resv-ports segment share signal sockets-per-node spread-job spread-segments stepmgr
-  switches test-only thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose
-  version wait wait-all-nodes wckey wrap"
 
 read_options() {
   while (($#)); do
@@ -25,20 +12,8 @@ read_options() {
       -h | --help) usage && exit 0 ;;
       --dry_run) tfagents_dry_run=1 ;;
       --no_check) tfagents_check=0 ;;
-      --add_workers) value_of "$@" && tfagents_add=$2 && shift ;;
-      --add_workers=*) tfagents_add=${1#*=} ;;
-      --to) value_of "$@" && tfagents_to=$2 && shift ;;
-      --to=*) tfagents_to=${1#*=} ;;
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
-      --reset_training)
-        tfagents_settings+=("$1")
-        if [[ ${2:-} == networks ]]; then
-          tfagents_settings[-1]+="=$2" && shift
-        elif [[ ${2:-} == [Nn][Ee][Tt]* && ! -e $2 ]]; then
-          fail "--reset_training $2: networks is meant"
-        fi
-        ;;
-      --set=* | --keep | --take_edits | --reset_training=* | --catch_up | --study=*) tfagents_settings+=("$1") ;;
+      --set=* | --keep | --take_edits | --reset_training | --catch_up | --study=*) tfagents_settings+=("$1") ;;
       --fresh)
         fail "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"
@@ -58,45 +33,10 @@ read_options() {
         tfagents_options+=("${@:2}") tfagents_lasting+=("${@:2}")
         return
         ;;
-      --*)
-        if ! is_of_sbatch "${1#--}"; then tfagents_unknown+=("$1"); fi
-        tfagents_options+=("$1") tfagents_lasting+=("$1")
-        ;;
       *) tfagents_options+=("$1") tfagents_lasting+=("$1") ;;
     esac
     shift
   done
-}
-
-# Shortened ones, too (`--part=long`), except those that may be meant for submit.sh, which would not see them.
-is_of_sbatch() { # OPTION[=VALUE]
-  local name known
-  name=${1%%=*}
-  for known in $OWN_OPTIONS; do
-    if [[ $known == "$name"* && " ${SBATCH_OPTIONS//$'\n'/ } " != *" $name "* ]]; then return 1; fi
-  done
-  for known in $SBATCH_OPTIONS; do
-    if [[ $known == "$name"* ]]; then return 0; fi
-  done
-  return 1
-}
-
-check_options() {
-  local option near
-  for option in ${tfagents_unknown[@]+"${tfagents_unknown[@]}"}; do
-    near=$(near_option "${option%%=*}")
-    finding "$option: neither submit.sh nor sbatch has such an option${near:+, is --$near meant?} One that this cluster has" \
-      "added to sbatch is given behind --, as in: -- $option"
-  done
-}
-
-near_option() { # --NAME -> the known one that looks most like it, if any
-  # shellcheck disable=SC2086
-  if [[ -n $tfagents_python ]]; then
-    "$tfagents_python" -S -E -c 'import difflib, sys
-print("".join(difflib.get_close_matches(sys.argv[1].replace("_", "-"), sys.argv[2:], 1, 0.6)))' \
-      "${1#--}" $OWN_OPTIONS $SBATCH_OPTIONS
-  fi
 }
 
 value_of() { # OPTION VALUE...
@@ -122,7 +62,7 @@ asks_for_memory() {
 
 # SLURM has no option for GPUs on the first node only: the job then has two components. An array can't have any.
 has_components() {
-  [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_add$tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
+  [[ ${SAC_TRAIN_GPUS:-0} == 1 && -z $tfagents_array ]] && ((tfagents_nodes > 1)) && ! asks_for_gpus
 }
 
 is_in_job() { [[ -n ${SLURM_JOB_ID:-}${SLURM_ARRAY_TASK_ID:-} ]]; }
@@ -147,15 +87,9 @@ call_sbatch() ( # WORD...
   exec sbatch "$@"
 )
 
-submit_job() { # SBATCH JOB_SCRIPT -> tfagents_submitted: part of an array is in the queue
-  local offset ids at_once=$TASKS_AT_ONCE
-  if [[ -z $tfagents_array ]]; then
-    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} "$2"
-    return
-  fi
-  if [[ $tfagents_array == *%* ]]; then at_once=${tfagents_array#*%}; fi
-  while read -r offset ids; do
-    "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} --array="$ids%$at_once" "$2" "$offset" </dev/null || return
-    tfagents_submitted=1
-  done < <(split_array "${tfagents_array%%%*}" "$(most_array_ids)")
+submit_job() { # SBATCH JOB_SCRIPT
+  local array=()
+  if [[ -n $tfagents_array ]]; then array=(--array="$tfagents_array"); fi
+  if [[ -n $tfagents_array && $tfagents_array != *%* ]]; then array=(--array="$tfagents_array%$TASKS_AT_ONCE"); fi
+  "$1" ${tfagents_options[@]+"${tfagents_options[@]}"} ${array[@]+"${array[@]}"} "$2"
 }

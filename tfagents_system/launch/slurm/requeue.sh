@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # What SLURM says about this job, and how the job is requeued. Sourced by job.sh.
 #
-# job.sh sets snapshot and offset, slurm_task (empty outside of arrays), told (the last signal) and outcome (words).
+# job.sh sets snapshot, task (empty outside of arrays), told (the last signal) and outcome (words).
 
 readonly EARLY_SECS=60 # SLURM's warning may come this much earlier than requested.
 
 # The job as SLURM's commands name it. SLURM_JOB_ID won't do in an array: the last of its tasks has the id of the whole
 # array, and requeueing that id restarts all tasks.
 job=$SLURM_JOB_ID
-if [[ -n $slurm_task ]]; then job=${SLURM_ARRAY_JOB_ID}_$slurm_task; fi
+if [[ -n $task ]]; then job=${SLURM_ARRAY_JOB_ID}_$task; fi
 
 job_says() { # FIELD: of `scontrol show job`; a heterogeneous job has a line for each component
   scontrol --oneliner --details show job "$job" 2>/dev/null | grep -oE "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2
@@ -64,16 +64,15 @@ is_at_time_limit() {
   left=$(seconds_left) && ((left <= $(warning_secs) + EARLY_SECS))
 }
 
-# Says for which job another one was submitted, for the start of that: what is asked for once is done once by both. By the
-# task's own number: a large array is several ones for SLURM, with this snapshot and the same numbers of SLURM's.
-again_file() { echo "$snapshot/submitted_again${slurm_task:+_$SLURM_ARRAY_TASK_ID}"; }
+# Says for which job another one was submitted, for the start of that: what is asked for once is done once by both.
+again_file() { echo "$snapshot/submitted_again${task:+_$task}"; }
 
 # Where a site forbids requeueing: a new job continues after this one.
 submit_again() {
   if [[ ! -e $(again_file) ]]; then echo "$SLURM_JOB_ID" >"$(again_file)"; fi
   # sbatch hands its environment on, and a new job has not been restarted.
-  env -u SLURM_RESTART_COUNT sbatch --dependency="afterany:$job" ${slurm_task:+--array="$slurm_task"} \
-    "$snapshot/job.sbatch" "$offset"
+  env -u SLURM_RESTART_COUNT sbatch --dependency="afterany:$job" ${task:+--array="$task"} \
+    "$snapshot/job.sbatch"
 }
 
 # SLURM begins to end the job's processes before scontrol has its answer: a scontrol that died of that would seem refused,

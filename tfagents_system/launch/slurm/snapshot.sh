@@ -70,7 +70,7 @@ forget_late() {
   local name
   for name in $(late_names); do
     case $name in
-      SAC_PYTHON | SAC_VENV | VIRTUAL_ENV | CONDA_PREFIX) ;; # setup.sh tells that this machine lacks such a Python.
+      SAC_PYTHON | VIRTUAL_ENV | CONDA_PREFIX) ;; # setup.sh tells that this machine lacks such a Python.
       *) export -n "${name?}" ;;
     esac
   done
@@ -85,7 +85,7 @@ late_assignment() { # NAME VALUE
 # A Python for what needs no package: 3.6 will do.
 login_python() { # -> its path; fails if there is none
   local python
-  for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "${SAC_VENV:-$tfagents_root/.venv}/bin/python"; do
+  for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "$tfagents_root/.venv/bin/python"; do
     if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
       echo "$python" && return
     fi
@@ -96,11 +96,10 @@ login_python() { # -> its path; fails if there is none
 # As a run copies it (run_files/params_folder.py). Prints the files, and copies them if there is a target.
 params_folder() { # FOLDER [TARGET]
   local secret secrets=()
-  for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_WANDB_KEY_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
+  for secret in "${SAC_PASSWORD_FILE:-}" "${SAC_CREDENTIALS_DIR:-}"; do
     if [[ -n $secret ]]; then secrets+=(--skip "$(absolute "$secret")"); fi
   done
-  "$tfagents_python" -S -E "$tfagents_root/tfagents_system/run_files/params_folder.py" --most_mb "${SAC_SNAPSHOT_MB:-100}" \
-    --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" --skip "$tfagents_logs_dir" \
+  "$tfagents_python" -S -E "$tfagents_root/tfagents_system/run_files/params_folder.py" --skip "$tfagents_exp_dir" --skip "$tfagents_submit_dir" --skip "$tfagents_logs_dir" \
     ${secrets[@]+"${secrets[@]}"} "$@"
 }
 
@@ -108,7 +107,7 @@ params_folder() { # FOLDER [TARGET]
 check_params_folder() {
   local params
   tfagents_copied=''
-  params=$(find_file SAC_PARAMS) && [[ ${SAC_SNAPSHOT_MB:-100} =~ ^[0-9]+$ ]] || return 0
+  params=$(find_file SAC_PARAMS) || return 0
   if is_in_package "$params"; then return; fi
   if [[ -z $tfagents_python ]]; then
     finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.6 or later"
@@ -152,7 +151,7 @@ variables_script() { # TARGET
       SAC_CONFIG) echo "SAC_CONFIG=$(quoted "$1/config.json")" ;;
       SAC_GRID) echo "SAC_GRID=$(quoted "$1/grid.json")" ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
-      SAC_ENV_PYTHON | SAC_PACKED_ENV | SAC_WANDB_KEY_FILE) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
+      SAC_ENV_PYTHON) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
       SAC_REPLAY_FROM | SAC_AGENT_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR | SAC_CREDENTIALS_DIR | SAC_PASSWORD_FILE) echo "$name=$(quoted "$(absolute "${!name}")")" ;;
       SAC_MLFLOW_URI) echo "$name=$(quoted "$(mlflow_address "${!name}")")" ;;
@@ -171,7 +170,7 @@ variables_script() { # TARGET
 
 # Of a run on several nodes: as many workers on each; the first node's are the run's own.
 variables_of_nodes() {
-  if ((tfagents_nodes == 1)) || [[ -n $tfagents_add ]]; then return; fi
+  if ((tfagents_nodes == 1)); then return; fi
   echo "SAC_LOCAL_WORKERS=$SAC_NUM_COLLECT_WORKERS"
   echo "SAC_NUM_COLLECT_WORKERS=$((SAC_NUM_COLLECT_WORKERS * tfagents_nodes))"
   echo "SAC_GATEWAY_PORT=${SAC_GATEWAY_PORT:-0}"
@@ -193,25 +192,25 @@ sources() { # TEXT
   echo "${found[*]-}"
 }
 
-# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them: relative to the vars file.
+# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them.
 mlflow_address() { # URI
   case $1 in
-    file:[!/]*) echo "file://$(absolute "${1#file:}" "$tfagents_vars_folder")" ;;
-    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}" "$tfagents_vars_folder")" ;;
+    file:[!/]*) echo "file://$(absolute "${1#file:}")" ;;
+    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}")" ;;
     *) echo "$1" ;;
   esac
 }
 
-# Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.
-absolute() { # PATH [FOLDER]
+# A path that begins with a reference stays as it is.
+absolute() { # PATH
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=${2:-${TFAGENTS_FOLDER:-$tfagents_root}}/$path
+  [[ $path == /* || $path == @* ]] || path=$PWD/$path
   if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
 write_snapshot() { # TARGET
   local params
-  mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
+  mkdir -p "$1" || fail "$1 can't be made: set SAC_LOGS_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi

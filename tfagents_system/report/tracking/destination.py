@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tfagents_system.report.tracking.rows import Sent
@@ -32,9 +31,6 @@ class Destination(Protocol):
 
     def flush(self) -> None:
         """All rows so far are on their way when this returns."""
-
-    def add_files(self, kind: str, files: Sequence[Path]) -> None:
-        """Files or folders of one kind, such as `policy`."""
 
     def finish(self, is_done: bool) -> None:
         """The run has ended there, or is to go on later."""

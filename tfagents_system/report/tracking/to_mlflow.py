@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfagents_system.report.tracking.rows import MARKS, Sent
-from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.report.tracking.settings import TrackingSettings, mlflow_experiment
 
 _TAG = "tfagents_system.run"
 _DESCRIBED = "tfagents_system.described"  # A tag of runs that have all of their settings.
@@ -59,7 +58,7 @@ class ToMlflow:
     def _experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._settings.mlflow_experiment
+        name = mlflow_experiment()
         if (experiment := self._client.get_experiment_by_name(name)) is not None:
             return str(experiment.experiment_id)
         try:
@@ -104,11 +103,6 @@ class ToMlflow:
             self._client.log_batch(self._run_id, metrics=self._waiting)
             self._waiting = []
 
-    def add_files(self, kind: str, files: Sequence[Path]) -> None:
-        for file in files:
-            log = self._client.log_artifacts if file.is_dir() else self._client.log_artifact
-            log(self._run_id, str(file), f"{kind}/{file.name}" if file.is_dir() else kind)
-
     def finish(self, is_done: bool) -> None:
         if self._client is not None and self._run_id:
             self._client.set_terminated(self._run_id, "FINISHED" if is_done else "KILLED")
@@ -119,7 +113,7 @@ class ToMlflow:
         return isinstance(error, MlflowException) and 400 <= error.get_http_status_code() < 500
 
     def where(self) -> str:
-        return f"{self._settings.mlflow_uri}, experiment {self._settings.mlflow_experiment}, run {self._run_id}"
+        return f"{self._settings.mlflow_uri}, experiment {mlflow_experiment()}, run {self._run_id}"
 
 
 def fit_name(name: str) -> str:

@@ -6,14 +6,13 @@ metrics.csv at each start: what a killed process had not written yet, and what a
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.report.tracking.rows import Sent
-from tfagents_system.report.tracking.settings import TrackingSettings, group_of, read_key
+from tfagents_system.report.tracking.settings import TrackingSettings, group_of, wandb_project
 from tfagents_system.run_files.run_paths import RunPaths
 
 _INIT_SECS = 60
@@ -38,21 +37,17 @@ class ToWandb:
     def begin(self, resolved: Mapping[str, Any]) -> Sent:
         import wandb
 
-        settings, is_offline = self._settings, self._settings.wandb == "offline"
+        is_offline = self._settings.wandb == "offline"
         self.finish(is_done=False)  # Of an attempt that failed.
         if is_offline:
             for folder in self._offline_folders():
                 shutil.rmtree(folder)
-        if key := read_key(settings):
-            os.environ["WANDB_API_KEY"] = key  # Of this process alone.
         self._run = wandb.init(
             dir=str(self._paths.exp_dir),
             id=self._id,
             name=self._shown,
-            project=settings.wandb_project,
-            entity=settings.wandb_entity,
-            group=group_of(settings, self._shown),
-            tags=list(settings.wandb_tags),
+            project=wandb_project(),
+            group=group_of(self._shown),
             config=dict(resolved),
             mode="offline" if is_offline else "online",
             resume=None if is_offline else "allow",
@@ -78,17 +73,6 @@ class ToWandb:
     def flush(self) -> None:
         """The package sends in a process of its own."""
 
-    def add_files(self, kind: str, files: Sequence[Path]) -> None:
-        import wandb
-
-        artifact = wandb.Artifact(f"{kind}-{self._id}", kind)
-        for file in files:
-            if file.is_dir():
-                artifact.add_dir(str(file), file.name)
-            else:
-                artifact.add_file(str(file))
-        self._run.log_artifact(artifact)
-
     def finish(self, is_done: bool) -> None:
         if self._run is not None:
             self._run.finish(0 if is_done else 1)
@@ -102,8 +86,7 @@ class ToWandb:
     def where(self) -> str:
         if self._settings.wandb == "offline":
             return f"in files; to send them: wandb sync {' '.join(map(str, self._offline_folders()))}"
-        entity = f"{self._settings.wandb_entity}/" if self._settings.wandb_entity else ""
-        return f"project {entity}{self._settings.wandb_project}, run {self._id}"
+        return f"project {wandb_project()}, run {self._id}"
 
     def _offline_folders(self) -> list[Path]:
         return sorted((self._paths.exp_dir / "wandb").glob(f"offline-run-*-{self._id}"))

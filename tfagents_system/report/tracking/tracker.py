@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
-import tempfile
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
 from tfagents_system.report.tracking.settings import Tracked, keep_tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.to_wandb import ToWandb
-from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
@@ -68,15 +66,6 @@ class Feed:
         if self.problem:
             self.say(f"{self.destination.name} takes rows again")
         self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
-
-    def add_files(self, files: Mapping[str, Sequence[Path]]) -> None:
-        """Sends files by kind; also before the first row."""
-        try:
-            self._begin()
-            for kind, each in files.items():
-                self.destination.add_files(kind, each)
-        except Exception as error:
-            self._failed(error)
 
     def _begin(self) -> None:
         if not self._has_begun:
@@ -141,26 +130,6 @@ class Tracker:
         """Rows that wait, over all destinations."""
         return sum(feed.waiting(self._rows) for feed in self.feeds)
 
-    def add_files(self) -> None:
-        """Settings (those that are sent as values, too), the best policy and the videos."""
-        with tempfile.TemporaryDirectory() as folder:
-            settings = Path(folder) / self._paths.resolved.name
-            if self._settings:
-                settings.write_text(json.dumps(self._settings, indent=2) + "\n", encoding="utf-8")
-            self._add_files(settings)
-
-    def _add_files(self, settings: Path) -> None:
-        best = (read_best(self._paths) or {}).get("checkpoint")
-        policy = self._paths.policy_checkpoints / str(best) if best else self._paths.policies / "policy"
-        kinds = {
-            "settings": [settings],
-            "policy": [policy],
-            "videos": sorted(self._paths.videos.glob("*.mp4")),
-        }
-        there = {kind: found for kind, files in kinds.items() if (found := [file for file in files if file.exists()])}
-        for feed in self.feeds:
-            feed.add_files(there)
-
     def close(self) -> None:
         """Ends the run at its destinations: for ever if its trainer is done."""
         is_done = (read_heartbeat(self._paths.heartbeat(TRAINER)) or {}).get("state") == "done"
@@ -191,7 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Sends what a run has not sent yet to Weights & Biases or MLflow, as its last start says.",
     )
     parser.add_argument("exp_dir", type=Path, help="the run directory")
-    parser.add_argument("--files", action="store_true", help="settings, best policy and videos, too")
     flags = parser.parse_args(arguments)
     paths = RunPaths(flags.exp_dir.resolve())
     tracked = read_tracked(paths)
@@ -200,16 +168,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{paths.exp_dir} is no run that was to be tracked: start it with SAC_WANDB=online, SAC_WANDB=offline or "
             "SAC_MLFLOW_URI=http://..."
         )
+    for name, text in tracked.names.items():
+        os.environ.setdefault(name, text)
     with alone(paths):
         # An agent whose own starts sent nothing gets its name there now.
-        return _send_all(paths, keep_tracked(paths, tracked.settings, agents_before(paths)), flags.files)
+        return _send_all(paths, keep_tracked(paths, tracked.settings, agents_before(paths)))
 
 
-def _send_all(paths: RunPaths, tracked: Tracked, with_files: bool) -> int:
+def _send_all(paths: RunPaths, tracked: Tracked) -> int:
     tracker = Tracker(paths, tracked, lambda line: None)  # The last line says it.
     tracker.look()
-    if with_files and not any(feed.problem for feed in tracker.feeds):
-        tracker.add_files()
     failed = [feed for feed in tracker.feeds if feed.problem]
     tracker.close()
     print("; ".join(f"{feed.destination.name}: {feed.problem or feed.destination.where()}" for feed in tracker.feeds))

@@ -6,14 +6,13 @@ import collections
 import hmac
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from absl import logging
 
 import tfagents_system
 from tfagents_system.transport.remote import messages
-from tfagents_system.transport.remote.machines import COMMAND, Holder
 
 _BRUTE_FORCE_SECS = 1.0
 _TELL_SECS = 10.0
@@ -46,23 +45,21 @@ class Admission:
     Args:
       identity: Of the run's inputs, see `messages.identity_of`.
       password: Empty if none is required.
-      revoked: Names of the machines that are shut out now; called each time.
     """
 
-    def __init__(self, identity: Mapping[str, str], password: str, revoked: Callable[[], Collection[str]]) -> None:
+    def __init__(self, identity: Mapping[str, str], password: str) -> None:
         self._identity = identity
         self._password = password.encode()
-        self._revoked = revoked
 
-    def check(self, hello: messages.Hello, holder: Holder) -> None:
-        """Raises RefusedClientError unless the client, whose certificate is `holder`'s, may join."""
+    def check(self, hello: messages.Hello) -> None:
+        """Raises RefusedClientError unless the client may join."""
         if hello.protocol != messages.PROTOCOL:
             raise RefusedClientError(
                 "version",
                 f"the gateway speaks protocol {messages.PROTOCOL}, you speak {hello.protocol}: install the "
                 "same version",
             )
-        self._check_secrets(hello, holder)
+        self._check_password(hello)
         if hello.version != tfagents_system.__version__:
             raise RefusedClientError(
                 "version",
@@ -74,18 +71,12 @@ class Admission:
         if hello.kind != "check" or hello.identity:
             self._check_inputs(hello)
 
-    def _check_secrets(self, hello: messages.Hello, holder: Holder) -> None:
+    def _check_password(self, hello: messages.Hello) -> None:
         if self._password and not hmac.compare_digest(self._password, hello.password.encode()):
             time.sleep(_BRUTE_FORCE_SECS)
             given = "another one was given" if hello.password else "none was given"
             raise RefusedClientError(
                 "password", f"the run asks for a password, {given}: set SAC_PASSWORD_FILE to a file with it"
-            )
-        if holder.name in self._revoked():
-            raise RefusedClientError(
-                "revoked",
-                f"this machine's credentials ({holder.name[:100]!r}) were revoked: ask for others "
-                f"({COMMAND} RUN add NAME, on the run's machine)",
             )
 
     def _check_inputs(self, hello: messages.Hello) -> None:

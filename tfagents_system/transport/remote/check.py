@@ -147,7 +147,7 @@ def _prove_ourselves(
         why = describe(error) if isinstance(error, OSError) else str(error)
         check.errors.append(
             f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the "
-            "authority of client.pem, and has that not expired by its clock? Make this machine's credentials anew"
+            "authority of client.pem, and has that not expired by its clock? Copy the run's credentials anew"
         )
         return None
     finally:

@@ -1,15 +1,12 @@
 """Who may join a run: certificates and a password.
 
     <exp_dir>/credentials (0700), or SAC_CREDENTIALS_DIR
-      ca.pem                    the only authority that both sides trust
-      ca.key                    signs further certificates: never copy it
+      ca.pem                    the only authority that both sides trust; its key is not kept
       server.pem, server.key    of the gateway
-      machines/<name>/          ca.pem, client.pem and client.key of one machine that joins (machines.py)
-      revoked                   names of machines that are shut out
+      client/                   ca.pem, client.pem and client.key of those who join
 
-A machine that can't read the folder needs a copy of `machines/<name>`. Your own certificates use the same names:
-ca.pem, server.pem and server.key here, ca.pem, client.pem and client.key there. Earlier versions used these names too,
-with one client.pem for all machines and no ca.key.
+A machine that can't read the folder needs a copy of `client`. Your own certificates use the same names: ca.pem,
+server.pem and server.key here, ca.pem, client.pem and client.key there.
 """
 
 from __future__ import annotations
@@ -30,21 +27,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tfagents_system.errors import UserError
 
 SERVER, CLIENT = "server", "client"
-AUTHORITY_KEY = "ca.key"
 MIN_PASSWORD_CHARS = 12
 _MAX_PASSWORD_CHARS = 1000
 _OURS = "tfagents_system"  # The organization in certificates that were made here.
 _SERVER_NAME = "gateway.tfagents-system.invalid"  # In those certificates: they are valid at any address.
 _VALID_DAYS = 730
-MAKE_OTHERS = (
-    "make others on the run's machine (python -m tfagents_system.transport.remote.machines RUN add NAME), and copy them"
-)
+COPY_CLIENT = "copy the folder credentials/client of the run directory from the run's machine"
 _CLOCK_DAYS = 1  # Clocks of other machines may be behind.
 _KEY_RIGHTS, _FOLDER_RIGHTS = 0o600, 0o700
 
 
 def make_credentials(folder: Path, run_name: str) -> None:
-    """Makes a certificate authority and the gateway's certificate; the folder is complete or absent.
+    """Makes a certificate authority and the certificates of both sides; the folder is complete or absent.
 
     Raises:
       OSError: It can't be written, or already exists.
@@ -54,36 +48,17 @@ def make_credentials(folder: Path, run_name: str) -> None:
     beside.mkdir(mode=_FOLDER_RIGHTS, parents=True)
     try:
         authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = _certificate(f"{run_name} authority", authority_key, None, authority_key, _VALID_DAYS)
+        authority = _certificate(f"{run_name} authority", authority_key, None, authority_key)
         _write(beside / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-        _write_key(beside / AUTHORITY_KEY, authority_key)
-        _write_pair(beside, SERVER, SERVER, authority, authority_key, _VALID_DAYS)
+        _write_pair(beside, SERVER, authority, authority_key)
+        client = beside / CLIENT
+        client.mkdir(mode=_FOLDER_RIGHTS)
+        _write(client / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+        _write_pair(client, CLIENT, authority, authority_key)
         os.rename(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-
-
-def issue(folder: Path, target: Path, name: str, days: int) -> None:
-    """Makes ca.pem, client.pem and client.key of one machine in `target`, which is new.
-
-    Raises:
-      OSError: They can't be written.
-      UserError: The authority in `folder` can't be used.
-    """
-    if findings := _check_rights(folder, folder / AUTHORITY_KEY):
-        raise UserError(*findings)
-    try:
-        authority = _load(folder / "ca.pem")[0]
-        authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder} has no authority in ca.pem and {AUTHORITY_KEY}: {error}: move it away") from None
-    if findings := _check_dates(folder / "ca.pem", authority):
-        raise UserError(*findings)
-    target.mkdir(mode=_FOLDER_RIGHTS)
-    _write(target / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
-    _write_pair(target, CLIENT, name, authority, authority_key, days)
 
 
 def ensure_credentials(folder: Path, run_name: str) -> None:
@@ -99,6 +74,12 @@ def ensure_credentials(folder: Path, run_name: str) -> None:
     except OSError as error:
         if not folder.exists():  # Otherwise another process was faster.
             raise UserError(f"{folder} can't be made: {error.strerror}: make its parent writable") from None
+
+
+def folder_of_client(folder: Path) -> Path:
+    """Where those of who joins are: in `folder` itself, or in the run's own folder."""
+    own = folder / CLIENT
+    return own if own.is_dir() else folder
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
@@ -139,17 +120,16 @@ def check_credentials(folder: Path, side: str) -> list[str]:
     files = {name: folder / name for name in ("ca.pem", f"{side}.pem", f"{side}.key")}
     missing = [name for name, path in files.items() if not path.is_file()]
     if missing:
-        remedy = f"{MAKE_OTHERS} there" if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
+        remedy = COPY_CLIENT if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
         return [f"{folder} lacks {', '.join(missing)}: {remedy}"]
-    keys = [files[f"{side}.key"], *([folder / AUTHORITY_KEY] if side == SERVER else [])]
-    findings = _check_rights(folder, *keys)
+    findings = _check_rights(folder, files[f"{side}.key"])
     authorities, chain = [], []  # type: tuple[list[x509.Certificate], list[x509.Certificate]]
     try:
         authorities, chain = _load(files["ca.pem"]), _load(files[f"{side}.pem"])
     except (OSError, ValueError) as error:
         return [*findings, f"{folder} has no certificates in ca.pem or {side}.pem: {error}"]
     findings += _check_dates(files["ca.pem"], authorities[0])
-    findings += _check_dates(files[f"{side}.pem"], chain[0], for_machine=side == CLIENT)
+    findings += _check_dates(files[f"{side}.pem"], chain[0])
     if chain[-1].issuer not in [authority.subject for authority in authorities]:
         findings.append(
             f"{files[f'{side}.pem']} is of the authority {_name(chain[-1].issuer)!r}, but ca.pem has "
@@ -224,7 +204,6 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate | None,
     authority_key: ec.EllipticCurvePrivateKey,
-    days: int,
     side: str = "",
 ) -> x509.Certificate:
     """A certificate for one side, signed by `authority`; None makes an authority."""
@@ -238,7 +217,7 @@ def _certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_now() - datetime.timedelta(days=_CLOCK_DAYS))
-        .not_valid_after(_now() + datetime.timedelta(days=days))
+        .not_valid_after(_now() + datetime.timedelta(days=_VALID_DAYS))
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=0 if authority is None else None), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False)
@@ -253,23 +232,14 @@ def _certificate(
 
 
 def _write_pair(
-    folder: Path,
-    side: str,
-    name: str,
-    authority: x509.Certificate,
-    authority_key: ec.EllipticCurvePrivateKey,
-    days: int,
+    folder: Path, side: str, authority: x509.Certificate, authority_key: ec.EllipticCurvePrivateKey
 ) -> None:
     """A certificate of a side, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _certificate(name, key, authority, authority_key, days, side)
+    certificate = _certificate(side, key, authority, authority_key, side)
     _write(folder / f"{side}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-    _write_key(folder / f"{side}.key", key)
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     encoding, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    _write(path, key.private_bytes(serialization.Encoding.PEM, encoding, plain))
+    _write(folder / f"{side}.key", key.private_bytes(serialization.Encoding.PEM, encoding, plain))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -283,13 +253,11 @@ def _load(path: Path) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(path.read_bytes())
 
 
-def _check_rights(folder: Path, *keys: Path) -> list[str]:
+def _check_rights(folder: Path, key: Path) -> list[str]:
     findings = []
-    for key in keys:
-        with contextlib.suppress(FileNotFoundError):
-            if problem := _others_may(key.stat(), 0o077):
-                findings.append(f"{key} {problem}: chmod 600 {key}")
     with contextlib.suppress(FileNotFoundError):
+        if problem := _others_may(key.stat(), 0o077):
+            findings.append(f"{key} {problem}: chmod 600 {key}")
         if problem := _others_may(folder.stat(), 0o022):
             findings.append(f"{folder} {problem}: chmod 700 {folder}")
     return findings
@@ -305,14 +273,12 @@ def _others_may(rights: os.stat_result, forbidden: int) -> str:
     return ""
 
 
-def _check_dates(path: Path, certificate: x509.Certificate, for_machine: bool = False) -> list[str]:
+def _check_dates(path: Path, certificate: x509.Certificate) -> list[str]:
     first, last, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, _now()
-    if now > last and for_machine:
-        return [f"{path} expired on {last:%Y-%m-%d %H:%M} UTC: {MAKE_OTHERS} here"]
     if now > last:
         return [
-            f"{path} expired on {last:%Y-%m-%d}: move the folder away, so that the run's next start makes new ones, "
-            "and make those of the other machines anew"
+            f"{path} expired on {last:%Y-%m-%d}: move the run's folder of credentials away, so that its next start "
+            "makes new ones, and copy these to the other machines"
         ]
     if now < first:
         return [

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -24,15 +24,12 @@ from tfagents_system.transport.remote.admission import Admission, Refusals, Refu
 from tfagents_system.transport.remote.errors import ChannelError, FrameError
 from tfagents_system.transport.remote.frames import HELLO_LIMITS
 from tfagents_system.transport.remote.listener import Listener
-from tfagents_system.transport.remote.machines import Holder
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
-from tfagents_system.transport.remote.session import CHECK_SECS, Session
+from tfagents_system.transport.remote.session import Session
 from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.remote.stream import Transport, describe
 
 HANDSHAKE_SECS = 10.0
-_MAX_CHECKS, _MAX_CHECKS_OF_ONE = 32, 8
-_TEND_SECS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +71,6 @@ class Gateway:
       context: TLS, both sides verified.
       password: Empty if none is required.
       has_trainer: Whether the run has a trainer of its own: then no other may join.
-      revoked: Names of the machines that are shut out now; called often.
 
     Attributes:
       refusals: Which clients were refused.
@@ -88,17 +84,14 @@ class Gateway:
         context: ssl.SSLContext,
         password: str = "",
         has_trainer: bool = True,
-        revoked: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
         self.beat_secs = beat_secs(facts.paths.exp_dir)
         self._context = context
-        self._admission = Admission(facts.identity, password, revoked)
+        self._admission = Admission(facts.identity, password)
         self._has_trainer = has_trainer
-        self._revoked = revoked
-        self._tend_at = 0.0
         self._lock = threading.Lock()
         self._sessions: set[Session] = set()
         self._trainer: Session | None = None
@@ -137,19 +130,6 @@ class Gateway:
         self._listener.close()
         for session in self._all_sessions():
             session.transport.shut()
-
-    def tend(self) -> None:
-        """To be called regularly: ends connections of machines that were shut out or whose certificate has expired."""
-        if time.monotonic() < self._tend_at:
-            return
-        self._tend_at = time.monotonic() + _TEND_SECS
-        revoked, now = self._revoked(), time.time()
-        for session in self._all_sessions():
-            is_long = session.client.kind == "check" and time.monotonic() - session.began > CHECK_SECS
-            if session.holder.name in revoked or session.holder.ends_at < now or is_long:
-                # The client is not told here, where a slow one could block us: it learns why when it reconnects.
-                logging.info("%s at %s (%s): its time is over", session.name, session.peer, session.holder.name)
-                session.transport.shut()
 
     def state(self) -> dict[str, Any]:
         """For the heartbeat."""
@@ -198,9 +178,8 @@ class Gateway:
             return None
         try:
             hello = self._hear_hello(transport, max(0.0, deadline - time.monotonic()))
-            holder = Holder.of(transport.peer_certificate())
-            self._admission.check(hello, holder)
-            return Session(self, transport, hello, peer, holder)
+            self._admission.check(hello)
+            return Session(self, transport, hello, peer)
         except RefusedClientError as refusal:
             self._refuse(transport, peer, refusal)
         except ChannelError as error:
@@ -248,7 +227,7 @@ class Gateway:
         with contextlib.suppress(ChannelError):  # The receiving thread will notice it.
             session.transport.send(welcome)
         if session.client.kind != "check":
-            logging.info("%s of %s (%s, %s) is in", session.name, session.host, session.holder.name, session.peer)
+            logging.info("%s of %s (%s) is in", session.name, session.host, session.peer)
         return True
 
     def _give_place(self, session: Session) -> None:
@@ -258,12 +237,6 @@ class Gateway:
         elif kind != "check":
             session.client = permissions.Client(kind, self._take_slot(session))
         with self._lock:
-            checks = [other.holder.name for other in self._sessions if other.client.kind == "check"]
-            is_full = len(checks) >= _MAX_CHECKS or checks.count(session.holder.name) >= _MAX_CHECKS_OF_ONE
-            if kind == "check" and is_full:
-                raise RefusedClientError(
-                    "busy", f"{len(checks)} programs only check the way to the run now: try again in a minute", False
-                )
             self._sessions.add(session)
 
     def _end_of(self, session: Session) -> None:

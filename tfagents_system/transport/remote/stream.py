@@ -60,11 +60,6 @@ class Transport:
         deadline = time.monotonic() + timeout_secs
         self._attempt(self._tls.do_handshake, lambda: deadline, "a TLS handshake")
 
-    def peer_certificate(self) -> dict[str, Any]:
-        """The other side's verified certificate; empty if it needs none."""
-        with self._lock:
-            return dict(self._tls.getpeercert() or {})
-
     def send(self, message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> None:
         """Sends one frame.
 

@@ -12,7 +12,6 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import credentials as credential_files
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
-from tfagents_system.transport.remote.machines import folder_of_client
 from tfagents_system.transport.remote.messages import Hello
 from tfagents_system.transport.remote.stream import Transport, describe
 
@@ -49,12 +48,12 @@ class TlsClient:
             raise UserError(*check.errors)
 
     def _load(self) -> None:
-        """Reads the credentials, which may have been renewed.
+        """Reads the credentials, which may have been replaced.
 
         Raises:
           UserError: They can't be used.
         """
-        folder = folder_of_client(self._credentials)
+        folder = credential_files.folder_of_client(self._credentials)
         self._context = credential_files.client_context(folder)
         self._server_name = credential_files.server_name(folder, self.host)
         self._ends_at = credential_files.end_of_side(folder, credential_files.CLIENT).timestamp()

@@ -1,1 +1,0 @@
-tfagents_system/launch/sweep.sh
