@@ -86,7 +86,12 @@ def test_workers_join_with_a_password_and_leave(tmp_path: Path) -> None:
     process = project.start()
     try:
         project.wait_until(process, lambda: (project.run / "gateway.json").exists())
-        way = ["--server", f"localhost:{variables['GATEWAY_PORT']}", "--credentials", str(project.run / "credentials")]
+        way = [
+            "--server",
+            f"localhost:{variables['GATEWAY_PORT']}",
+            "--credentials",
+            str(project.run / "credentials" / "client"),
+        ]
         words = [str(ROOT / "join_script.sh"), str(project.vars_file), *way, "--workers", "1"]
         (tmp_path / "wrong").write_text("another password\n")
         (tmp_path / "wrong").chmod(0o600)
