@@ -42,7 +42,6 @@ class Noisy(CounterEnv):
 
 class TrainParams(FakeParams):
     recurrent = {recurrent}
-    recurrent_sequence_length = 2
     def env_ctor(self, *args, seed=None, **kwargs):
         return Noisy(truncate_at=5)
 """
@@ -52,12 +51,12 @@ def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
     """A run directory with policies of three moments that act differently."""
     paths = RunPaths(folder)
     folder.mkdir(parents=True)
-    paths.params.write_text(PARAMS.format(recurrent=recurrent))
+    paths.params.write_text(PARAMS.format(recurrent={"sequence_length": 2} if recurrent else False))
     paths.config.write_text(json.dumps({"horizon": 7}))
     paths.run_json.write_text(json.dumps({"params_source": str(ROOT / "no_longer_there" / "params.py")}))
     env = TrainingEnvironment(CounterEnv(), 7)
     specs.save_specs(paths.specs, env.observation_spec(), env.environment_action_spec)
-    params = type("P", (FakeParams,), {"recurrent": recurrent, "recurrent_sequence_length": 2})({"horizon": 7})
+    params = type("P", (FakeParams,), {"recurrent": {"sequence_length": 2} if recurrent else False})({"horizon": 7})
     observation_spec, action_spec = specs.load_specs(paths.specs)
     rng = np.random.default_rng(0)
     train_step = tf.Variable(0, dtype=tf.int64)

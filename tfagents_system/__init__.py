@@ -3,11 +3,7 @@
 import contextlib
 import os
 
-from tfagents_system import moved
-
 __version__ = "0.1.0"
-
-moved.install()
 
 # Reverb's gRPC sends connections to loopback to http_proxy, https_proxy or grpc_proxy, too, and compares the ends of
 # names: `localhost` in no_proxy does not help. no_grpc_proxy precedes no_proxy and concerns gRPC alone.

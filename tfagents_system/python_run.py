@@ -34,7 +34,7 @@ from tfagents_system.run_files.beats import is_offline, read_status
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
-from tfagents_system.settings.given_attributes import argument_findings
+from tfagents_system.settings.overrides import Overrides, Setting
 from tfagents_system.settings.variables import value_findings, without_task
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def train(
         refused, with the differences.
 
     Raises:
-      UserError: Arguments are wrong, with all findings; what only the user's file tells, `Run.wait` raises. Or the
+      UserError: Arguments are wrong, with all findings; what the check of the start finds, `Run.wait` raises. Or the
         class is in no file, or this is a process of a run: a script calls it below `if __name__ == "__main__":`.
     """
     _refuse_within_a_run()
@@ -91,7 +91,7 @@ def train(
     environ = _environ_of(given)
     exp_dir = folder / _exp_dir(environ)
     findings = value_findings(given, folder, goes_on=exp_dir.is_dir())
-    findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
+    findings += _attribute_findings(attributes or {})
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}{INPUTS}"
     with _claimed(exp_dir, inputs / OUTPUT) as output:
@@ -116,6 +116,20 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
         files = [each for each in inputs if each and not isinstance(each, Mapping)]
         missing = [file for file in files if not Path(file).is_file()]
         raise UserError(*findings, *(f"{file} is missing: give the path of a file" for file in missing))
+
+
+def _attribute_findings(attributes: Mapping[str, Any]) -> list[str]:
+    """What is no setting at all, one sentence each."""
+    settings, findings = [], []
+    for name, value in attributes.items():
+        try:
+            settings.append(Setting(name, json.loads(json.dumps(value)), "attributes"))
+        except (TypeError, ValueError, RecursionError):
+            findings.append(
+                f"{name} in attributes must be a number, a text, a list or a dictionary, as in JSON, found "
+                f"{shown(value)}: give it in the class"
+            )
+    return findings + Overrides.from_settings(settings)[1]
 
 
 def _environ_of(variables: Mapping[str, Any]) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Trained:
 
 def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
     still = {"points": [[0, 0.01], [4, 1e-30]], "by": "iterations", "interpolation": "step"}
-    settings = ("recurrent=true", "recurrent_burn_in=1", "recurrent_sequence_length=3", "action_history=1")
+    settings = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
     settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_itrs=1")
     sac_run = Trained(tmp_path, "sac", *settings, "normalize_observations=true", "max_policy_lag=0")
     assert sac_run.trainer["train_step"] == 300 and sac_run.worker["inference"] == "numpy"
@@ -187,13 +187,13 @@ def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
     table = [[6.0], [3.0], [-1.0]]
     settings = (
         f"action_table={table}",
-        "mini_race_steps=3",
-        "mini_race_oversampling=[0, 0]",
+        "mini_race.steps=3",
+        "mini_race.oversampling=[0, 0]",
         "discount=1.0",
         "n_step=2",
         "boltzmann_epsilon=0.1",
     )
-    iqn = Trained(tmp_path, "iqn", *settings, "iqn_quantiles=4", "exploration_epsilon=0.3", "keep_best_episodes=50")
+    iqn = Trained(tmp_path, "iqn", *settings, "iqn.num_quantiles=4", "exploration_epsilon=0.3", "keep_best_episodes=50")
     assert iqn.action() == pytest.approx([-1.0]), "the best row"
     values = []
     for path in (iqn.run / "episodes").glob("*.npz"):

@@ -1,10 +1,8 @@
 """How many updates the experience asks for."""
 
 import pytest
-import tensorflow as tf
 
 from tfagents_system.agents.iteration_counts import steps_of_worker, updates_due, updates_of_run, updates_per_iter
-from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -51,21 +49,6 @@ def test_an_asynchronous_iteration_has_the_updates_of_the_decimal_number():
 )
 def test_updates_of_the_whole_run(attributes, updates):
     assert updates_of_run(made(**attributes)) == updates
-
-
-def test_a_default_schedule_ends_with_the_last_update_of_a_run_that_begins_offline():
-    """At the first update of the environment's own experience its rate is half of what it was, not 0."""
-    params = made(
-        env_steps_per_iter=200,
-        num_iter=100,
-        prior_data=["a"],
-        offline_updates=20_000,
-        actor_optimizer={"schedule": "cosine"},
-    )
-    step = tf.Variable(0, dtype=tf.int64)
-    optimizer = build_optimizer(params, "actor", step)
-    rates = [float(optimizer._decayed_lr(tf.float32)) for at in (0, 20_000, 40_000) if step.assign(at) is not None]
-    assert rates == pytest.approx([params.actor_learning_rate, params.actor_learning_rate / 2, 0.0], abs=1e-9)
 
 
 def test_kept_steps_that_earn_no_updates_are_not_among_those_of_the_run():

@@ -94,7 +94,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 5
     n_train_episodes_per_iter = 2
     n_buffer_init_episodes = {WORKERS}
-    n_episodes_in_buffer = 500
+    buffer_size = {500 * HORIZON}
     n_eval_episodes = 3
     eval_period_itrs = 4
     train_batch_size = 8

@@ -54,7 +54,7 @@ class TrainParams(TrainParamsBase):
     updates_per_env_step = {RATIO}
     n_step = 3
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_eval_episodes = 1
     eval_period_itrs, log_period_itrs = 10, 1
     train_batch_size = 16

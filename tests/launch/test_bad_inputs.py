@@ -46,7 +46,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 3
     num_steps_per_iter = 5
     train_batch_size = 8
-    n_episodes_in_buffer = 10
+    buffer_size = 200
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 
@@ -138,14 +138,14 @@ BAD: dict[str, Bad] = {
         is_alone=False,  # So many need much memory, too.
     ),
     "too large a ring": params(
-        "TrainParams.n_episodes_in_buffer = 10**12",
+        "TrainParams.buffer_size = 10**13",
         "a run needs",
         "replay buffer",
         "are free",
-        "lower n_episodes_in_buffer",
+        "lower buffer_size",
         "SAC_REPLAY_DIR",
     ),
-    "a ring beyond all numbers": params("TrainParams.n_episodes_in_buffer = 10**400", "a run needs", "are free"),
+    "a ring beyond all numbers": params("TrainParams.buffer_size = 10**400", "a run needs", "are free"),
     "run directory below a file": variable(
         "SAC_EXP_DIR", "params.py/run", "can't be a folder", "params.py is none", "set SAC_EXP_DIR"
     ),

@@ -77,7 +77,7 @@ def test_prior_data_beyond_the_memory_is_a_note() -> None:
 def test_a_replay_buffer_beyond_the_memory_is_a_note() -> None:
     assert memory(10 * GIB, ring=8 * GIB).notes == []
     (note,) = memory(10 * GIB, ring=9 * GIB).notes
-    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "n_episodes_in_buffer" in note
+    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "buffer_size" in note
 
 
 @pytest.mark.parametrize(

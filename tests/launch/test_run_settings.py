@@ -228,9 +228,6 @@ def test_what_is_resolved_has_the_seed_in_use_and_is_json(environ: dict[str, str
     assert resolved["params"] == {"limit": "inf", "limits": [1.0, {"low": "-inf"}], "none": "nan"}
     assert resolved["variables"]["SAC_SEED"] == "0"
     assert paths.resolved.stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
-    paths.resolved.chmod(0o644)  # As earlier versions wrote it.
-    run_directory.write_resolved(paths, RunVariables(**values), attributes, {"horizon": 20})
-    assert paths.resolved.stat().st_mode & 0o777 == 0o600
 
 
 def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]) -> None:

@@ -60,7 +60,7 @@ def test_without_any_python_the_remedy_is_told(user: User) -> None:
         user.add_tool(name, "#!/bin/sh\nexit 1\n")
     user.add_tool("../env/bin/python", "#!/bin/sh\nexit 1\n")
     (finding,) = refused(user.submit())
-    assert "no Python here that copies the folder of SAC_PARAMS" in finding and "3.6 or later" in finding
+    assert "no Python here that copies the folder of SAC_PARAMS" in finding and "3.9 or later" in finding
 
 
 def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(user: User) -> None:

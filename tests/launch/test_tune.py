@@ -19,7 +19,7 @@ REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 def params(**attributes):
     lockstep = {"asynchronous": False, "num_steps_per_iter": 400, "n_train_episodes_per_iter": 2}
-    ratios = {"max_updates_per_env_step": 0.5, "updates_per_env_step": None, "env_steps_per_iter": None}
+    ratios = {"updates_per_env_step": 0.5, "env_steps_per_iter": None}
     return types.SimpleNamespace(**(lockstep | ratios | attributes))
 
 

@@ -417,7 +417,7 @@ def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attr
     frame_stack = {"lidar": 4, "camera": 2}
     stacked = stacked_spec(single, frame_stack)
     assert [tuple(stacked[name].shape) for name in single] == [(3, 3, 2), (20,), (2,)]
-    agent = trained(stacked, frame_stack=frame_stack, image_encoder_filters=(), **attributes)
+    agent = trained(stacked, frame_stack=frame_stack, image_encoder_layers=(), **attributes)
     source = source_of(of_single_frames(agent.policy, frame_stack), single)
     for name in ("numpy", "tflite", "onnx"):
         if name == "onnx":
@@ -441,7 +441,7 @@ def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attr
 )
 def test_policies_of_mini_races_take_what_the_environment_gives(tmp_path, spec, frame_stack, formats):
     """They act at a mini-race's beginning."""
-    attributes = {"mini_race_steps": 50, "normalize_observations": True, "frame_stack": frame_stack}
+    attributes = {"mini_race": {"steps": 50}, "normalize_observations": True, "frame_stack": frame_stack}
     params = type("Params", (numpy_actors.Params,), attributes)({"horizon": 100})
     seen = policy_time_step_spec(params, spec).observation
     source = source_of(of_single_frames(trained(seen, **attributes).policy, frame_stack), spec)
@@ -499,7 +499,7 @@ def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_
     """From its files alone: the stack is part of the network's input, and of the policy's state."""
     frames = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
     params = numpy_actors.Params({"horizon": 10})
-    params.frame_stack, params.normalize_observations, params.image_encoder_filters = 2, True, (4, 4)
+    params.frame_stack, params.normalize_observations, params.image_encoder_layers = 2, True, (4, 4)
     paths, train_step = RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
     specs.save_specs(paths.specs, frames, BOUNDS)
     observation_spec, action_spec = specs.load_specs(paths.specs)

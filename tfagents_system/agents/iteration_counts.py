@@ -24,8 +24,7 @@ def updates_ratio(params: Any) -> float | None:
 
 def most_updates_per_env_step(params: Any) -> float:
     """Updates that are allowed for each environment step with `asynchronous`."""
-    ratio = params.max_updates_per_env_step if params.updates_per_env_step is None else params.updates_per_env_step
-    return float(ratio)
+    return float(1.0 if params.updates_per_env_step is None else params.updates_per_env_step)
 
 
 def least_updates_per_env_step(params: Any) -> float | None:

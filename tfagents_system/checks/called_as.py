@@ -13,11 +13,6 @@ def called_as(otherwise: str) -> str:
     return os.environ.get(NAME_VARIABLE) or otherwise
 
 
-def other_command(command: str, otherwise: str) -> str:
-    """Another command as its user would call it: `sac report` under `sac`, else a program's own name."""
-    return f"sac {command}" if os.environ.get(NAME_VARIABLE) else otherwise
-
-
 def option(edits: str) -> str:
     """`--keep`, or what a caller of `tfagents_system.train` writes for it."""
     return f'edits="{edits}"' if os.environ.get(PYTHON_VARIABLE) else f"--{edits}"

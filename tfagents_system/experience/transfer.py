@@ -100,7 +100,7 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
     if held_out := sum(each.held_out for each in episodes):
         tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
-        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
+        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise buffer_size")
     return episodes
 
 

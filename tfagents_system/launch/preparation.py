@@ -41,7 +41,6 @@ from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
-from tfagents_system.run_files.repeated_weights import not_repeated
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
@@ -268,7 +267,6 @@ class Preparation:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        check.notes += not_repeated(self._run_before, self._values)
         if RESET in self._environ and not run_directory.has_begun(self._run_before):
             options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
             check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")

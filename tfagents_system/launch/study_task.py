@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_over = trials.is_over(number)
     if is_over:
         with (study_folder / "results.lock").open("w") as file:
-            lock(file)
+            lock(file.fileno(), Path(file.name))
             for line in study_results.write(study, space, study_folder):
                 _say(line)
     return _exit_code(trials.tasks, is_over=is_over)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,7 @@ class SweepPlan:
         everyone = list(settings)
         try:
             to_check = _alike((task for task in self.tasks if task.state != DONE), self._environs)
-            searched = {name for own in settings.values() for name in own} if is_open else set[str]()
-            for number, findings in _check_all(to_check, vars_file, searched).items():
+            for number, findings in _check_all(to_check, vars_file).items():
                 self._note([number], findings)
         except UserError as error:
             self._note(everyone, error.findings)
@@ -288,9 +287,7 @@ def _alike(tasks: Iterable[Task], environs: Mapping[int, Mapping[str, str]]) -> 
     return list(groups.values())
 
 
-def _check_all(
-    groups: Sequence[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str]
-) -> dict[int, list[str]]:
+def _check_all(groups: Sequence[Mapping[int, Mapping[str, str]]], vars_file: Path) -> dict[int, list[str]]:
     """What is wrong with params and configuration of each task, found in a process that a user's code may end.
 
     Args:
@@ -301,7 +298,7 @@ def _check_all(
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check_groups, args=(groups, vars_file, searched, theirs))
+    process = context.Process(target=_check_groups, args=(groups, vars_file, theirs))
     process.start()
     theirs.close()
     found: dict[int, list[str]] = {}
@@ -325,29 +322,23 @@ def _check_all(
         process.join()
 
 
-def _check_groups(
-    groups: Iterable[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str], answer: Connection
-) -> None:
+def _check_groups(groups: Iterable[Mapping[int, Mapping[str, str]]], vars_file: Path, answer: Connection) -> None:
     """Each group in a process of its own, until one dies: modules of another group may have the same names."""
     for group in groups:
-        process = multiprocessing.get_context("fork").Process(
-            target=_check_group, args=(group, vars_file, searched, answer)
-        )
+        process = multiprocessing.get_context("fork").Process(target=_check_group, args=(group, vars_file, answer))
         process.start()
         process.join()
         if process.exitcode:
             return
 
 
-def _check_group(
-    environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str], answer: Connection
-) -> None:
+def _check_group(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
     die_with_parent(signal.SIGKILL)
     for environ in environs.values():
         os.environ.clear()
         os.environ.update(run_environ(environ))
         sys.path[:] = dict.fromkeys([*folders_of_python_path(os.environ), *sys.path])
-        answer.send(check_inputs(environ, vars_file, searched))
+        answer.send(check_inputs(environ, vars_file))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # Threads of what was imported would be waited for.

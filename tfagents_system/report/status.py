@@ -29,11 +29,10 @@ from tfagents_system.report.statuses_of_runs import (
     usual_runs,
 )
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, is_offline, read_status  # noqa: F401 (others take it)
-from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.heartbeat import STALE_SECS, write_json
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.grid import differing, in_words
 
-STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _ENDED_STATES = ("done", "stopped")
@@ -59,17 +58,12 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether an unfinished run is silent because its supervisor or the machine was killed."""
     run = status["run"]
-    return is_live(run) and now - run.get("updated_at", 0.0) > _stale_secs(status)
+    return is_live(run) and now - run.get("updated_at", 0.0) > STALE_SECS
 
 
 def is_under_way(status: dict[str, Any], now: float) -> bool:
     """Whether its processes are at work."""
     return is_live(status["run"]) and not is_dead(status, now)
-
-
-def _stale_secs(status: dict[str, Any]) -> float:
-    """More where the run directory is on a network file system: see run_files/heartbeat.py."""
-    return float(status["run"].get("stale_secs", STALE_SECS))
 
 
 def state_of(status: dict[str, Any], now: float) -> str:
@@ -101,7 +95,7 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
     found: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
-        for before, secs, after in _role_problems(beat, run.get("started_at", now), now, _stale_secs(status)):
+        for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
             found.setdefault((before, after), []).append((label(role, beat), secs))
     sentences = []
     for (before, after), roles in found.items():
@@ -159,9 +153,7 @@ def _given_up(beat: dict[str, Any]) -> str:
     return f"given up after {beat.get('restarts', 0)} restarts{because}"
 
 
-def _role_problems(
-    beat: dict[str, Any], started_at: float, now: float, stale_secs: float
-) -> Iterator[tuple[str, float, str]]:
+def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
@@ -173,7 +165,7 @@ def _role_problems(
     age, wait = now - beat.get("time", started_at), now - beat.get("since", now)
     if not beat.get("alive", True):
         yield "down", 0.0, ""
-    elif age > stale_secs:
+    elif age > STALE_SECS:
         yield "no heartbeat for", age, ""
     elif beat.get("state") == "waiting" and wait > _LONG_WAIT_SECS:
         yield "waiting", wait, f"for {beat['waiting_for']}" if beat.get("waiting_for") else ""

@@ -121,7 +121,7 @@ class VariableFields:
     """restarts in a row of one role before it is given up"""
     agent_from: Annotated[Path | None, Variable("agent", default="nothing")] = None
     """`RUN` or `RUN@CHECKPOINT` of a run directory, or a policy that was saved or exported (SavedModel, policy
-    checkpoint, policy.npz): a new run's agent begins with its weights"""
+    checkpoint): a new run's agent begins with its weights"""
     agent_parts: Annotated[
         tuple[str, ...],
         Variable("parts of an agent", default="all but `optimizers`, of a policy those that it has"),

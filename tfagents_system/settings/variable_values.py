@@ -19,7 +19,6 @@ from tfagents_system.machine.worker_slots import KINDS
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
 _COUNT_OR_AUTO = "a whole number of at least 1, or auto"
-_REFERENCE = re.compile(r"\$(?:\{?[A-Za-z_]\w*\}?|\()")  # What a shell replaces.
 _Find = Callable[[str, list[Path], str, Callable[[Path], bool]], Path]
 
 
@@ -141,14 +140,8 @@ def _path(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    """A path that need not be there. Of a relative one, which can only be the user's own, no shell must be needed."""
-    path = _path(text)
-    if (found := _REFERENCE.search(text)) and not os.path.isabs(text):
-        raise ValueError(
-            f"a path, and {found[0]} in it is not replaced: leave out the backslash or the single quotes, or write the "
-            "path itself (JSON and Python replace nothing)"
-        )
-    return path
+    """A path that need not be there."""
+    return _path(text)
 
 
 def absolute_uri(uri: str, folder: Path) -> str:

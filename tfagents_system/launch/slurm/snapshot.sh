@@ -82,11 +82,11 @@ late_assignment() { # NAME VALUE
   echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$(quoted "$2")"
 }
 
-# A Python for what needs no package: 3.6 will do.
+# A Python for what needs no package: 3.9 will do.
 login_python() { # -> its path; fails if there is none
   local python
   for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "$tfagents_root/.venv/bin/python"; do
-    if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
+    if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
       echo "$python" && return
     fi
   done
@@ -110,7 +110,7 @@ check_params_folder() {
   params=$(find_file SAC_PARAMS) || return 0
   if is_in_package "$params"; then return; fi
   if [[ -z $tfagents_python ]]; then
-    finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.6 or later"
+    finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.9 or later"
   elif ! tfagents_copied=$(params_folder "${params%/*}" 2>&1); then
     finding "the folder of SAC_PARAMS is copied for the job, and $tfagents_copied: move ${params##*/} and what it imports" \
       "into a folder of their own"
