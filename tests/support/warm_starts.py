@@ -112,7 +112,7 @@ class _Nursery:
         set_subreaper(True)
         try:
             socket.send_fds(self._socket, [pickle.dumps(request)], streams)
-            self._socket.settimeout(120.0)
+            self._socket.settimeout(600.0)
             answer = self._socket.recv(100)
         finally:
             set_subreaper(was_subreaper)
