@@ -58,7 +58,7 @@ def start_programs(project: Project, port: int) -> dict[str, subprocess.Popen[st
 
 
 def test_roles_are_programs_that_take_a_run_and_a_number(tmp_path: Path) -> None:
-    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=(port := free_port()))
+    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=(port := free_port()), SEED=0)
     started = start_programs(project, port)
     try:
         assert started["sac_train"].wait(400) == 0, (tmp_path / "sac_train.txt").read_text()
