@@ -21,7 +21,7 @@ from tests.support.warm_starts import WarmPopen  # The tests' own way to start q
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = {"REVERB_CPUS": 1, "TRAIN_CPUS": 1, "NUM_COLLECT_WORKERS": 1, "COLLECT_WORKER_CPUS": 1, "SHARE_CPUS": 1}
-QUIET = {"PLOT": 0, "VIDEO": 0, "REPORT": 0}
+QUIET = {"REPORT": 0}
 
 # Small networks, no evaluation, few updates: each test says what it has beyond that.
 SMALL = """
@@ -60,8 +60,7 @@ def begin(
     others: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """A command; modules of Python, and run_script.sh with its run directory, where all is imported already."""
-    is_module = words[:2] == [sys.executable, "-m"] and words[3:4] != ["status"]  # Which needs nothing imported.
-    is_quick = run is not None or is_module
+    is_quick = run is not None or words[:2] == [sys.executable, "-m"]
     options: dict[str, Any] = {"exp_dir": run} if is_quick else {"start_new_session": True}
     kind: Any = WarmPopen if is_quick else subprocess.Popen
     streams = {"stdout": output, "stderr": subprocess.STDOUT, "text": True}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tfagents_system
-from tests.abilities.support import SMALL, Project, column, rows, sac, sets, status
+from tests.abilities.support import SMALL, Project, column, rows, sac, sets
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ class Trained:
         project = Project(folder, PARAMS, config, algorithm, **variables)
         self.output = project.train(*sets(f"algorithm={algorithm}", *settings))
         self.run = project.run
-        self.trainer, self.worker = (status(self.run)["roles"][name] for name in ("trainer", "worker_0"))
+        self.trainer, self.worker = project.role("trainer"), project.role("worker_0")
 
     def action(self, checkpoint: str = "latest") -> np.ndarray:
         policy = tfagents_system.load_run(self.run).policy(checkpoint)

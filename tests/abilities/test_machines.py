@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.abilities.support import ROOT, SMALL, Project, begin, call, column, ended, rows
+from tests.abilities.support import SMALL, Project, begin, call, column, ended, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -47,6 +47,7 @@ def start_programs(project: Project, port: int) -> dict[str, subprocess.Popen[st
     module = [sys.executable, "-m"]
     prepare = [*module, "tfagents_system.launch.prepare", "--vars_file", project.vars_file]
     call(*prepare, cwd=project.folder, **variables)
+    variables["EXP_DIR"] = str(project.run)
     started: dict[str, subprocess.Popen[str]] = {}
     for name in ("sac_replay_buffer", "sac_train", "sac_collect"):
         number = {"SLURM_PROCID": "0"} if name == "sac_collect" else {}
@@ -57,7 +58,7 @@ def start_programs(project: Project, port: int) -> dict[str, subprocess.Popen[st
 
 
 def test_roles_are_programs_that_take_a_run_and_a_number(tmp_path: Path) -> None:
-    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=(port := free_port()))
+    project = Project(tmp_path, PARAMS, {"horizon": HORIZON}, REVERB_PORT=(port := free_port()), SEED=0)
     started = start_programs(project, port)
     try:
         assert started["sac_train"].wait(400) == 0, (tmp_path / "sac_train.txt").read_text()
@@ -86,8 +87,22 @@ def test_workers_join_with_a_password_and_leave(tmp_path: Path) -> None:
     process = project.start()
     try:
         project.wait_until(process, lambda: (project.run / "gateway.json").exists())
-        way = ["--server", f"localhost:{variables['GATEWAY_PORT']}", "--credentials", str(project.run / "credentials")]
-        words = [str(ROOT / "join_script.sh"), str(project.vars_file), *way, "--workers", "1"]
+        way = [
+            "--server",
+            f"localhost:{variables['GATEWAY_PORT']}",
+            "--credentials",
+            str(project.run / "credentials" / "client"),
+        ]
+        words = [
+            sys.executable,
+            "-m",
+            "tfagents_system.command",
+            "join",
+            str(project.vars_file),
+            *way,
+            "--workers",
+            "1",
+        ]
         (tmp_path / "wrong").write_text("another password\n")
         (tmp_path / "wrong").chmod(0o600)
         refused = call(*words, "--check", cwd=tmp_path, code=2, PASSWORD_FILE=tmp_path / "wrong")

@@ -36,7 +36,7 @@ class TrainParams(TrainParamsBase):
 
 
 def tune(project: Project, trials: int) -> str:
-    space = {"train_batch_size": {"values": [8, 16]}}
+    space = {"train_batch_size": [8, 16]}
     (project.folder / "space.json").write_text(json.dumps(space))
     return sac("tune-params", project.vars_file, "--space", "space.json", "--trials", trials, cwd=project.folder)
 

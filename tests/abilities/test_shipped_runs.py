@@ -155,7 +155,10 @@ def test_exports_act_as_the_policy_and_are_played(pendulum: Path, tmp_path: Path
     assert means == pytest.approx([means[0]] * 3, abs=1.0)
 
 
-def test_experience_goes_out_comes_in_and_is_shown(pendulum: Path, tmp_path: Path) -> None:
+def test_experience_goes_out_comes_in_and_is_shown(
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     sac("experience", "export", pendulum, "--out", tmp_path / "pendulum.npz")
     data = np.load(tmp_path / "pendulum.npz")
     whole = len(data["rewards"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import io
 import os
 import pickle
 import runpy
@@ -111,7 +112,7 @@ class _Nursery:
         set_subreaper(True)
         try:
             socket.send_fds(self._socket, [pickle.dumps(request)], streams)
-            self._socket.settimeout(120.0)
+            self._socket.settimeout(600.0)
             answer = self._socket.recv(100)
         finally:
             set_subreaper(was_subreaper)
@@ -204,6 +205,8 @@ def _become_module(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
     os.environ.clear()
     os.environ.update(environ)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):  # The nursery's may be files, which can seek.
+        setattr(sys, name, io.TextIOWrapper(io.FileIO(descriptor, "w", closefd=False), line_buffering=True))
     _, _, module, *arguments = args
     sys.argv = [module, *arguments]
     fork_server._as_program(run)
