@@ -12,25 +12,25 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tfagents_system"
 # Lines of each room. They are only ever lowered, unless an issue names a new ability for a room.
 BUDGETS = {
-    "agents": 5_494,
+    "agents": 5_482,
     "benchmarks": 4_378,
     "checks": 912,
-    "envs": 8_142,
+    "envs": 7_951,
     "examples": 668,
-    "experience": 1_572,
+    "experience": 1_535,
     "launch": 15_059,
     "machine": 1_695,
-    "playing": 1_373,
+    "playing": 1_367,
     "policies": 3_566,
     "replay": 5_594,
-    "report": 4_561,
+    "report": 4_346,
     "run_files": 4_309,
     "settings": 4_543,
-    "tests": 70_738,
+    "tests": 69_421,
     "top level": 2_722,
     "trainer": 2_811,
     "transport": 5_570,
-    "worker": 5_248,
+    "worker": 5_247,
 }
 
 

@@ -72,7 +72,6 @@ def serve(role: Role) -> int:
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
         slots.tend()
-        gateway.tend()
         role.heartbeat.beat("serving", port=port, **gateway.state())
         role.stop.wait(_STEP_SECS)
     role.heartbeat.beat("ending", port=port, **gateway.state())

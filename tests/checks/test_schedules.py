@@ -9,7 +9,6 @@ import pytest
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept, number_above, number_in, or_none
 from tfagents_system.checks.schedules import (
-    SchedulableCount,
     SchedulableFraction,
     SchedulablePositive,
     Schedule,
@@ -115,7 +114,6 @@ def test_a_plain_number_is_refused_in_the_words_of_the_rule() -> None:
 class Described:
     rate: SchedulablePositive = 1e-3
     epsilon: SchedulableFraction = {"points": POINTS}
-    window: SchedulableCount | None = None
 
 
 def test_types_of_hyperparameters_have_the_rules() -> None:
@@ -123,7 +121,6 @@ def test_types_of_hyperparameters_have_the_rules() -> None:
     assert [each.rule.words for each in described.values()] == [
         "a number above 0, or a schedule",
         "a number in [0, 1], or a schedule",
-        "an integer of at least 1, or a schedule, or None",
     ]
     assert all(each.takes_schedule and is_kept(each.rule, each.default) for each in described.values())
     assert not is_kept(described["rate"].rule, {"points": [[0, 0.0]]})

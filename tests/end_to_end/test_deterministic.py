@@ -68,13 +68,12 @@ class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     {{ITERATION}}
     n_buffer_init_episodes = 3
-    n_episodes_in_buffer = 24  # A quarter more may come after a checkpoint: little more than an iteration.
+    buffer_size = 720  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
     eval_period_itrs = 4
     checkpoint_period_itrs = 3
     train_batch_size = 32
     critic_learning_rate = dict(points=[[0, 1e-3], [600, 1e-4]], interpolation="exponential")
-    replay_window_steps = dict(points=[[0, 300], [10, 60]], by="iterations")
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
 

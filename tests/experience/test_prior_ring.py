@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,7 @@ from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
-from tfagents_system.experience.prior_ring import PriorForm, brought_by_experts, build
-from tfagents_system.launch.resources import reserved_bytes, size_bytes
-from tfagents_system.machine.files import copy_with_holes
-from tfagents_system.replay.prior_data import open_prior
+from tfagents_system.experience.prior_ring import PriorForm, build
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
@@ -73,31 +67,6 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn.discount.reshape(-1)[of_file] == 0, last[of_file])
 
 
-def test_rewards_that_are_missing_are_what_is_said(tmp_path: Path) -> None:
-    path = file_without(tmp_path / "demos.npz", "rewards")
-    with pytest.raises(UserError, match="has no rewards.*say with TrainParams.prior_rewards"):
-        build([path], tmp_path / "made", FORM, print)
-    notes: list[str] = []
-    build([path], tmp_path / "made", PriorForm(FORM.conversion, rewards=-0.5), notes.append)
-    ring = ring_of(tmp_path / "made")
-    assert set(ring.reward[ring.held_rows[ring.steps_left[ring.held_rows] > 0]].tolist()) == {-0.5}
-    assert "each step counts -0.5" in notes[0]
-    columns.write(tmp_path / "with.npz", [episode(0, 4)])
-    build([tmp_path / "with.npz"], tmp_path / "own", PriorForm(FORM.conversion, rewards=-0.5), notes.append)
-    assert set(ring_of(tmp_path / "own").reward[:4].tolist()) == {0, 1, 2, 3}, "rewards that are there count"
-
-
-def test_a_step_that_terminates_may_count_otherwise(tmp_path: Path) -> None:
-    """Of 4 and 3 steps; the second episode is cut off, and no success."""
-    cut = {"terminations": np.eye(7, dtype=bool)[3], "truncations": np.eye(7, dtype=bool)[6]}
-    path, notes = file_without(tmp_path / "demos.npz", "rewards", **cut), list[str]()
-    build([path], tmp_path / "made", PriorForm(FORM.conversion, rewards={"step": 0.0, "terminated": 1.0}), notes.append)
-    ring = ring_of(tmp_path / "made")
-    rewards = ring.reward[ring.held_rows[ring.steps_left[ring.held_rows] > 0]]
-    assert rewards.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
-    assert "each step counts 0, and those 1 that terminate 1 (prior_rewards)" in notes[0]
-
-
 def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
     far = episode(0, 4)
     far.actions[""][1] = [50.0, 0.5]
@@ -105,22 +74,6 @@ def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
     notes: list[str] = []
     build([tmp_path / "demos.npz"], tmp_path / "made", FORM, notes.append)
     assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25%) are outside of the action space" in notes[0]
-
-
-def test_actions_between_the_rows_of_a_table_are_told(tmp_path: Path) -> None:
-    table = [[0.1, 0.5], [2.0, 0.5]]
-    layout = Layout(LAYOUT.observation, (Column("action", (), "int32", 2),))
-    form = PriorForm(Conversion(layout, [actions_of(ACTION, table)], 0.9))
-    data = [episode(0, 4), episode(1, 3)]
-    data[0].actions[""][:] = [[0.1, 0.5], [2.0, 0.5], [0.2, 0.5], [1.0, 0.5]]
-    for path, episodes in (("rows", data[1:]), ("others", data)):
-        columns.write(tmp_path / f"{path}.npz", episodes)
-        notes: list[str] = []
-        build([tmp_path / f"{path}.npz"], tmp_path / path, form, notes.append)
-        told = f"{tmp_path}/others.npz: 2 of 7 actions (29%) are no row of action_table: they count as the nearest row."
-        assert notes == [] if path == "rows" else len(notes) == 1 and notes[0].startswith(told)
-    (first, _) = StoredRing(tmp_path / "others").segments()
-    assert first.action[0].tolist() == [0, 1, 0, 0]
 
 
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
@@ -169,37 +122,3 @@ def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path
     Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])
     with pytest.raises(UserError, match="not finite"):
         build([str(tmp_path / "run")], tmp_path / "made", FORM, print)
-
-
-def test_room_for_experts_takes_space_where_the_replay_server_opens_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither where the start makes the ring nor in what it copies, byte by byte."""
-    columns.write(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
-    form = dataclasses.replace(FORM, expert_rows=200_000)
-    build([tmp_path / "demos.npz"], tmp_path / "made", form, print)
-    shutil.copytree(tmp_path / "made", tmp_path / "copy", copy_function=copy_with_holes)
-    size = 200_000 * LAYOUT.step_bytes
-    for name in ("made", "copy"):
-        assert reserved_bytes(tmp_path / name) < size / 4 and size_bytes(tmp_path / name) >= size
-        assert sum(each.num_steps for each in StoredRing(tmp_path / name).segments()) == 7
-
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(UserError, match=r"No space left on device\): lower n_expert_episodes_in_prior_data"):
-            open_prior(tmp_path / "copy", LAYOUT, grows=True)
-    ring = open_prior(tmp_path / "copy", LAYOUT, grows=True)
-    assert ring.training_steps == 7 and reserved_bytes(tmp_path / "copy") >= size
-
-
-def test_what_experts_have_brought_is_read_piece_by_piece(tmp_path: Path) -> None:
-    ring = Ring.open(tmp_path / "prior", LAYOUT, 60, 24)
-    ring.take_over([numbered_segment(number=number) for number in range(4)])
-    found = brought_by_experts(tmp_path / "prior", 6, LAYOUT, 16, print)
-    assert (found.rows, found.steps) == ([6, 6], 10), "the newest that fit 16 rows; the first one is of files"
-    segments = found.segments()
-    assert iter(segments) is segments and [each.observation[0][0, 1] for each in segments] == [2, 3]
-    assert brought_by_experts(tmp_path / "prior", 6, LAYOUT, 18, print).rows == [6, 6, 6]

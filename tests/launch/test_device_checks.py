@@ -12,12 +12,10 @@ import pytest
 from tests.support.devices_for_tests import DummyDevice, OwnDevice
 from tests.support.fakes import FakeParams
 from tests.support.prepared_runs import variables_of_run
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
-from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch import environment_checks
-from tfagents_system.launch.device_checks import check_device
 from tfagents_system.launch.environment_checks import check_environment
 from tfagents_system.launch.inspection import Inspector
 
@@ -110,25 +108,6 @@ def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     assert "by a real clock: use SAC_DETERMINISTIC=0" in found.errors[1]
     assert "set n_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[2]
     assert any(note.startswith("action_history=0 in real time") for note in found.notes)
-
-
-@pytest.mark.parametrize(
-    ("more_steps", "errors"), [(0, []), (1, ["TrainParams.max_unsent_mb=1 is less than the 2 MiB"])]
-)
-def test_an_episode_that_is_sent_as_a_whole_must_fit_what_may_wait(more_steps: int, errors: list[str]) -> None:
-    """Otherwise its oldest segments are dropped when it ends, however fast the replay server is."""
-
-    class Params(FakeParams):
-        drop_faulty_episodes, max_unsent_mb = True, 1
-
-    step_bytes = 3 * 4 + 2 * 4 + 17
-    params, clock = Params({"horizon": 2**20 // step_bytes + more_steps}), VirtualClock()
-    env = TrainingEnvironment(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock), horizon=5)
-    check = Check("environment")
-    check_device(params, env, check, 1, False)
-    assert [error.partition(" of an episode")[0] for error in check.errors] == errors
-    check_device(params, env, deterministic := Check("environment"), 1, True)
-    assert not any("max_unsent_mb" in error for error in deterministic.errors), "it sends in another way"
 
 
 def test_a_virtual_clock_is_deterministic() -> None:

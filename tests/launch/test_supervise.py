@@ -256,7 +256,7 @@ def test_status_json_is_written_as_seldom_as_heartbeats(
         run_status, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
     )
     monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
-    monkeypatch.setattr(run_status, "beat_secs", lambda folder: 0.3)
+    monkeypatch.setattr(run_status, "BEAT_SECS", 0.3)
     touch_once(run_dir / "enough", lambda: [state for _, state in written].count("running") >= 3)
     began = time.monotonic()
     assert make_supervisor(run_dir, stop, {"trainer": waits_for(run_dir / "enough") + "exit 0"}).run() == 0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.goals import Episode, Writer, goal_layout, goal_ring, leaf
-from tfagents_system.replay import episode_index
-from tfagents_system.replay.episode_index import EpisodeIndex, Found
+from tfagents_system.replay.episode_index import Found
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
@@ -72,42 +70,16 @@ def scramble(
             episodes.pop(worker).end()
 
 
-@pytest.mark.parametrize("many", [8, 0], ids=["made anew", "changed"])
 @pytest.mark.parametrize(("look_ahead", "history"), [(0, 0), (2, 0), (2, 3)])
 def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_ahead: int, history: int, many: int
+    tmp_path: Path, look_ahead: int, history: int
 ) -> None:
-    monkeypatch.setattr(episode_index, "_MANY", many)
     ring, rng = goal_ring(tmp_path, 120, 60), np.random.default_rng(history + look_ahead)
     writer, episodes, begun, starts = Writer(ring, 3, look_ahead, history), dict[int, Episode](), [0], 0
     for _ in range(20):
         scramble(writer, rng, 12, episodes, begun)
         starts += check(ring)
     assert ring.total_rows > 3 * ring.num_rows and starts > 1000
-
-
-def test_a_segment_more_changes_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made anew only where there is no slot left: three times for 600 segments, of which 150 are held."""
-    made: list[int] = []
-    make = EpisodeIndex._make
-
-    def counted(index: EpisodeIndex, segments: Any) -> None:
-        made.append(len(segments.last))
-        make(index, segments)
-
-    monkeypatch.setattr(EpisodeIndex, "_make", counted)
-    monkeypatch.setattr(episode_index, "_SPARE", 100)
-    ring, rng = goal_ring(tmp_path, 600, 60), np.random.default_rng(3)
-    writer, episodes, begun = Writer(ring, 3), dict[int, Episode](), [0]
-    scramble(writer, rng, 200, episodes, begun)
-    check(ring)
-    made.clear()
-    before = ring.segments
-    while ring.segments < before + 600:
-        scramble(writer, rng, 1, episodes, begun)
-        ring.episodes.find(ring.held_rows[:0], ring.held)
-    check(ring)
-    assert 1 <= len(made) <= 4 and min(made) > 100
 
 
 def test_episodes_that_go_on_for_long(tmp_path: Path) -> None:

@@ -65,16 +65,6 @@ def test_it_has_the_values_of_the_iteration_that_is_drawn_for() -> None:
     assert near(goals_of(Narrowing(), CURRICULUM).at(6)) == 2, "and so does a restarted server"
 
 
-def test_before_a_parameter_s_first_value_it_is_as_if_it_never_had_one() -> None:
-    later = {"curriculum": {"reach": {"iters": [5, 9], "range": [3.0, 1.0]}}}
-    env, other = Narrowing(), Narrowing()
-    goals = goals_of(env, later, other)
-    assert [near(goals.at(iteration)) for iteration in (4, 5, 9, 5)] == [9, 3, 1, 3] and not other.calls
-    assert near(goals.at(4)) == 9, "a run that goes back to a checkpoint asks for it"
-    assert near(goals.at(3)) == 9 and near(goals.at(9)) == 1
-    assert "close" in env.calls and other.calls == ["reset", "reach=1", "reset"]
-
-
 def test_without_a_curriculum_it_is_reset_once() -> None:
     env = Narrowing()
     goals = goals_of(env, {})

@@ -7,7 +7,6 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.transport.tables import AS_DUE, Request
 
 
@@ -241,14 +240,3 @@ def test_a_run_that_goes_on_with_fewer_workers_waits_for_no_more(ring, planned_o
     pacing = Lockstep(ring, 1, math.inf, Clock(), planned_only=planned_only)
     ring.append(numbered_segment(0, 7, iteration=6, end_of_iteration=True))
     assert pacing.allowed(request(6), 0) == 10 * planned_only
-
-
-def test_planned_workers_that_left_before_a_restart_leave_the_steps_to_those_at_work(ring):
-    """As in a run whose joined worker goes on alone: its sharings must be ones that a trainer can read."""
-    for worker, newest in ((0, 3), (1, 3), (5, 7)):
-        for number, iteration in enumerate(range(-1, newest + 1)):
-            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
-    shares = StepShares(ring, 20, num_workers=2, lag=1, folder=ring.folder)
-    pacing = Lockstep(ring, 2, 60.0, Clock(), has_left=lambda worker: worker < 2, step_shares=shares)
-    assert pacing.allowed(request(6), 0) == 10
-    assert [sharing.workers for sharing in pacing.sharings(6)] == [(5,), (5,)]

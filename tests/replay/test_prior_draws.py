@@ -67,14 +67,11 @@ def test_all_of_its_steps_are_equally_likely_and_none_is_held_out(tmp_path: Path
     assert abs(statistic - (STEPS - 1)) < 4 * np.sqrt(2 * (STEPS - 1))
 
 
-def test_a_window_and_held_out_draws_are_of_the_run_s_own_experience(tmp_path: Path) -> None:
+def test_held_out_draws_are_of_the_run_s_own_experience(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring")
     ring.append(numbered_segment(number=10, held_out=True))
     ring.append(numbered_segment(number=11))
-    wanted = settings(tmp_path, window_steps=5)
-    ids = draw(ring, wanted)[:: len(LAYOUT.observation) * 2 + 3]
-    assert set(ids[0][..., 1].ravel()) == {11} and set(ids[1][..., 1].ravel()) == set(range(8))
-    held_out = draw(ring, dataclasses.replace(wanted, window_steps=None), held_out=True)
+    held_out = draw(ring, settings(tmp_path), held_out=True)
     parts = held_out[0], held_out[len(held_out) // 2]
     assert [part.shape[1] for part in parts] == [B - SAMPLES, SAMPLES]
     assert all(set(map(tuple, part[..., :2].reshape(-1, 2))) == {(OWN, 10)} for part in parts)
@@ -149,16 +146,6 @@ def test_a_ring_that_is_gone_damaged_or_of_another_layout_is_told(tmp_path: Path
         open_prior(tmp_path / "prior", other)
     ring.reward[3] += 1.0  # Of the first episode.
     assert open_prior(tmp_path / "prior", LAYOUT).training_steps == STEPS - 5
-
-
-def test_a_ring_that_nobody_adds_to_keeps_its_header(tmp_path: Path) -> None:
-    prior_ring(tmp_path / "prior")
-    header = tmp_path / "prior" / "header.bin"
-    before = header.read_bytes(), header.stat().st_ino
-    assert open_prior(tmp_path / "prior", LAYOUT, max_workers=3).training_steps == STEPS
-    assert (header.read_bytes(), header.stat().st_ino) == before
-    open_prior(tmp_path / "prior", LAYOUT, grows=True, max_workers=3)
-    assert header.read_bytes() != before[0], "it has records for those who may add"
 
 
 def test_segments_around_the_end_of_the_files_are_whole(tmp_path: Path) -> None:

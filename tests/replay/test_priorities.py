@@ -117,19 +117,11 @@ def test_held_out_episodes_are_drawn_for_validation_alone_and_without_priorities
     assert (held_out["weight"] == 1).all() and (held_out["row"] == NO_ROW).all()
 
 
-def test_a_window_and_stacked_frames_leave_old_rows_out(tmp_path: Path) -> None:
+def test_stacked_frames_leave_old_rows_out(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring", segments=17, capacity=60, slack=20)
     settings = prioritized(ring)
     measured(ring, settings, {(7, 0): 1e4, (13, 2): 50.0})
-    assert counts(drawn(ring, settings)).keys() >= {(7, 0)}
-    found = counts(drawn(ring, dataclasses.replace(settings, window_steps=13), 200))
-    assert set(found) == {(14, 2 + k) for k in range(3)} | {(e, s) for e in (15, 16) for s in range(5)}
     append_more(ring, 1)  # Around the end of the files.
-    found = counts(drawn(ring, dataclasses.replace(settings, window_steps=24), 300))
-    assert set(found) == {(13, k) for k in range(1, 5)} | {(e, s) for e in (14, 15, 16, 17) for s in range(5)}
-    new = 2 * np.mean([1.0] * 18 + [50.0])
-    total = 18 + 50 + 5 * new
-    assert found[13, 2] == pytest.approx(300 * B * 50 / total, rel=0.15)
     ring.layout = dataclasses.replace(LAYOUT, leaves=("id", "image"))
     stacked = dataclasses.replace(settings, frame_stack={"id": 3})
     measured(ring, settings, {(8, 0): 1e6})
@@ -214,37 +206,3 @@ def test_rows_that_came_while_there_were_no_priorities_are_new(tmp_path: Path) -
     places, likelihood = Priorities(ring, 1.0).draw(np.random.default_rng(0), 100, 0)
     np.testing.assert_allclose(likelihood, 1, rtol=1e-5)
     assert len(np.unique(places)) > 20
-
-
-def test_rows_that_came_after_a_snapshot_are_new_where_others_were(tmp_path: Path) -> None:
-    """The ring has gone round since: what the snapshot knows of those places is of rows that are no longer there."""
-    ring = filled_ring(tmp_path / "ring", segments=3)
-    priorities = Priorities(ring, 1.0)
-    priorities.measure(np.arange(ring.total_rows), np.full(ring.total_rows, 3.0, np.float32))
-    snapshot, known = priorities.snapshot(), ring.total_rows
-    while ring.total_rows < ring.num_rows + known // 2:
-        append_more(ring, 1)
-    priorities.measure(np.arange(ring.total_rows), np.full(ring.total_rows, 9.0, np.float32))
-    priorities.restore(snapshot)
-    column = priorities._column[: ring.num_rows]
-    came_since = np.arange(known, ring.total_rows) % ring.num_rows
-    kept = np.setdiff1d(np.arange(ring.total_rows - ring.num_rows, known) % ring.num_rows, came_since)
-    assert len(kept) and not column[came_since].any() and column[kept].any()
-    assert column.max() == pytest.approx(3.0 + EPSILON), "and none of later errors"
-
-
-def test_priorities_of_a_ring_of_another_size_are_those_of_none(tmp_path: Path) -> None:
-    """Though their files are of the same size, which is that of whole groups of rows."""
-    snapshots = []
-    for name, slack in (("larger", 24), ("smaller", 23)):
-        ring = filled_ring(tmp_path / name, slack=slack)
-        priorities = Priorities(ring, 1.0)
-        priorities.measure(np.arange(60), np.full(60, 5.0, np.float32))
-        snapshots.append(priorities.snapshot())
-    assert len(snapshots[0]) == len(snapshots[1])
-    priorities.restore(snapshots[0])
-    assert not priorities._column.any()
-    priorities.restore(snapshots[1])
-    assert priorities._column.any()
-    (tmp_path / "smaller" / PRIORITIES).write_bytes(snapshots[0])
-    assert not Priorities(ring, 1.0)._column.any()

@@ -158,11 +158,8 @@ def test_a_ring_is_not_emptied_where_its_checkpoints_are_lost(tmp_path, machine_
 
 def test_without_a_checkpoint_the_run_begins_with_an_empty_ring_and_says_so(tmp_path, machine_was_off, caplog):
     append_more(RunFolders(tmp_path / "run").ring, 3)
-    shares = tmp_path / "run/replay/step_shares.json"
-    shares.touch()
     machine_was_off()
     ring = RunFolders(tmp_path / "run").ring
-    assert not shares.exists(), "what is owed is of steps that are gone"
     assert (ring.env_steps, ring.filled_rows, ring.worker(0).number) == (0, 0, -1)
     assert "no complete checkpoint to go back to" in caplog.text
     append_more(ring, 13)
@@ -246,15 +243,6 @@ def test_a_server_that_was_killed_while_it_recovered_recovers_again(tmp_path, mo
     assert content(RunFolders(tmp_path / "run").ring) == at_checkpoint
 
 
-def test_the_origin_that_an_earlier_version_wrote_is_understood(tmp_path):
-    run = RunFolders(tmp_path / "run")
-    append_more(run.ring, 3)
-    path = tmp_path / "run/replay/origin.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "inode": run.ring.files.header.stat().st_ino}))
-    before = content(run.ring)
-    assert before["counters"][0] > 0 and content(RunFolders(tmp_path / "run").ring) == before
-
-
 def test_a_restored_backup_is_not_taken_for_the_folder_that_it_replaces(tmp_path):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)
@@ -280,12 +268,10 @@ def test_scratch_that_was_cleared_is_filled_from_the_run_directory_exactly(tmp_p
     at_checkpoint = content(run.ring)
     append_more(run.ring, 3)
     shutil.rmtree(tmp_path / "scratch")
-    (tmp_path / "run/replay/step_shares.json").touch()
     for scratch in (tmp_path / "scratch", tmp_path / "another_node"):
         again = RunFolders(tmp_path / "run", scratch)
         assert content(again.ring) == at_checkpoint
         assert again.ring.folder == scratch
-        assert (tmp_path / "run/replay/step_shares.json").exists()
     append_more(again.ring, 1)
     assert content(RunFolders(tmp_path / "run", tmp_path / "another_node").ring) == content(again.ring)
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
 
 from tests.support.run_for_tests import CAPACITY, SLACK
-from tests.support.segments_for_tests import LAYOUT, append_more, earlier_header, numbered_segment
+from tests.support.segments_for_tests import LAYOUT, append_more, numbered_segment
 from tests.support.waiting import until
-from tfagents_system.replay import ring_header
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
-from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.run_files import run_checkpoints
 
 
@@ -61,10 +58,7 @@ def test_a_new_agent_has_the_experience_and_counts_iterations_anew(tmp_path):
     ring, _ = opened(tmp_path)
     append_more(ring, 13)
     rows, env_steps, record = rows_of(ring), ring.env_steps, ring.worker(0)
-    StepShares(ring, 5, 1, 1, tmp_path / "replay").after(0, [0])
-    assert (tmp_path / "replay/step_shares.json").exists()
     ring, _ = opened(tmp_path, epoch=2)
-    assert not (tmp_path / "replay/step_shares.json").exists(), "also one of an earlier beginning of this agent"
     assert (rows_of(ring), ring.env_steps, ring.epoch) == (rows, env_steps, 2)
     assert ring.steps_up_to(0) == 0, "kept steps do not count for the ratio"
     assert (ring.iterations_done <= INIT_ITERATION).all()
@@ -94,24 +88,6 @@ def test_an_agent_that_catches_up_counts_steps_that_the_one_before_did_not(tmp_p
     assert (ring.steps_up_to(0), ring.ring_steps, ring.random_steps) == (5, 27, 7)
     ring, _ = opened(tmp_path, epoch=3, counts_kept_steps=True)
     assert ring.steps_up_to(0) == 20, "all that are there, but the random ones"
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_headers_without_the_random_steps_are_read(tmp_path, epoch):
-    """Those of runs, and of their checkpoints, that began before headers had them."""
-    ring, _ = opened(tmp_path, epoch=epoch)
-    assert ring.append(numbered_segment(number=0, steps=7, iteration=INIT_ITERATION))
-    append_more(ring, 2)
-    earlier = earlier_header(ring)
-    ring_header.write_slots(ring.files.header, earlier)
-    again, _ = opened(tmp_path, epoch=epoch)
-    random_steps = 7 if epoch == 1 else 0
-    assert (again.env_steps, again.init_steps, again.random_steps) == (17, 7, random_steps)
-    assert rows_of(again) == rows_of(ring) and again.worker(0) == ring.worker(0)
-    append_more(again, 2)
-    assert opened(tmp_path, epoch=epoch)[0].env_steps == 27
-    again.rollback(earlier.tobytes())
-    assert (again.env_steps, again.random_steps) == (17, random_steps)
 
 
 def test_a_process_of_before_the_reset_is_not_the_next_of_its_worker(tmp_path):
@@ -145,19 +121,6 @@ def test_without_a_checkpoint_of_its_own_a_new_agent_goes_back_to_that_of_the_on
     append_of_new_process(ring, 1, 1)
     ring, _ = opened(tmp_path, epoch=2, from_checkpoint=True)
     assert (ring.total_rows, ring.epoch) == (total, 2)
-
-
-def test_a_ring_of_a_million_rows_is_reset_within_a_second(tmp_path):
-    rows = 1_000_000
-    ring = Ring.open(tmp_path / "ring", LAYOUT, rows, 1000)
-    ring.rows.steps_left[:] = 1
-    ring._header["filled_rows"] = ring._header["total_rows"] = ring._header["env_steps"] = rows
-    ring._write_header()
-    began = time.process_time()
-    ring = Ring.open(tmp_path / "ring", LAYOUT, rows, 1000)
-    ring.begin_epoch(2, counts_kept_steps=True)
-    assert time.process_time() - began < 1.0
-    assert ring.steps_up_to(0) == np.count_nonzero(ring.steps_left[:rows])
 
 
 def test_priorities_are_those_of_one_agent(tmp_path):

@@ -13,7 +13,6 @@ from tfagents_system.errors import UserError
 from tfagents_system.playing.saved_run import find_checkpoint, milestones
 from tfagents_system.report.curves import best_of
 from tfagents_system.report.page.run_data import Budget, run_data
-from tfagents_system.run_files.agent_start import find_start
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
@@ -67,29 +66,6 @@ def test_an_edit_that_is_undone_gives_the_best_one_back(run: RunPaths) -> None:
     take_edit(run)
     write(run.run_json, edits=[])
     assert find_checkpoint(run, "best").name == BEFORE
-
-
-def test_a_best_json_of_an_earlier_version_counts(run: RunPaths) -> None:
-    take_edit(run)
-    write(run.best_json, checkpoint=BEFORE, eval_return=9.0)
-    assert find_checkpoint(run, "best").name == BEFORE
-    run.best_json.write_text("{")
-    with pytest.raises(UserError, match="no best checkpoint"):
-        find_checkpoint(run, "best")
-
-
-def test_a_best_policy_that_is_lost_is_none(run: RunPaths) -> None:
-    """best.json then has what was best in earlier stages."""
-    write(run.best_json, checkpoint=None, eval_return=None, edits=0, earlier_stages=[{"checkpoint": BEFORE}])
-    assert read_best(run) is None
-    with pytest.raises(UserError, match="no policy was evaluated since the best one was deleted: wait"):
-        find_checkpoint(run, "best")
-    with pytest.raises(UserError, match=f"has no checkpoint best.*: there are latest, {BEFORE}"):
-        find_start(f"{run.exp_dir}@best")
-    assert [path.name for path in milestones(run)] == [BEFORE]
-    take_edit(run)
-    with pytest.raises(UserError, match="no policy was evaluated since the run took edited files"):
-        find_checkpoint(run, "best")
 
 
 def test_the_trainer_tells_no_best_return_of_before(run: RunPaths) -> None:

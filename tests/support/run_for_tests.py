@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.support.segments_for_tests import LAYOUT
 from tests.support.waiting import until
-from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
@@ -28,13 +27,11 @@ class RunFolders:
         capacity: int = CAPACITY,
         slack: int = SLACK,
         priority_exponent: float | None = None,
-        prior: Path | None = None,
         layout: Layout = LAYOUT,
         epoch: int = 1,
-        history_rows: int = 0,
     ) -> None:
         home = exp_dir / "replay"
-        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints", prior=prior)
+        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
         self.ring, self.copy = open_ring(
             self.places,
             layout,
@@ -42,15 +39,9 @@ class RunFolders:
             slack,
             from_checkpoint=from_checkpoint,
             epoch=epoch,
-            history_rows=history_rows,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
-        self.prior = open_prior(prior, LAYOUT, grows=True) if prior is not None else None
-        if self.prior is not None:
-            self.ring.keep_prior = self.prior.keep
-        self.snapshots = SnapshotWriter(
-            self.ring, self.copy, self.places.checkpoints, priorities=self.priorities, prior=self.prior
-        )
+        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> run_checkpoints.Checkpoint:
         partial = run_checkpoints.begin(self.places.checkpoints, train_step)

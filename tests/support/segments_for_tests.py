@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout, Segment
 
@@ -68,15 +67,6 @@ def append_more(ring: Ring, count: int, steps: int = 5) -> None:
     """The next segments of worker 0, one an iteration."""
     for number in range(ring.worker(0).number + 1, ring.worker(0).number + 1 + count):
         assert ring.append(numbered_segment(number=number, steps=steps, iteration=number))
-
-
-def earlier_header(ring: Ring) -> np.ndarray:
-    """The ring's header as versions before it had random_steps wrote it."""
-    earlier = np.zeros((), ring_header.dtype(len(ring._header["workers"]), is_earlier=True))
-    for name in earlier.dtype.names or ():
-        earlier[name] = ring._header[name]
-    ring_header.seal(earlier)
-    return earlier
 
 
 def content(ring: Ring) -> dict[str, Any]:

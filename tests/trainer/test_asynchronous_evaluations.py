@@ -113,16 +113,6 @@ def test_what_passes_within_one_iteration_is_not_left_out(tmp_path: Path, now: l
     assert [row["env_steps"] for row in rows] == [10_000, 15_000, 20_000, 25_000, 35_000, 40_000]
 
 
-def test_the_best_checkpoint_is_one_of_the_present_stage(tmp_path: Path, now: list[float]) -> None:
-    wind = {"iters": [0, 15], "range": [0.0, 0.3], "apply_to_eval": True}
-    run = Run(tmp_path, num_workers=1, curriculum={"wind": wind})
-    for version, value in ((0, 9.0), (10, 1.0), (20, -4.0), (30, -5.0), (40, -3.0)):
-        run.iterate(version)
-        run.tell(0, version, [value] * 4)
-        run.iterate(version + 1)
-    assert run.best == [(f"policy_checkpoint_{100 * k:010d}", v) for k, v in ((10, 1.0), (20, -4.0), (40, -3.0))]
-
-
 @pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])
 def test_a_worker_that_dies_is_left_out_with_what_it_has_told(
     tmp_path: Path, now: list[float], silent_secs: float, goes_on: bool

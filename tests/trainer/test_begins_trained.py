@@ -81,21 +81,3 @@ def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | 
         kept.take({"iteration": iteration, "train_step": 10 * iteration})
         kept.give_up(iteration, 10 * iteration)
     assert export.there == export.best == []
-
-
-def test_what_was_best_before_an_edit_is_never_deleted() -> None:
-    """Not even where no update was done between two evaluations: both policies have one name."""
-    export: Any = Export()
-    state, common = TrainerState(), (export, Saves(), lambda _: False)
-    took = []
-    for edits, results in ((0, {1: 1.0, 2: 9.0}), (1, {2: -9.0, 3: -5.0, 4: -7.0, 5: -4.0})):
-        kept = EvaluatedCheckpoints(Params(), state, *common, edits=edits)  # type: ignore[arg-type]
-        for iteration, value in results.items():
-            kept.write(iteration)
-            kept.take({**row_of(iteration, value), "edits": edits})
-            took.append(int(export.best[-1][0][-2:]))
-    assert took == [10, 20, 20, 30, 30, 50]
-    there = {int(name[-2:]) for name in export.there}
-    replaced = {int(name[-2:]) for name in state.replaced}
-    assert there - replaced == {10, 20, 50}, "the first, and the best before and after"
-    assert replaced == {30}

@@ -297,34 +297,6 @@ def test_the_checkpoint_before_a_damaged_one_finds_its_best_policy(tmp_path: Pat
             check_kept(folder)
 
 
-def test_where_the_best_policy_of_a_stage_is_gone_best_json_has_those_of_earlier_stages(tmp_path: Path) -> None:
-    paths = killed_after_improving(tmp_path)
-    checkpoint, earlier = kept_in(tmp_path)[0], [{"checkpoint": "policy_checkpoint_0000000500", "edits": 0}]
-    saved = read_json(checkpoint) or {}
-    write_json(checkpoint, {**saved, "state": {**saved["state"], "earlier_stages": earlier}})
-    shutil.rmtree(paths.policy_checkpoints)
-    assert Life(tmp_path, 2, SECOND, frozenset({15}), False).state.best_eval_return is None
-    told = read_json(paths.best_json) or {}
-    assert (told["checkpoint"], told["eval_return"], told["earlier_stages"]) == (None, None, earlier)
-
-
-def test_two_kills_within_an_evaluation_are_like_one(tmp_path: Path) -> None:
-    common = frozenset({10, 20, 30, 40, 50}), True
-    whole = Life(tmp_path / "whole", 1, FIRST, *common)
-    whole.run()
-    for kill_at in range(1, whole.writes, 3):
-        for more in range(1, 7):
-            folder = tmp_path / f"{kill_at} {more}"
-            with pytest.raises(Killed):
-                Life(folder, 1, FIRST, *common, kill_at).run()
-            try:
-                Life(folder, 2, SECOND, *common, more).run()
-            except Killed:
-                pass
-            Life(folder, 3, FIRST, *common).run()
-            check(RunPaths(folder))
-
-
 def test_the_same_results_in_each_start_end_as_without_a_kill(tmp_path: Path) -> None:
     """A deterministic run: also where a later evaluation is as good as the best one, to the last digit of metrics."""
     results = {10: -200.0 / 3, 20: -100.0, 30: -200.0 / 3, 40: -70.0, 50: -50.0 / 7, 60: -50.0 / 7}
@@ -342,58 +314,11 @@ def test_the_same_results_in_each_start_end_as_without_a_kill(tmp_path: Path) ->
         assert again.state == whole.state
 
 
-def test_where_the_best_policy_is_gone_the_best_of_the_others_is_named(tmp_path: Path) -> None:
+def test_where_the_best_policy_is_gone_there_is_none_until_the_next_evaluation(tmp_path: Path) -> None:
     common = frozenset({10, 20, 30, 40, 50, 55}), False
     Life(tmp_path, 1, FIRST, *common).run()
     paths = RunPaths(tmp_path)
     assert (read_json(paths.best_json) or {})["iteration"] == 50
     shutil.rmtree(paths.policy_checkpoints / checkpoint_name(50 * UPDATES))
-    assert Life(tmp_path, 2, FIRST, *common).state.best_iteration == 60
-    told = read_json(paths.best_json) or {}
-    assert (told["checkpoint"], told["eval_return"]) == (checkpoint_name(60 * UPDATES), -250.0)
-    shutil.rmtree(paths.policy_checkpoints)
-    assert Life(tmp_path, 3, FIRST, *common).state.best_checkpoint is None
+    assert Life(tmp_path, 2, FIRST, *common).state.best_checkpoint is None
     assert not paths.best_json.exists(), "it would name a policy that is not there"
-
-
-def test_a_best_policy_from_before_a_lost_checkpoint_is_not_deleted_when_it_is_the_best_again(tmp_path: Path) -> None:
-    """It was to be deleted, since another one was better; that one is gone."""
-    common = frozenset({10, 20, 30}), True
-    with pytest.raises(Killed):
-        Life(tmp_path, 1, FIRST, *common, kill_at=11).run()
-    paths = RunPaths(tmp_path)
-    saved = read_json(tmp_path / "checkpoint.json") or {}
-    twenty, thirty = (checkpoint_name(iteration * UPDATES) for iteration in (20, 30))
-    assert saved["state"]["best_checkpoint"] == twenty
-    state = {**saved["state"], "best_checkpoint": thirty, "best_iteration": 30, "replaced": [twenty]}
-    write_json(tmp_path / "checkpoint.json", {**saved, "state": state})
-    shutil.rmtree(paths.policy_checkpoints / thirty, ignore_errors=True)
-    life = Life(tmp_path, 2, SECOND, *common)
-    assert (life.state.best_checkpoint, life.state.replaced) == (twenty, [])
-    check(paths)
-
-
-@pytest.mark.parametrize("is_earlier", [False, True], ids=["this version", "an earlier version"])
-def test_policies_whose_evaluations_a_checkpoint_knows_stay_as_they_are(tmp_path: Path, is_earlier: bool) -> None:
-    """Such as periodic ones where the period is another one now."""
-    common = frozenset({40}), False
-    with pytest.raises(Killed):
-        Life(tmp_path, 1, FIRST, *common, kill_at=17).run()
-    paths, saved = RunPaths(tmp_path), read_json(tmp_path / "checkpoint.json") or {}
-    assert (saved["state"]["best_iteration"], saved["state"]["evaluations"]) == (30, 4)
-    if is_earlier:
-        state = {name: value for name, value in saved["state"].items() if name not in ("evaluations", "replaced")}
-        write_json(tmp_path / "checkpoint.json", {**saved, "state": state})
-    of_forty = paths.policy_checkpoints / checkpoint_name(40 * UPDATES)
-    of_forty.mkdir()
-    life = Life(tmp_path, 2, SECOND, *common)
-    assert (life.state.best_iteration, life.state.evaluations) == (30, 4)
-    assert of_forty.exists()
-    check(paths)
-
-
-def test_going_back_to_a_state_of_an_earlier_version_forgets_what_was_to_be_deleted() -> None:
-    state = TrainerState(evaluations=7, replaced=["policy_checkpoint_0000002000"])
-    earlier = {"iteration": 25, "env_steps": 250, "best_checkpoint": "policy_checkpoint_0000002000"}
-    _SavedState(state).deserialize(json.dumps(earlier).encode())
-    assert (state.evaluations, state.replaced, state.end_env_steps) == (None, [], 250)

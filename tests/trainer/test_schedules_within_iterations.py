@@ -56,7 +56,7 @@ def positions(asynchronous: bool, period: int | None) -> list[int]:
     trainer._learner = learner
     trainer._shares, trainer._session, trainer._update = TimeShares(), 1, learner.update
     trainer._minibatches = types.SimpleNamespace(request=lambda iteration: None)
-    block = types.SimpleNamespace(arrays=[np.zeros(UPDATES_OF_A_BLOCK)], held_out=0, sharings=())
+    block = types.SimpleNamespace(arrays=[np.zeros(UPDATES_OF_A_BLOCK)], held_out=0)
     trainer._next_block = lambda iteration, first: block
     row = types.SimpleNamespace(begin=lambda *_: None, add_losses=lambda *_: None)
     trainer._log = types.SimpleNamespace(training_row=row, beat=lambda *_: None, tell_callbacks=lambda *_: None)

@@ -7,7 +7,6 @@ import types
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.support.agent_for_tests import B, Params, block, build, build_quiet
 from tests.support.checkpoints_for_tests import checkpoints_of
@@ -65,10 +64,10 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", DISCRETE)
+@pytest.mark.parametrize("algorithm", ["iqn"])
 def test_so_it_is_with_learners_of_discrete_actions(tmp_path, algorithm):
     """Targets between two of their updates, moments, alpha and the noise of the quantiles' fractions go on."""
-    attributes = {**SMALL, **DISCRETE[algorithm], "target_update_period": 4, "critic_optimizer": {"name": "radam"}}
+    attributes = {**SMALL, **DISCRETE[algorithm], "target_update_period": 4, "critic_optimizer": {"name": "adamw"}}
     first, again = (Learner(tmp_path / name, lambda: Arms(ARMS), 1, **attributes) for name in ("first", "again"))
     first.collect(40)
     before, after = (sampling.draw(first.ring, first._rng, first._settings, count) for count in (6, 7))
@@ -176,31 +175,12 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
         checkpoints_of(tmp_path, build(**after))[0].restore()
 
 
-@pytest.mark.parametrize("after", [{"algorithm": "redq", "num_critics": 3}, {"critic_joint_fc_layer_params": (17,)}])
-def test_one_of_an_earlier_version_that_does_not_fit_is_refused_as_well(tmp_path, monkeypatch, after):
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints_module, "signature_of", lambda agent: None)
-        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match="TrainParams have different agents: .*choose another SAC_EXP_NAME"):
-        checkpoints_of(tmp_path, build(**after))[0].restore()
-
-
 def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
     agent = build()
     attach_reward_scale(agent)
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     with pytest.raises(UserError, match="have different agents"):
         checkpoints_of(tmp_path, build())[0].restore()
-
-
-def test_a_scale_of_rewards_that_an_earlier_version_has_written_is_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints_module, "signature_of", lambda agent: {"class": "SacAgent", "scalar": 6})
-        checkpoints_of(tmp_path, build())[0].save(5.0, {}, wait=True)
-    agent = build()
-    attach_reward_scale(agent)
-    with pytest.raises(UserError, match="divided rewards by their root mean square: .*or choose another SAC_EXP_NAME"):
-        checkpoints_of(tmp_path, agent)[0].restore()
 
 
 def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
@@ -211,12 +191,6 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
         checkpoints_of(tmp_path, agent)[0].restore()
         set_fixed_alpha(agent, params)
         assert float(agent._log_alpha) == expected
-
-
-def test_checkpoints_of_an_earlier_version_are_refused_in_words(tmp_path):
-    tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
-    with pytest.raises(UserError, match="earlier version"):
-        checkpoints_of(tmp_path, build())[0].restore()
 
 
 def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):

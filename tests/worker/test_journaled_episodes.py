@@ -30,7 +30,7 @@ from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
-from tfagents_system.worker.worker_environments import WorkerEnvironments
+from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 18, 7
 CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}
@@ -70,8 +70,6 @@ class Params(TrainParamsBase):
     env_steps_per_iter = STEPS
     n_buffer_init_episodes = 3
     actor_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
-    recurrent_sequence_length = 5
     envs = 1
     seen: list
 
@@ -89,11 +87,14 @@ def cutting_form():
 OPTIONS = {
     "plain": {},
     "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
-    "recurrent": {"recurrent": True, "recurrent_burn_in": 2},
+    "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 5, "burn_in": 2}},
     "two environments": {"envs": 2, "n_step": 2, "validation_share": 0.5},
     "greedy, recorded": {"greedy_episode_share": 0.4, "keep_best_episodes": 3},
-    "whole episodes": {"envs": 2, "drop_faulty_episodes": True, "greedy_episode_share": 0.5, "n_step": 2},
-    "recurrent, three environments": {"envs": 3, "recurrent": True, "action_history": 2},
+    "recurrent, three environments": {
+        "envs": 3,
+        "recurrent": {"lstm_units": 4, "sequence_length": 5},
+        "action_history": 2,
+    },
     "explored and potential": {"envs": 2, "n_step": 3, "validation_share": 0.3, "sample_form_ctor": cutting_form},
 }
 
@@ -194,7 +195,7 @@ class Start:
         episodes = self.collector.collect_steps(iteration, count, actor)
         sent, self.sent[:] = list(self.sent), []
         brought = sum(segment.num_steps for segment in sent)
-        assert brought >= count if self.params.drop_faulty_episodes else brought == count
+        assert brought == count
         assert [segment.end_of_iteration for segment in sent] == [False] * (len(sent) - 1) + [True]
         self.evaluate(iteration)
         return [array.tobytes() for segment in sent for array in segment.to_wire()], episodes
@@ -223,13 +224,12 @@ def whole(tmp_path_factory):
 def test_a_worker_that_starts_again_in_every_iteration_collects_the_same(tmp_path, whole, name):
     expected, _ = whole(name)
     ended = {bool(episodes) for _, episodes in expected}
-    are_whole = OPTIONS[name].get("drop_faulty_episodes", False)
-    assert ended == ({True} if are_whole else {False, True}), "episodes that end and such that go on"
+    assert ended == {False, True}, "episodes that end and such that go on"
     for iteration in range(ITERATIONS):
         start = Start(name, tmp_path, 1 + iteration)
         assert start.collect(iteration) == expected[iteration], iteration
         more = start.activity.steps - STEPS - iteration % 2
-        assert are_whole or 0 <= more <= start.environments.faults, "steps of its own alone"
+        assert 0 <= more <= start.environments.faults, "steps of its own alone"
 
 
 @pytest.mark.parametrize("name", ["recurrent", "two environments"])
@@ -309,4 +309,4 @@ def test_a_worker_with_another_number_of_environments_goes_on_in_those_that_it_h
     again = Start(f"{after} environments", tmp_path, 2)
     again.collect(5)  # Asserts that all steps are there.
     again.collect(6)
-    assert ("episodes are given up" in caplog.text) == (after < before)
+    assert (f"the worker now has {after} environments: other episodes begin" in caplog.text) == (after < before)

@@ -33,14 +33,13 @@ from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
-from tfagents_system.worker.worker_environments import WorkerEnvironments
+from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 GAIN = {"gain": {"iters": [0, 3], "range": [1.0, 2.0], "apply_to_eval": True}}
@@ -156,19 +155,6 @@ def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_
     assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
 
 
-def test_a_device_is_built_again_where_training_goes_back_and_not_for_what_an_evaluation_has_set() -> None:
-    params = Params()
-    params.env_config["curriculum"] = {"gain": {"iters": [3], "range": [2.0, 2.0], "apply_to_eval": True}}
-    environments = build(params)
-    environments.set_evaluated(3)  # The trainer may be there first.
-    for iteration, devices in ((2, 1), (3, 1), (2, 2)):
-        environments.set_due(iteration)
-        environments.begin_episode(COLLECT)
-        assert len(params.devices) == devices
-    assert {"gain": 2.0} in params.devices[0].states and params.devices[1].states == []
-
-
-@pytest.mark.parametrize("times", [1, 2])
 def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
@@ -362,18 +348,6 @@ def test_a_device_whose_process_has_died_is_told_to_wait_once(tmp_path: Path, mo
         work.runner.rest()
         now.advance(10.0)
     assert waits == [100.0]
-
-
-def test_a_wait_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("absl.logging.warning", lambda text, *args: told.append(text % args))
-    environments = build(Params())
-    working = Device.wait
-    monkeypatch.setattr(Device, "wait", lambda self: 1 / 0)
-    assert not environments.rest()
-    monkeypatch.setattr(Device, "wait", working)
-    assert environments.rest()
-    assert len(told) == 1 and told[0].startswith("wait() of the environment raised ZeroDivisionError")
 
 
 def bare_worker(did: list[str], **parts: Any) -> Any:

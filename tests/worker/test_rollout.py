@@ -172,22 +172,20 @@ def too_large(episode):
 
 
 RUNS = {
-    "episodes": ({}, lambda rollout: rollout.episodes(4)),
-    "steps": ({}, lambda rollout: rollout.steps(20)),
-    "steps of a longer iteration": ({}, lambda rollout: rollout.steps(100)),
-    "whole episodes": ({"whole_episodes": True}, lambda rollout: rollout.steps(20)),
+    "episodes": lambda rollout: rollout.episodes(4),
+    "steps": lambda rollout: rollout.steps(20),
+    "steps of a longer iteration": lambda rollout: rollout.steps(100),
 }
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_episodes_that_end_together_are_all_handed_over_before_one_of_them_is_told(tmp_path, run):
     """A worker that has grown too large ends there."""
-    more, collect = RUNS[run]
     worker = WorkerOfRing(tmp_path)
     envs = make_envs(5, 5, 5, 5)
-    rollout = Rollout(envs, ScriptedActor(), new_builder=worker.new_builder, on_episode=too_large, **more)
+    rollout = Rollout(envs, ScriptedActor(), new_builder=worker.new_builder, on_episode=too_large)
     with pytest.raises(MemoryError, match="after an episode of 5 steps"):
-        collect(rollout)
+        RUNS[run](rollout)
     assert len(worker.transitions()) == 20
     assert sum(segment.ends_episode for segment in worker.segments) == 4
     ends = [segment.end_of_iteration for segment in worker.segments]

@@ -24,8 +24,7 @@ def updates_ratio(params: Any) -> float | None:
 
 def most_updates_per_env_step(params: Any) -> float:
     """Updates that are allowed for each environment step with `asynchronous`."""
-    ratio = params.max_updates_per_env_step if params.updates_per_env_step is None else params.updates_per_env_step
-    return float(ratio)
+    return float(1.0 if params.updates_per_env_step is None else params.updates_per_env_step)
 
 
 def least_updates_per_env_step(params: Any) -> float | None:
@@ -44,18 +43,6 @@ def updates_per_iter(params: Any) -> int | None:
     if params.asynchronous and params.env_steps_per_iter is not None:
         return max(1, updates_due(params.env_steps_per_iter, most_updates_per_env_step(params)))
     return params.num_steps_per_iter if updates_ratio(params) is None else None
-
-
-def iteration_after(params: Any, updates: int) -> int:
-    """The iteration that begins after so many updates of a run.
-
-    Where episodes decide how many updates an iteration has, they count as of one worker and of full length.
-    """
-    of_iteration: int | fractions.Fraction | None = updates_per_iter(params)
-    if of_iteration is None:
-        steps = params.env_steps_per_iter or params.n_train_episodes_per_iter * params.horizon
-        of_iteration = fractions.Fraction(str(updates_ratio(params))) * steps
-    return int(max(0, updates - offline_updates(params)) // of_iteration)
 
 
 def updates_of_run(params: Any, kept_steps: int = 0) -> int | None:
@@ -113,10 +100,20 @@ def offline_updates(params: Any) -> int:
 
 
 def has_prior_data(params: Any) -> bool:
-    """Whether a part of each minibatch is drawn from files' or experts' experience."""
-    return params.prior_data is not None or params.n_expert_episodes_in_prior_data is not None
+    """Whether a part of each minibatch is drawn from other experience than the run's own."""
+    return params.prior_data is not None
 
 
 def prior_samples(params: Any) -> int:
     """Samples of each minibatch that are drawn from prior data; 0 without any."""
     return round(params.prior_data_share * params.train_batch_size) if has_prior_data(params) else 0
+
+
+def steps_of_worker(worker_id: int, iteration: int, steps: int, num_workers: int) -> int:
+    """Steps of an iteration that a worker collects: shares differ by one at most, and take turns in being larger ones.
+
+    A worker beyond the planned ones takes as many as it would have as one more, on top of theirs.
+    """
+    count = max(num_workers, min(worker_id, num_workers) + 1)
+    share, left_over = divmod(max(steps, num_workers), count)
+    return max(1, share + ((min(worker_id, num_workers) + iteration) % count < left_over))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where, numbers_such_as
+from tfagents_system.checks.rules import Rule, integer_from, is_integer, is_kept, number_where
 
 _FROM_1, _FROM_2 = integer_from(1), integer_from(2)
 
@@ -17,16 +17,19 @@ PARTS_OF_OBSERVATION = Rule(
     'a tuple of names such as ("proprio", "camera")',
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
 )
+
+
+def _is_convolution(layer: Any) -> bool:
+    sizes = [layer] if is_integer(layer) else layer
+    return len(sizes) in (1, 3) and all(is_kept(_FROM_1, size) for size in sizes)
+
+
 CONVOLUTIONS = Rule(
-    "a tuple of (filters, kernel, stride), positive integers each, such as ((16, 4, 2), (32, 3, 1)), or ()",
-    lambda value: (
-        isinstance(value, (list, tuple))
-        and all(len(layer) == 3 and all(is_kept(_FROM_1, size) for size in layer) for layer in value)
-    ),
+    "a tuple of filters such as (32, 32), or of (filters, kernel, stride) such as ((16, 4, 2), (32, 3, 1)), or ()",
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_convolution, value)),
 )
 GoalStrategy = Literal["future", "final", "episode"]
 EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
-PRIOR_REWARDS = numbers_such_as({"step": 0, "terminated": 1})
 SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
 NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 

@@ -110,17 +110,6 @@ def layers_such_as(words: str) -> Rule:
     return Rule(f"a tuple of positive integers such as {words}", _is_layers)
 
 
-def numbers_such_as(example: Mapping[str, float]) -> Rule:
-    """The rule for one number, or one for each of these keys."""
-    words = ", ".join(f'"{key}": {value:g}' for key, value in example.items())
-
-    def holds(value: Any) -> bool:
-        is_each = isinstance(value, Mapping) and set(value) == set(example) and all(map(is_number, value.values()))
-        return is_each or is_number(value)
-
-    return Rule(f"a number, or numbers such as {{{words}}}", holds, meant=meant_among(tuple(example)))
-
-
 def rows_such_as(words: str) -> Rule:
     """The rule for tables: at least one row, and of the same length."""
     return Rule(f"a list of rows of equally many numbers such as {words}", _is_table)
@@ -129,16 +118,6 @@ def rows_such_as(words: str) -> Rule:
 def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lambda value: True) -> Rule:
     """The rule for dictionaries that satisfy `holds`."""
     return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
-
-
-def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "encoder")) -> Rule:
-    """The rule for shares of an agent's parts, each a number in [0, 1)."""
-
-    def are_shares(value: Mapping[str, Any]) -> bool:
-        return all(part in parts and is_number(share) and 0 <= share < 1 for part, share in value.items())
-
-    rule = mapping_such_as(f"{words}, with numbers in [0, 1) for {', '.join(parts)}", are_shares)
-    return rule._replace(meant=meant_among(parts))
 
 
 def or_none(rule: Rule, none: str = "None") -> Rule:

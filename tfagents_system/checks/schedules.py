@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union
 
-from tfagents_system.checks.rules import Rule, integer_from, is_kept, is_number, number_above, number_in
+from tfagents_system.checks.rules import Rule, is_kept, is_number, number_above, number_in
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import shown
 
@@ -97,7 +97,6 @@ Schedulable = Union[float, Mapping[str, Any]]  # noqa: UP007  (Python 3.9)
 """A number, or the dictionary of a `Schedule`. `Schedule.of` reads both."""
 SchedulableFraction = Annotated[Schedulable, schedulable(number_in(0, 1))]
 SchedulablePositive = Annotated[Schedulable, schedulable(number_above(0))]
-SchedulableCount = Annotated[Schedulable, schedulable(integer_from(1))]
 """Between its points, the reader rounds to the nearest integer."""
 
 

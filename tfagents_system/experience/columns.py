@@ -23,7 +23,6 @@ from tfagents_system.machine.files import replacing
 from tfagents_system.run_files.recorded_episodes import WAS_GREEDY
 
 SUFFIX = ".npz"
-_NO_REWARDS = ". As prior data it may do without: say with TrainParams.prior_rewards what each step's reward is"
 _RECORDED = (
     ". Such a file of keep_best_episodes is for --replay_actions: give the run's directory, or what `python -m "
     "tfagents_system.experience export RUN --out FILE.npz` writes"
@@ -44,28 +43,18 @@ _OTHER_NAMES = {
 }
 
 
-StepRewards = float | Mapping[str, float]
-"""Of each step; or of each `step`, and of one that has `terminated` its episode."""
-
-
-def read(path: Path, tell: Callable[[str], None], missing_rewards: StepRewards | None = None) -> Iterator[NamedEpisode]:
+def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
     """The episodes of a file, in its order.
 
     Args:
       path: The file.
       tell: Called with what was decided about the data, in words.
-      missing_rewards: What rewards are, if the file has none; None: it must have them.
 
     Raises:
       UserError: It can't be read, or a column is missing or too short.
     """
     columns = _named(_load(path), path, tell)
-    if "rewards" not in columns and missing_rewards is not None:
-        are_ends = _required(columns, "terminations", path).reshape(-1)
-        columns["rewards"] = _made_rewards(
-            are_ends, missing_rewards, lambda text: tell(f"{path} has no rewards: {text}")
-        )
-    rewards = _required(columns, "rewards", path, _NO_REWARDS).reshape(-1)
+    rewards = _required(columns, "rewards", path).reshape(-1)
     count = len(rewards)
     observations, actions = _leaves(columns, "observations"), _leaves(columns, "actions")
     if not observations or not actions:
@@ -134,16 +123,6 @@ def _differ(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     else:
         same = ours == theirs
     return ~np.all(same, axis=tuple(range(1, ours.ndim)))
-
-
-def _made_rewards(are_ends: np.ndarray, rewards: StepRewards, tell: Callable[[str], None]) -> np.ndarray:
-    """Rewards `[N]`, from what terminates an episode, `[N]` bool."""
-    if not isinstance(rewards, Mapping):
-        tell(f"each step counts {rewards:g} (prior_rewards)")
-        return np.full(len(are_ends), rewards)
-    step, terminated = rewards["step"], rewards["terminated"]
-    tell(f"each step counts {step:g}, and those {are_ends.sum():,} that terminate {terminated:g} (prior_rewards)")
-    return np.where(are_ends, terminated, step)
 
 
 def _episodes(
@@ -281,9 +260,9 @@ def _known(name: str) -> str:
     return f"{root}/{rest}" if rest else root
 
 
-def _required(columns: Mapping[str, np.ndarray], name: str, path: Path, remedy: str = "") -> np.ndarray:
+def _required(columns: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
     if name not in columns:
-        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}{remedy}")
+        raise UserError(f"{path} has no {name}: it has {', '.join(columns) or 'no columns'}")
     return columns[name]
 
 

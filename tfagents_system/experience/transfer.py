@@ -100,7 +100,7 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
     if held_out := sum(each.held_out for each in episodes):
         tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
-        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
+        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise buffer_size")
     return episodes
 
 
@@ -123,25 +123,22 @@ def _summary(episodes: Sequence[StoredEpisode]) -> str:
     return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
 
 
-def read_episodes(source: str, tell: Tell, rewards: columns.StepRewards | None = None) -> Iterator[NamedEpisode]:
+def read_episodes(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     """The episodes of a file or a Minari data set.
 
     Args:
       source: Which.
       tell: Called with what was decided about the data.
-      rewards: Of files without rewards; None: they must have them.
 
     Raises:
       UserError: It can't be read.
     """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
-    if (meant := minari_sets.meant(source)) and not Path(source).exists():
-        raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix != columns.SUFFIX:
         raise UserError(f"{source} is of no known format: give a file {columns.SUFFIX}, or minari:NAME")
-    return columns.read(path, tell, rewards)
+    return columns.read(path, tell)
 
 
 def _check_out(out: str) -> None:

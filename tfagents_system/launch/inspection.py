@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
-from tfagents_system.settings.effects import without_effect_in_search
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.settings.run_defaults import defaults_of, kept_defaults
 from tfagents_system.settings.variables import read_variables
@@ -76,15 +75,11 @@ class Inspection:
     pid: int = 0
 
 
-def check_inputs(environ: Mapping[str, str], vars_file: Path | None, searched: Collection[str] = ()) -> list[str]:
-    """What is wrong with params and configuration; no environment is built.
-
-    Args:
-      searched: Settings in which the trials of a study differ.
-    """
+def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
+    """What is wrong with params and configuration; no environment is built."""
     inspector = Inspector(environ, vars_file)
-    params, errors = inspector.load_inputs(), inspector.found.checks.errors
-    return errors if errors or params is None else without_effect_in_search(params, searched)
+    inspector.load_inputs()
+    return inspector.found.checks.errors
 
 
 class Inspector:
@@ -154,8 +149,6 @@ class Inspector:
                     start, folder = self._prior_start(params), self._origin().parent
                     self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
                 self._check_sizes(params, trial, max(0, trial.resident_bytes - before_bytes))
-        if params is not None:
-            self._prior_start(params).check_experts(self.found.prior_data, self.found.checks[PARAMS])
         self.found.doing = ""
         return self.found
 
@@ -238,11 +231,6 @@ class Inspector:
             return self._run.params_folder / source.name
         return source
 
-    def own_folders(self) -> list[Path]:
-        """Of the params, and of the copy that runs; none where the run has begun elsewhere."""
-        has_own = "params" in self._values and "server" not in self._values
-        return [self._values["params"].parent, self._origin().parent] if has_own else []
-
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""
         if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:
@@ -258,11 +246,8 @@ class Inspector:
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
-        agent = reset_checks.agent_number(self._environ, self._run)
-        findings = [told for at in folders.values() for told in reset_checks.layout_findings(trial.layout, at, agent)]
-        if not findings and not self.found.checks[PARAMS].errors:
-            reset_checks.size_changes(params, trial.layout, folders.values(), check, agent)
-        check.errors += findings
+        for folder in folders.values():
+            check.errors += reset_checks.ring_findings(params, trial.layout, folder, self._run)
         if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
             check.errors += stored_meaning.action_findings(self._run, self.found.specs)
         if self._environ.get(RESET):
@@ -295,11 +280,7 @@ class Inspector:
         return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
 
     def _prior_start(self, params: TrainParamsBase) -> PriorStart:
-        overrides = dataclasses.replace(self._overrides, defaults=self.found.defaults)
-        settings = overrides, self._seed, self.found.agent_start
-        return PriorStart(
-            params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER), *settings
-        )
+        return PriorStart(params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER))
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,8 +21,6 @@ from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
-from tfagents_system.launch.orphans import wait_for_orphans
-from tfagents_system.launch.prior_checks import pass_digests
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import reset_in_words, server_findings
 from tfagents_system.launch.run_settings import (
@@ -44,7 +41,6 @@ from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
-from tfagents_system.run_files.repeated_weights import not_repeated
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
@@ -112,11 +108,6 @@ class Preparation:
     def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
-        if (
-            starts and self._paths is not None and os.path.exists(self._paths.prior_data)
-        ):  # False where it is out of reach.
-            # What experts bring until then is copied by the checks.
-            wait_for_orphans(self._paths, self._values.get("save_deadline_secs", RunVariables.save_deadline_secs))
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
@@ -127,7 +118,6 @@ class Preparation:
         if is_let_in and has_sources and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
-            pass_digests(Path(self._made.name), self._kept.digests)
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
             if self._kept.copy:
                 environ[FOLDER] = str(self._kept.copy)
@@ -266,7 +256,7 @@ class Preparation:
         if self._paths is None:
             return
         check = self.checks["run directory"]
-        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_LOGS_DIR")
         replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
         if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
@@ -277,13 +267,12 @@ class Preparation:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        check.notes += not_repeated(self._run_before, self._values)
         if RESET in self._environ and not run_directory.has_begun(self._run_before):
             options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
             check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
-                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                f"the run directory {self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
 

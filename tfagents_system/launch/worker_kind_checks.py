@@ -80,32 +80,6 @@ def check_saved_expert(
         checks[EXPERTS].notes += [f"{_SAVED}={path}: {finding}: they are clipped" for finding in bounds]
 
 
-def check_prior_experts(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:
-    """Whether there are workers that bring the prior data which experts are to bring, where there are none yet.
-
-    Args:
-      params: Of the run.
-      values: The variables that could be read, by field.
-      check: Gets what was found.
-    """
-    count, experts = params.n_expert_episodes_in_prior_data, values.get("expert_workers", 0)
-    is_elsewhere = "server" in values or "trainer_server" in values  # Whoever starts the replay server is told.
-    if count is None or experts or is_elsewhere or not is_kept(integer_from(1), count):
-        return
-    told = f"n_expert_episodes_in_prior_data={count}, but the run starts no expert (SAC_EXPERT_WORKERS=0)"
-    planned, beside = values.get("num_collect_workers", 1), values.get("eval_workers", 0)
-    may_join = (values.get("max_workers") or 0) > planned + beside
-    if params.prior_data is None and not may_join:
-        check.errors.append(
-            f"{told}, none can join, and there is no prior_data: nothing could ever be learned. Set "
-            "SAC_EXPERT_WORKERS=1, or a SAC_MAX_WORKERS that lets one join, give prior_data, or set it to None"
-        )
-    elif params.prior_data is None:
-        check.notes.append(f"{told}: nothing is learned until one joins (sac join --role expert)")
-    elif not may_join:
-        check.notes.append(f"{told}, and none can join: set SAC_EXPERT_WORKERS=1, or set it to None")
-
-
 def check_evaluators(params: TrainParamsBase, values: Mapping[str, Any], check: Check) -> None:
     """Whether there is something to evaluate for workers that do nothing else.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -58,25 +57,6 @@ def held(folder: Path) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-
-
-def copy_with_holes(source: str, target: str) -> None:
-    """Copies a file's content; what takes no space there takes none here, as far as the file system can tell."""
-    with open(source, "rb") as read, open(target, "wb") as written:
-        position, size = 0, os.fstat(read.fileno()).st_size
-        written.truncate(size)
-        while position < size:
-            try:
-                begin = os.lseek(read.fileno(), position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                break  # Only a hole is left.
-            position = os.lseek(read.fileno(), begin, os.SEEK_HOLE)
-            read.seek(begin)
-            written.seek(begin)
-            while (missing := position - read.tell()) > 0 and (content := read.read(min(missing, _COPY_BYTES))):
-                written.write(content)
 
 
 def copy_tree(source: Path, target: Path, copy_function: Callable[[str, str], object] = shutil.copy2) -> None:

@@ -12,7 +12,7 @@ from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.policies.checkpoint_names import train_step_of
-from tfagents_system.run_files.best import edits_taken, read_best
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -106,11 +106,7 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
 
 def _since_when(paths: RunPaths) -> str:
     """There is no best policy: since when no policy was evaluated."""
-    told = read_json(paths.best_json)
-    if told is None:
-        return "yet"
-    is_lost = told.get("edits", 0) == edits_taken(paths)
-    return "since the best one was deleted" if is_lost else "since the run took edited files"
+    return "yet" if read_json(paths.best_json) is None else "since the run took edited files"
 
 
 def milestones(paths: RunPaths) -> list[Path]:

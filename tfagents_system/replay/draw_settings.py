@@ -45,8 +45,6 @@ class DrawSettings:
       gamma: What `discount` follows, see `at`; None: nothing.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: How many frames of which leaves are stacked.
-      window_steps: Samples start at the newest so many training steps alone; None: at all that the ring holds.
-      window: What `window_steps` follows, see `at`; None: nothing.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
       prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
       goals: The environment's functions of goals, where the form has hindsight.
@@ -63,19 +61,12 @@ class DrawSettings:
     gamma: Schedule | None = None
     held_out_minibatches: int = 0
     frame_stack: FrameStack = 1
-    window_steps: int | None = None
-    window: Schedule | None = None
     whole_bootstrap: bool = False
     prior: PriorData | None = None
     goals: GoalFunctions | None = None
     goals_at: Callable[[int], GoalFunctions] | None = None
     prioritized: Prioritized | None = None
     beta: Schedule | None = None
-
-    @property
-    def prior_steps(self) -> int | None:
-        """Steps of prior data that are trained on now; None without any."""
-        return None if self.prior is None else self.prior.ring.training_steps
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin (of OFFLINE without steps)."""
@@ -85,8 +76,6 @@ class DrawSettings:
         settings = self
         if self.gamma is not None:
             settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
-        if self.window is not None:
-            settings = dataclasses.replace(settings, window_steps=round(self.window.value(*position)))
         if self.goals_at is not None:
             settings = dataclasses.replace(settings, goals=self.goals_at(iteration))
         if self.beta is not None and self.prioritized is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -31,12 +30,8 @@ class GoalEnvironment:
     """
 
     def __init__(self, build: Callable[[], TrainingEnvironment], curriculum: Curriculum) -> None:
-        self._build, self._curriculum = build, curriculum
-        self._begin()
-
-    def _begin(self) -> None:
-        """Builds an environment, with its own values."""
-        self._env, self._set = self._build(), dict[str, float]()
+        self._curriculum = curriculum
+        self._env, self._set = build(), dict[str, float]()
         self._env.reset()  # Some environments only have what their functions need behind a reset.
         self._functions = self._env.goal_functions
 
@@ -46,13 +41,8 @@ class GoalEnvironment:
         Raises:
           UserError: The environment has no such parameter, or raises.
           EnvironmentFault: Its reset fails.
-          Exception: Those of `build`, for an iteration in which a parameter has no value yet that it has had.
         """
         values = self._curriculum.values_at(iteration, is_eval=False)
-        if self._set.keys() - values.keys():  # Nobody knows what it was before.
-            with contextlib.suppress(Exception):  # A user's own; nothing depends on it.
-                self._env.close()
-            self._begin()
         changed = {name: value for name, value in values.items() if self._set.get(name) != value}
         if changed:
             for name, value in changed.items():

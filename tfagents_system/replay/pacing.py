@@ -13,8 +13,6 @@ from absl import logging
 
 from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.step_shares import StepShares
-from tfagents_system.transport.sharing import Sharing
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
@@ -41,11 +39,6 @@ class Pacing(abc.ABC):
     def env_steps(self, iteration: int) -> int:
         """Environment steps of the run that count when an iteration is drawn, random ones included."""
 
-    def sharings(self, iteration: int) -> tuple[Sharing, ...]:
-        """Who collects the steps of the iterations after one that is complete, where these are of steps."""
-        del iteration
-        return ()
-
     @abc.abstractmethod
     def allowed(self, request: Request, done: int) -> int:
         """Minibatches that may be drawn now, of the `request.count - done` that are left."""
@@ -69,7 +62,6 @@ class Lockstep(Pacing):
       clock: Seconds; monotonic.
       has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
-      step_shares: Where iterations are of steps: shares those of the next ones.
       planned_only: Nobody else was at work before a restart: an earlier start may have had more workers.
     """
 
@@ -81,12 +73,10 @@ class Lockstep(Pacing):
         clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
-        step_shares: StepShares | None = None,
         *,
         planned_only: bool = False,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
-        self._step_shares = step_shares
         self._ring = ring
         self._straggler_secs = straggler_secs
         self._clock = clock
@@ -129,9 +119,6 @@ class Lockstep(Pacing):
     def env_steps(self, iteration: int) -> int:
         """Without those of later iterations, which some workers may have begun: the number depends on no timing."""
         return self._ring.init_steps + self._ring.steps_up_to(iteration)
-
-    def sharings(self, iteration: int) -> tuple[Sharing, ...]:
-        return self._step_shares.after(iteration, self._waited_for) if self._step_shares else ()
 
     def allowed(self, request: Request, done: int) -> int:
         return request.count - done if self._is_collected(request.iteration) else 0

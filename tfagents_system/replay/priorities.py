@@ -2,7 +2,7 @@
 
 Priorities are a column beside the ring's own, in a file of its own: other columns never change once they are written,
 these change with each update. So checkpoints have a copy of it, while the rows themselves stay in the ring. Its head is
-two int64: up to which row it is known, since rows that came later have not been measured, and the ring's size.
+an int64: up to which row it is known, since rows that came later have not been measured.
 """
 
 from __future__ import annotations
@@ -77,22 +77,7 @@ class Priorities:
     def snapshot(self) -> bytes:
         """Its file, as of this moment."""
         self._take_over()
-        return _head(int(self._known_rows[0]), self._ring.num_rows) + self._column.tobytes()
-
-    def restore(self, snapshot: bytes | None) -> None:
-        """Goes back to those of a `snapshot`, as far as its rows are held; rows behind it count as new.
-
-        None, or one of a ring of another size: all rows do.
-        """
-        self._take_over()
-        ring, column = self._ring, np.zeros(len(self._column), np.float32)
-        if snapshot is not None and _is_of(ring, snapshot, len(snapshot)):
-            known = int(np.frombuffer(snapshot, np.int64, 1)[0])
-            column[:] = np.frombuffer(snapshot, np.float32, offset=_HEAD_BYTES)
-            for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
-                column[part] = 0
-        self._column[:] = column
-        self._plant()
+        return _head(int(self._known_rows[0])) + self._column.tobytes()
 
     def _plant(self) -> None:
         """Makes the tree of its column."""
@@ -133,12 +118,10 @@ def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
     path, length = ring.folder / PRIORITIES, _length(ring)
     size = _HEAD_BYTES + 4 * length
     try:
-        if not path.exists() or not _is_of(
-            ring, np.fromfile(path, np.uint8, _HEAD_BYTES).tobytes(), path.stat().st_size
-        ):
+        if not path.exists() or path.stat().st_size != size:
             path.unlink(missing_ok=True)
             with path.open("wb") as file:
-                file.write(_head(ring.total_rows, ring.num_rows))
+                file.write(_head(ring.total_rows))
                 os.posix_fallocate(file.fileno(), 0, size)
         head = np.memmap(path, np.int64, "r+", shape=(1,))
         return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, (length,)))
@@ -149,15 +132,8 @@ def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
         ) from None
 
 
-def _head(known_rows: int, num_rows: int) -> bytes:
-    return np.array([known_rows, num_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
-
-
-def _is_of(ring: Ring, head: bytes, size: int) -> bool:
-    """Whether a file of this size that begins so has the priorities of a ring of this one's size."""
-    if size != _HEAD_BYTES + 4 * _length(ring):
-        return False
-    return int(np.frombuffer(head, np.int64, 2)[1]) == ring.num_rows
+def _head(known_rows: int) -> bytes:
+    return np.array([known_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
 
 
 def _length(ring: Ring) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from absl import logging
 
 from tfagents_system.replay.priorities import Priorities
@@ -25,7 +23,6 @@ class PriorityUpdates:
       reader: Of the queue `priorities`.
       ring: Whose lock is taken.
       priorities: Of its rows.
-      read: The priorities of a checkpoint by its name; None where it has none.
       in_order: See above.
     """
 
@@ -34,12 +31,10 @@ class PriorityUpdates:
         reader: QueueReader,
         ring: Ring,
         priorities: Priorities,
-        read: Callable[[str], bytes | None],
         *,
         in_order: bool,
     ) -> None:
         self._reader, self._ring, self._priorities, self._in_order = reader, ring, priorities, in_order
-        self._read = read
         self._waiting: list[tables.TdErrors] = []
         self._session, self._measured_updates = 0, 0
 
@@ -86,10 +81,6 @@ class PriorityUpdates:
         if found.session <= self._session:
             return
         self._session, self._measured_updates, self._waiting = found.session, found.updates, []
-        if found.back_to:
-            with self._ring.lock:
-                self._priorities.restore(self._read(found.back_to))
-            logging.info("priorities go back to those of %s", found.back_to)
 
     def _is_next(self, found: tables.TdErrors) -> bool:
         """Whether a message of this session counts: in order, if no update before it is missing or its own known."""

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,14 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
-from tfagents_system.replay import ring_header, ring_resize, step_shares
-from tfagents_system.replay.prior_data import go_back
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_columns import lacks_frames
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import (
-    OWN_COLUMNS,
-    RingFiles,
-    find_any_files,
-    find_files,
-    is_of_agent_before,
-    is_of_earlier_size,
-)
+from tfagents_system.replay.ring_files import RingFiles, find_files
 from tfagents_system.replay.ring_header import DamagedHeaderError
-from tfagents_system.replay.ring_resize import Wanted, needed_slack
-from tfagents_system.replay.stored_ring import differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete, why_lost
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 
@@ -55,14 +42,12 @@ class RingFolders:
       home: The run directory's `replay/`: the same folder, or that of the ring's copy.
       checkpoints: The run directory's checkpoints.
       earlier: Those of the agents before, the newest first: one that has no checkpoint yet goes on from these.
-      prior: Prior data that experts add to; None: there are none.
     """
 
     ring: Path
     home: Path
     checkpoints: Path
     earlier: tuple[Path, ...] = ()
-    prior: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What a ring is gone back to.
@@ -94,17 +79,15 @@ def open_ring(
     max_workers: int | None = None,
     epoch: int = 1,
     counts_kept_steps: bool = False,
-    history_rows: int = 0,
     work: LongWork | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
     Args:
       places: Where it is.
-      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`; a ring of others gets these (`_refit`).
+      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
-      history_rows: Frames that its samples need.
       work: Is told what takes long.
 
     Raises:
@@ -114,11 +97,10 @@ def open_ring(
     began = time.monotonic()
     if places.is_copied:
         scratch.make_private(places.ring)
-    _refit(places, Wanted.of(layout, capacity_rows, slack_rows), epoch, history_rows, work := work or LongWork("ring"))
     is_as_it_was = _is_as_it_was(places)
     home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
-    slack_rows, earlier = (slack_rows, ()) if home is None else (home.slack_rows, home.earlier)
-    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers, earlier)
+    slack_rows = slack_rows if home is None else home.slack_rows
+    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers)
     has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
     recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
     if recovers:
@@ -126,8 +108,9 @@ def open_ring(
     ring = Ring(files)
     copy = RingCopy(ring, places.home) if places.is_copied else None
     if recovers:
-        work.doing = "what a checkpoint has"
-        _recover_all(places, ring, copy if has_copy else None, epoch)
+        if work is not None:
+            work.doing = "what a checkpoint has"
+        _recover(ring, copy if has_copy else None, places.newest_checkpoint())
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
     _begin_epoch(places, ring, epoch, counts_kept_steps)
@@ -140,102 +123,15 @@ def _in_words(ring: Ring) -> str:
     return f"{ring.filled_rows} of {ring.capacity_rows} rows filled, {ring.env_steps} env steps so far"
 
 
-def _refit(places: RingFolders, wanted: Wanted, epoch: int, history_rows: int, work: LongWork) -> None:
-    """Gives ring and copy another capacity where they have another one, and ends what an earlier start has begun.
-
-    An agent that begins may need other columns, and more frames: then no sample starts where they are missing.
-    """
-    folders = list(dict.fromkeys((places.home, places.ring)))
-    _end_resizing(places, folders)
-    _give_up_stale(places)
-    _take_header_of_checkpoint(places)
-    found = [files for files in map(find_any_files, folders) if files is not None]
-    rings = [
-        files
-        for files in found
-        if not differences(wanted.layout, files.layout, makes_do=is_of_agent_before(files, epoch))
-    ]
-    if any(lacks_frames(files, epoch, history_rows) for files in rings):
-        wanted = dataclasses.replace(wanted, history_rows=history_rows)
-    changed = [files for files in rings if _is_another(files, wanted)]
-    if not changed:
-        return
-    began, newest = time.monotonic(), rings[-1]
-    slack_rows = newest.slack_rows
-    if newest.capacity_rows != wanted.capacity_rows:
-        slack_rows = needed_slack(newest, wanted.capacity_rows, wanted.slack_rows, _snapshots(places))
-    for files in changed:
-        is_as_it_was = files.folder == places.ring and _is_as_it_was(places)
-        told = _boot_id() if is_as_it_was else ""
-        ring_resize.make(files, dataclasses.replace(wanted, slack_rows=slack_rows), told, work)
-    work.done, work.total, work.unit = 0, None, ""
-    _end_resizing(places, folders)
-    change = f"{newest.capacity_rows} rows before, {wanted.capacity_rows} now"
-    if names := sorted({column.name for column in {*newest.columns} ^ {*wanted.layout.columns, *OWN_COLUMNS}}):
-        change += f", {', '.join(names)} made up or left out"
-    logging.info("the ring was made anew: %s, done in %.1f s", change, time.monotonic() - began)
-
-
-def _is_another(files: RingFiles, wanted: Wanted) -> bool:
-    has_other_rows = files.capacity_rows != wanted.capacity_rows or files.layout != wanted.layout
-    return has_other_rows or wanted.history_rows > 0
-
-
-def _give_up_stale(places: RingFolders) -> None:
-    """A ring that was left behind on scratch is made anew like the copy, which may have got another slack since."""
-    if places.is_copied and not _is_as_it_was(places):
-        found, home = find_any_files(places.ring), find_any_files(places.home)
-        if found is not None and home is not None:
-            found.description.unlink()
-
-
-def _take_header_of_checkpoint(places: RingFolders) -> None:
-    """A ring without a whole header goes back to the newest checkpoint: its rows have to be found before that."""
-    files = find_any_files(places.ring)
-    if files is None or files.newest_header() is not None:
-        return
-    snapshot = _snapshot_of(places.newest_checkpoint())
-    with contextlib.suppress(DamagedHeaderError):
-        if snapshot is not None:
-            header = files.parse_header(snapshot)
-            _forget_origin(places)
-            files.write_header(header)
-
-
 def _forget_origin(places: RingFolders) -> None:
     with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
         (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
-
-
-def _end_resizing(places: RingFolders, folders: Sequence[Path]) -> None:
-    for folder in folders:
-        told = ring_resize.finish(folder)
-        if told is not None:
-            discard(folder)  # They are by place, and every row has got another one.
-        if told == _boot_id() and folder == places.ring:
-            _write_origin(places)  # It was as a process left it, and is.
-        ring_resize.forget(folder)
-
-
-def _snapshots(places: RingFolders) -> list[bytes]:
-    """Of all checkpoints, the agents' before included."""
-    found = []
-    for folder in (places.checkpoints, *places.earlier):
-        for path in sorted(folder.glob(f"checkpoint_*/{REPLAY}")):
-            with contextlib.suppress(OSError):
-                found.append(path.read_bytes())
-    return found
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
 
 
 def _begin_epoch(places: RingFolders, ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
     """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
     if ring.epoch < epoch:
         discard(ring.folder)  # They are of what another agent had to learn.
-        step_shares.forget(places.home)
         ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
         logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 
@@ -247,30 +143,18 @@ def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> No
         files.reset_header()  # The copy is gone back to, not what is still on scratch.
 
 
-def _recover_all(places: RingFolders, ring: Ring, copy: RingCopy | None, epoch: int) -> None:
-    """The run's own ring, and prior data: each agent has its own."""
-    checkpoint = places.newest_checkpoint()
-    is_back = _recover(ring, copy, checkpoint, epoch)
-    if not ring.segments:
-        step_shares.forget(places.home)
-    if places.prior is not None:
-        is_of_agent = checkpoint is not None and checkpoint.folder.parent == places.checkpoints
-        go_back(places.prior, ring.layout, checkpoint if is_of_agent else None, only_damaged=not is_back)
-
-
-def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None, epoch: int) -> bool:
-    """Goes back to a checkpoint, and checks every segment of it; False where it goes on with all that is whole."""
+def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
+    """Goes back to a checkpoint, and checks every segment of it; without its header, goes on with all that is whole."""
     discard(ring.folder)
     if checkpoint is None:
-        if ring.filled_rows or ring.segments:  # Those of experts are counted here, and their rows are prior data.
+        if ring.filled_rows:
             logging.warning(
                 "the experience in %s is not as a killed process left it, and there is no complete checkpoint to go "
                 "back to: the run starts with an empty ring",
                 ring.folder,
             )
             ring.clear()
-        return True
-    is_back = False
+        return
     try:
         snapshot = _snapshot_of(checkpoint)
         if copy is not None:
@@ -278,11 +162,9 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None, e
         if snapshot is None:
             logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
         else:
-            ring.rollback(_with_own_flags(ring.files, snapshot, epoch))
-            is_back = True
+            ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
-            if not is_of_earlier_size(ring.files, snapshot):
-                _restore_priorities(ring, checkpoint)
+            _restore_priorities(ring, checkpoint)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
@@ -291,18 +173,9 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None, e
     dropped = ring.verify()
     if dropped:
         logging.error("%d of %d steps in %s were damaged and are left out", dropped, held, ring.folder)
-    if ring.ring_steps == 0 and (held or not ring.segments):  # Without rows of its own it may count those of experts.
+    if ring.ring_steps == 0:
         logging.warning("the run has a checkpoint but no experience in %s: it starts with an empty ring", ring.folder)
         ring.clear()
-    return is_back
-
-
-def _with_own_flags(files: RingFiles, snapshot: bytes, epoch: int) -> bytes:
-    """Without the checksum of the oldest rows, where that is from before another agent's longer stacks."""
-    header = files.parse_header(snapshot)
-    if header["epoch"] >= epoch:
-        return snapshot
-    return ring_header.fitted(header, files.fingerprint, files.capacity_rows).tobytes()
 
 
 def _restore_priorities(ring: Ring, checkpoint: Checkpoint) -> None:
@@ -341,8 +214,7 @@ def _is_as_it_was(places: RingFolders) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
     origin = read_json(places.home / _ORIGIN)
-    # Earlier versions also wrote the header's inode, which changes with SAC_MAX_WORKERS.
-    return origin is not None and {**origin, "inode": None} == {**(_origin_of(places.ring) or {}), "inode": None}
+    return origin is not None and origin == _origin_of(places.ring)
 
 
 def _origin_of(folder: Path) -> dict[str, Any] | None:
@@ -353,7 +225,7 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
     try:
         description = (folder / "layout.json").stat()  # Written once, when the ring was made.
         return {
-            "boot_id": _boot_id(),
+            "boot_id": _BOOT_ID.read_text().strip(),
             "device": description.st_dev,
             "made_ns": description.st_ctime_ns,
         }

@@ -17,7 +17,7 @@ stored (`Ring.verify`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +63,9 @@ class Ring:
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
-      keep_prior: Stores the rows of prior data elsewhere, which are then only counted here; None: they come here, too.
     """
 
     counts_init_steps = False
-    keep_prior: Callable[[Segment], None] | None = None
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
     init_steps = _Counter("init_steps")  # Those of them that do not count for the ratio of updates to steps.
     random_steps = _Counter("random_steps")  # Those of them that belong to the first random episodes.
@@ -186,9 +184,6 @@ class Ring:
             before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
             if not are_own or ring_header.is_next(before or self.worker(segment.worker_id), segment):
                 written.append(segment)
-                if segment.is_prior and self.keep_prior is not None:
-                    self.keep_prior(segment)
-                    continue
                 self.rows.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
                 rows += segment.num_rows
         if written:
@@ -268,10 +263,9 @@ class Ring:
         header["total_rows"] += rows
         header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
         header["cut_crc"] = -1
-        here = [segment for segment in segments if self.keep_prior is None or not segment.is_prior]
-        self.ring_steps += sum(segment.num_starts for segment in here)
-        self.held_out_steps += sum(segment.num_starts for segment in here if segment.held_out)
-        self.repeated_steps += sum(segment.context + segment.deferred for segment in here)
+        self.ring_steps += sum(segment.num_starts for segment in segments)
+        self.held_out_steps += sum(segment.num_starts for segment in segments if segment.held_out)
+        self.repeated_steps += sum(segment.context + segment.deferred for segment in segments)
         if are_own:
             for segment in segments:
                 ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
 _SLACK_SEGMENTS = 4
-_REMEDY = "lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
 OWN_COLUMNS = (
     Column("reward", (), "float32"),
     Column("discount", (), "float32"),
@@ -50,10 +49,6 @@ class RingFiles:
       slack_rows: Rows beyond that, in which what was given up stays for a while.
       max_workers: Workers that the header is to have records for; None: as many as it has, a new one for all that
         there may ever be.
-      earlier: Fingerprints that it had with other sizes, see `ring_resize`: of snapshots from then.
-      reserved_rows: First rows that get their space, the others with the next start; None: all.
-      kept: Files of columns that are another ring's and stay as they are, by the column's name.
-      remedy: What to do where there is no space.
     """
 
     folder: Path
@@ -61,10 +56,6 @@ class RingFiles:
     capacity_rows: int
     slack_rows: int
     max_workers: int | None = None
-    earlier: tuple[int, ...] = ()
-    reserved_rows: int | None = None
-    remedy: str = _REMEDY
-    kept: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def prepare(
@@ -74,23 +65,20 @@ class RingFiles:
         capacity_rows: int,
         slack_rows: int | None = None,
         max_workers: int | None = None,
-        earlier: tuple[int, ...] = (),
-        remedy: str = _REMEDY,
     ) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
-        Its attributes are the arguments. `slack_rows` and `earlier` are for a new ring, None is `default_slack_rows`;
-        one that is there keeps its own.
+        Its attributes are the arguments. `slack_rows` is for a new ring, None is `default_slack_rows`; one that is
+        there keeps its own.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.
         """
         if slack_rows is None:
             slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-        files = cls(folder, layout, capacity_rows, slack_rows, max_workers, earlier, remedy=remedy)
+        files = cls(folder, layout, capacity_rows, slack_rows, max_workers)
         if files.exist():
-            slack_rows, earlier = files._check_layout()
-            files = dataclasses.replace(files, slack_rows=slack_rows, earlier=earlier)
+            files = dataclasses.replace(files, slack_rows=files._check_layout())
             files._reserve()
         else:
             files.make()
@@ -103,9 +91,8 @@ class RingFiles:
 
     @property
     def num_bytes(self) -> int:
-        """On disk, all columns together, as far as they get their space."""
-        rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
-        return sum(column.step_bytes for column in _own_columns(self)) * rows
+        """On disk, all columns together."""
+        return sum(column.step_bytes for column in self.columns) * self.num_rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -131,7 +118,7 @@ class RingFiles:
         return self.description.exists()
 
     def column(self, column: Column) -> Path:
-        return self.kept.get(column.name, self.folder / f"{file_stem(column.name)}.bin")
+        return self.folder / f"{file_stem(column.name)}.bin"
 
     def map(self, column: Column, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file.
@@ -192,16 +179,12 @@ class RingFiles:
         self.write_header(ring_header.empty(self.fingerprint, self.max_workers or ring_header.MAX_WORKERS))
 
     def parse_header(self, data: bytes) -> np.ndarray:
-        """A header of this ring; one from when it had another size covers the newest rows that fit now.
+        """A header of this ring.
 
         Raises:
           DamagedHeaderError: It is damaged, or of another ring.
         """
-        own = self.fingerprint
-        for fingerprint in set(self.earlier) - {own}:  # It may have its size for the second time.
-            with contextlib.suppress(ring_header.DamagedHeaderError):
-                return ring_header.fitted(ring_header.parse(data, fingerprint), own, self.capacity_rows)
-        return ring_header.parse(data, own)
+        return ring_header.parse(data, self.fingerprint)
 
     def make_durable(self) -> None:
         """Writes to disk what has changed; what is stored meanwhile is not held up.
@@ -224,61 +207,45 @@ class RingFiles:
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 
-    def _describe_earlier(self) -> dict[str, Any]:
-        """What is no part of the fingerprint."""
-        return {"earlier": list(self.earlier)} if self.earlier else {}
-
-    def _check_layout(self) -> tuple[int, tuple[int, ...]]:
-        """The slack of the ring in the folder, if it is one of this kind, and its earlier fingerprints."""
+    def _check_layout(self) -> int:
+        """The slack of the ring in the folder, if it is one of this kind."""
         with self._usable():
             text = self.description.read_bytes()
         try:
             found = json.loads(text)
-            version, slack_rows, earlier = found.get("version", 1), found.get("slack_rows"), _earlier(found)
+            slack_rows = found.get("slack_rows")
         except (ValueError, AttributeError, TypeError):
             raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
-        if version != VERSION:
-            raise UserError(
-                f"the replay ring in {self.folder} was made by another version of this program (ring format "
-                f"{version}, this one has {VERSION}): finish the run with that version, or start a new one "
-                "(SAC_EXP_NAME)"
-            )
-        found.pop("earlier", None)
         expected = {**self._describe(), "slack_rows": slack_rows}
         if found != expected or not isinstance(slack_rows, int) or slack_rows < 1:
             raise UserError(
                 f"the replay ring in {self.folder} was made for {found}, this run needs {expected}: "
                 "restore the parameters it was made with, or start a new run (SAC_EXP_NAME)"
             )
-        return slack_rows, earlier
+        return slack_rows
 
-    def make(self, fill: Callable[[], None] | None = None) -> None:
-        """Makes all files, the description last.
-
-        Args:
-          fill: Writes rows and header; None: the ring is empty.
+    def make(self) -> None:
+        """Makes all files of an empty ring, the description last.
 
         Raises:
           UserError: The disk is too small, or the folder can't be written.
         """
         with self._usable():
             self.folder.mkdir(parents=True, exist_ok=True)
-            for column in _own_columns(self):  # Left by an interrupted start.
+            for column in self.columns:  # Left by an interrupted start.
                 self.column(column).unlink(missing_ok=True)
             self._reserve()
-            (fill or self.reset_header)()
-            description = json.dumps(self._describe() | self._describe_earlier(), indent=1)
-            write_atomically(self.description, description.encode())
+            self.reset_header()
+            write_atomically(self.description, json.dumps(self._describe(), indent=1).encode())
 
     def _reserve(self) -> None:
         """Gives every file its space: a full disk is an error now, not a SIGBUS in a day.
 
         A file that is there keeps its content; what a copy of it has left out is made good.
         """
-        rows = self.num_rows if self.reserved_rows is None else self.reserved_rows
         with self._usable():
-            for column in _own_columns(self):
-                _reserve(self.column(column), column.step_bytes * rows, column.step_bytes * self.num_rows)
+            for column in self.columns:
+                _reserve(self.column(column), column.step_bytes * self.num_rows)
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
@@ -288,33 +255,26 @@ class RingFiles:
         except OSError as error:
             raise UserError(
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
-                f"({error.strerror}): {self.remedy}"
+                f"({error.strerror}): lower buffer_size, free space, or set SAC_REPLAY_DIR to another disk"
             ) from None
 
 
-def _own_columns(files: RingFiles) -> list[Column]:
-    """Those whose files are in the ring's own folder."""
-    return [column for column in files.columns if column.name not in files.kept]
-
-
-def _reserve(path: Path, reserved: int, size: int) -> None:
-    """Makes a file of `size` bytes whose first ones have their space; one that is there keeps what it has."""
+def _reserve(path: Path, size: int) -> None:
+    """Makes a file of `size` bytes that have their space; one that is there keeps what it has."""
     path.touch()
     with path.open("r+b") as file:
         status = os.fstat(file.fileno())
         # Without a look at what it takes already this would read all of it on some file systems.
-        if status.st_size < reserved or status.st_blocks * 512 < reserved:
-            os.posix_fallocate(file.fileno(), 0, max(1, reserved))
-        if os.fstat(file.fileno()).st_size < size:
-            file.truncate(size)
+        if status.st_size < size or status.st_blocks * 512 < size:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
 
 
 def find_files(folder: Path, layout: Layout) -> RingFiles | None:
     """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads((folder / DESCRIPTION).read_bytes())
-        files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"], earlier=_earlier(found))
-        return files if found == files._describe() | files._describe_earlier() else None
+        files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"])
+        return files if found == files._describe() else None
     return None
 
 
@@ -325,32 +285,12 @@ def find_any_files(folder: Path) -> RingFiles | None:
     return None
 
 
-def is_of_agent_before(files: RingFiles, epoch: int) -> bool:
-    """Whether an agent before this one learned from a ring last, as of `Ring.begin_epoch`, or nobody knows."""
-    header = files.newest_header()
-    return header is None or int(header["epoch"]) < epoch
-
-
 def layout_of(described: Mapping[str, Any]) -> Layout:
     """The columns in a description; errors are those of wrong keys and types."""
     columns = [
         Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
     ]
     return Layout.from_columns(columns)
-
-
-def is_of_earlier_size(files: RingFiles, header: bytes) -> bool:
-    """Whether a header that `parse_header` takes is from when the ring had another size."""
-    try:
-        ring_header.parse(header, files.fingerprint)
-    except ring_header.DamagedHeaderError:
-        return True
-    return False
-
-
-def _earlier(described: Mapping[str, Any]) -> tuple[int, ...]:
-    """The fingerprints in a description."""
-    return tuple(int(each) for each in described.get("earlier", ()))
 
 
 def row_ranges(first: int, last: int, num_rows: int) -> list[slice]:

@@ -39,14 +39,12 @@ _FIELDS = (
     ("segments", "<i8"),
     ("random_steps", "<i8"),  # of the first random episodes; init_steps has those too that do not count for an agent
 )
-_EARLIER_FIELDS = _FIELDS[:-1]  # Headers of runs that began before there were random_steps.
 
 
 @functools.cache
-def dtype(num_workers: int, *, is_earlier: bool = False) -> np.dtype:
+def dtype(num_workers: int) -> np.dtype:
     """A header with records for workers 0 to num_workers - 1. They come last: its size tells how many there are."""
-    fields = _EARLIER_FIELDS if is_earlier else _FIELDS
-    return np.dtype([*fields, ("workers", _WORKER_DTYPE, (num_workers,))])
+    return np.dtype([*_FIELDS, ("workers", _WORKER_DTYPE, (num_workers,))])
 
 
 class DamagedHeaderError(ValueError):
@@ -167,16 +165,6 @@ def parse(data: bytes, layout: int) -> np.ndarray:
         raise DamagedHeaderError("the checksum is wrong")
     if header["layout"] != layout:
         raise DamagedHeaderError("it belongs to a ring of another layout or size")
-    return _with_all_fields(header)
-
-
-def fitted(header: np.ndarray, layout: int, capacity_rows: int) -> np.ndarray:
-    """A copy, sealed, for the same ring with another capacity: of more rows than fit, the oldest ones are given up."""
-    header = header.copy()
-    header["layout"] = layout
-    header["filled_rows"] = min(int(header["filled_rows"]), capacity_rows)
-    header["cut_crc"] = -1  # It would be another one: it depends on the places of the rows.
-    seal(header)
     return header
 
 
@@ -213,29 +201,16 @@ def newest_slot(slots: np.ndarray, layout: int) -> np.ndarray | None:
     whole = [slot for slot in slots if is_whole(slot, layout)]
     if not whole:
         return None
-    return _with_all_fields(np.array(max(whole, key=lambda slot: int(slot["generation"])), slots.dtype))
+    return np.array(max(whole, key=lambda slot: int(slot["generation"])), slots.dtype)
 
 
 def _dtype_of(num_bytes: float) -> np.dtype:
     """Of a header of this size."""
-    for is_earlier in (False, True):
-        before_workers = dtype(1, is_earlier=is_earlier).itemsize - _WORKER_DTYPE.itemsize
-        num_workers, rest = divmod(num_bytes - before_workers, _WORKER_DTYPE.itemsize)
-        if not rest and 1 <= num_workers <= MAX_WORKERS:
-            return dtype(int(num_workers), is_earlier=is_earlier)
+    before_workers = dtype(1).itemsize - _WORKER_DTYPE.itemsize
+    num_workers, rest = divmod(num_bytes - before_workers, _WORKER_DTYPE.itemsize)
+    if not rest and 1 <= num_workers <= MAX_WORKERS:
+        return dtype(int(num_workers))
     raise DamagedHeaderError(f"{num_bytes:g} bytes are no header's")
-
-
-def _with_all_fields(header: np.ndarray) -> np.ndarray:
-    """The header itself, or for one of earlier a sealed copy: only that of a run's first agent tells random steps."""
-    if "random_steps" in (header.dtype.names or ()):
-        return header
-    copy = np.zeros((), dtype(len(header["workers"])))
-    for name in header.dtype.names or ():
-        copy[name] = header[name]
-    copy["random_steps"] = header["init_steps"] if header["epoch"] == 1 else 0
-    seal(copy)
-    return copy
 
 
 def _checksum(header: np.ndarray) -> int:

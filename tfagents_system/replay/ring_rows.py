@@ -156,10 +156,6 @@ class RingRows:
         """Where samples start."""
         return (self.steps_left[places] > 0) & ~self.is_repeated(places)
 
-    def start_elsewhere(self, places: np.ndarray) -> None:
-        """No sample starts at these transitions any more; their segments need another checksum."""
-        self.step_type[places] |= _NO_START
-
 
 def _episode_rows(segment: Segment) -> np.ndarray | None:
     """The column `episode` of its rows."""

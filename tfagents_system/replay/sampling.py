@@ -60,10 +60,9 @@ def draw(
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
     for each, size in zip(rings, sizes, strict=False):
-        window_steps = settings.window_steps if each is ring else None
         if prioritized is not None and (each is not ring or held_out):
             prioritized = dataclasses.replace(prioritized, priorities=None)
-        part = dataclasses.replace(settings, batch_size=size, window_steps=window_steps, prioritized=prioritized)
+        part = dataclasses.replace(settings, batch_size=size, prioritized=prioritized)
         drawn.append(part.form.draw(each, rng, part, num_minibatches, held_out=held_out))
     if prioritized is not None:
         _scale_weights(drawn)
@@ -88,7 +87,6 @@ def draw_transitions(
     gamma: float = 1.0,
     held_out: bool = False,
     frame_stack: FrameStack = 1,
-    window_steps: int | None = None,
     cuts_at_exploration: bool = False,
     races: MiniRaces | None = None,
     relabel: Callable[[Ring, np.random.Generator, np.ndarray, tuple[int, int]], Relabelled] | None = None,
@@ -104,7 +102,6 @@ def draw_transitions(
       gamma: The agent's discount, which the rewards of later steps are weighted with.
       held_out: Draw from the held-out episodes, instead of all others.
       frame_stack: How many frames of which leaves are stacked.
-      window_steps: As of DrawSettings. Held-out steps are then drawn from the same rows.
       cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
       races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
       relabel: Some of them get another goal: Relabelled with its last arguments. None: none does.
@@ -114,7 +111,7 @@ def draw_transitions(
       NothingToDrawError: The ring holds no such transition.
     """
     with ring.lock:
-        first = _first_row(ring, frame_stack, window_steps)
+        first = _first_row(ring, frame_stack)
         shape = (num_minibatches, batch_size)
         rows, further = _choose(ring, rng, num_minibatches * batch_size, held_out, first, prioritized)
         relabelled = relabel(ring, rng, rows, shape) if relabel is not None else None
@@ -181,7 +178,6 @@ def draw_sequences(
     burn_in: int = 0,
     held_out: bool = False,
     frame_stack: FrameStack = 1,
-    window_steps: int | None = None,
 ) -> Sequences:
     """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
@@ -190,7 +186,7 @@ def draw_sequences(
     probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N everywhere.
 
     Args:
-      ring, rng, num_minibatches, batch_size, held_out, frame_stack, window_steps: As of `draw_transitions`.
+      ring, rng, num_minibatches, batch_size, held_out, frame_stack: As of `draw_transitions`.
       length: Steps of a sequence, those of the burn-in included.
       burn_in: Steps before the window. Where the segment has fewer, its first one is a FIRST: memories begin there.
 
@@ -199,7 +195,7 @@ def draw_sequences(
     """
     with ring.lock:
         shape, size = (num_minibatches, batch_size, length + 1), length - burn_in
-        first = _first_row(ring, frame_stack, window_steps)
+        first = _first_row(ring, frame_stack)
         drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)[:, None]
         place = rng.integers(size, size=drawn.shape)
         earlier = _steps_before(ring, drawn, length - 1, first)
@@ -288,26 +284,11 @@ def _choose(
     return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
 
 
-def _first_row(ring: Ring, frame_stack: FrameStack, window_steps: int | None) -> int:
-    """Rows that are never drawn, counted from the oldest.
-
-    Those before `first_drawable`, and those before the newest `window_steps` starts of training: they are counted back
-    from the newest row, which takes longer the larger the window is.
-    """
+def _first_row(ring: Ring, frame_stack: FrameStack) -> int:
+    """Rows that are never drawn, counted from the oldest: see `first_drawable`."""
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
-    first = first_drawable(ring, frame_stack)
-    if window_steps is None or window_steps >= ring.training_steps:
-        return first
-    end, missing = ring.filled_rows, window_steps
-    while end > first:
-        begin = max(first, end - missing - missing // 8 - 8)
-        starts = np.flatnonzero(_are_starts(ring, (ring.oldest_row + np.arange(begin, end)) % ring.num_rows, False))
-        if len(starts) >= missing:
-            return begin + int(starts[-missing])
-        missing -= len(starts)
-        end = begin
-    return first
+    return first_drawable(ring, frame_stack)
 
 
 def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:

@@ -22,7 +22,6 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
-from tfagents_system.replay import step_shares
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.goal_environment import make_goal_environment
@@ -36,7 +35,6 @@ from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.step_shares import StepShares
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files import episode_journal, run_directory
@@ -66,8 +64,7 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    grown = settings.prior.ring if settings.prior is not None and _experts_add(params) else None
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities, grown)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -103,7 +100,6 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         max_workers=role.max_workers,
         epoch=1 + role.agents_before,
         counts_kept_steps=catches_up(paths),
-        history_rows=layout.history_rows(params.frame_stack),
         work=work,
     )
     if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
@@ -164,7 +160,6 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
-        window=None if params.replay_window_steps is None else Schedule.of(params.replay_window_steps),
     )
 
 
@@ -187,23 +182,14 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         settings = dataclasses.replace(settings, goals_at=goals.at)
     if not iteration_counts.has_prior_data(role.params):
         return settings
-    grows = _experts_add(role.params)
-    prior = open_prior(role.paths.prior_data, layout, grows=grows, max_workers=role.max_workers)
-    if grows:
-        ring.keep_prior = prior.keep
+    prior = open_prior(role.paths.prior_data, layout)
     samples = iteration_counts.prior_samples(role.params)
     return dataclasses.replace(settings, prior=PriorData(prior, samples, steps_before(role.paths)))
 
 
-def _experts_add(params: TrainParamsBase) -> bool:
-    """To the run's prior data."""
-    return params.n_expert_episodes_in_prior_data is not None
-
-
 def _folders(role: Role) -> RingFolders:
     paths = role.paths
-    prior = paths.prior_data if _experts_add(role.params) else None
-    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths), prior)
+    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths))
 
 
 def _replay_from() -> list[Path]:
@@ -218,7 +204,7 @@ def _replay_folder(role: Role) -> Path:
 
 
 def _pacing(role: Role, ring: Ring) -> Pacing:
-    params, shares = role.params, _step_shares(role, ring)
+    params = role.params
     if params.asynchronous:
         return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
@@ -229,18 +215,8 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
-        step_shares=shares,
         planned_only=role.deterministic,
     )
-
-
-def _step_shares(role: Role, ring: Ring) -> StepShares | None:
-    params, folder = role.params, role.paths.replay
-    # A deterministic run has the same share for each planned worker, always.
-    if params.env_steps_per_iter is None or params.asynchronous or role.deterministic:
-        step_shares.forget(folder)  # Of a time before such a setting.
-        return None
-    return StepShares(ring, params.env_steps_per_iter, role.num_workers, params.max_policy_lag, folder)
 
 
 def _workers_of(role: Role, iteration: int) -> range:
@@ -256,11 +232,11 @@ def _beat(
         state,
         env_steps=ring.env_steps,
         ring_steps=ring.ring_steps,
-        capacity_steps=role.params.n_episodes_in_buffer * role.params.horizon,
+        capacity_steps=role.params.buffer_size,
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,
-        prior_steps=settings.prior_steps,
+        prior_steps=None if settings.prior is None else settings.prior.ring.training_steps,
         bytes=ring.filled_rows * ring.layout.step_bytes,
         checkpoint_wanted=snapshots.is_wanted,
         snapshots=snapshots.written,

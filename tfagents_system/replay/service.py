@@ -31,9 +31,6 @@ from tfagents_system.transport.segments import MalformedSegmentError, Segment
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
-_NO_PRIOR_DATA = (
-    ", no expert has brought any prior data yet: set SAC_EXPERT_WORKERS, or let one join (sac join --role expert)"
-)
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
@@ -82,8 +79,7 @@ class ReplayService:
         self._priorities: PriorityUpdates | None = None
         if draw.prioritized is not None and draw.prioritized.priorities is not None:
             reader = connection.reader(tables.PRIORITIES, wake=self._wake)
-            restore = draw.prioritized.priorities, snapshots.priorities_of
-            self._priorities = PriorityUpdates(reader, ring, *restore, in_order=order is not None)
+            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
@@ -103,7 +99,7 @@ class ReplayService:
         if not self._pending or not self._is_held_back:
             return None
         request, done = self._pending[0]
-        why, told = _why_untrained(self._ring, self._draw_settings), self._pacing.waiting_for(request)
+        why, told = _why_untrained(self._ring), self._pacing.waiting_for(request)
         if self._lacks or why is None:
             return self._lacks or told
         if self._pacing.allowed(request, done) > 0:
@@ -206,7 +202,6 @@ class ReplayService:
             self._is_held_back, self._lacks = True, f"experience, {error}"
             return False
         if request.iteration != tables.OFFLINE:
-            block.sharings = self._pacing.sharings(request.iteration)
             block.env_steps, block.init_steps = env_steps, self._ring.init_steps
         with self.time_shares.spend("sending minibatches"):
             self._connection.put(tables.BLOCKS, block.to_wire())
@@ -252,7 +247,7 @@ class ReplayService:
             request = settled
         if request.count == 0:
             return 0  # A block that says so.
-        if _why_untrained(self._ring, self._draw_settings) is not None:
+        if _why_untrained(self._ring) is not None:
             return None
         allowed = self._pacing.allowed(request, done)
         return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
@@ -263,7 +258,7 @@ class ReplayService:
         They become due with a later one. It is not held back: its workers would wait for its end, and with them what
         is to be trained on.
         """
-        settled, why = self._pacing.settle(request), _why_untrained(self._ring, self._draw_settings)
+        settled, why = self._pacing.settle(request), _why_untrained(self._ring)
         if settled is None or settled.count == 0 or why is None:
             return settled
         what, secs = "iteration %d has no updates yet%s", 60
@@ -289,12 +284,12 @@ class ReplayService:
         logging.error("refused a %s: %s", what, error)
 
 
-def _why_untrained(ring: Ring, draw: DrawSettings) -> str | None:
+def _why_untrained(ring: Ring) -> str | None:
     """Why there is nothing to train on; None: there is."""
     if ring.training_steps:
-        return _NO_PRIOR_DATA if draw.prior_steps == 0 else None
+        return None
     if ring.ring_steps:
-        return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
+        return ", all that the ring holds is held out: lower validation_share, or raise buffer_size"
     return (
         ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
         "to come: raise env_steps_per_iter, or have fewer environments a worker"

@@ -18,7 +18,7 @@ from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.run_checkpoints import PRIOR, PRIORITIES, REPLAY
+from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0
@@ -34,7 +34,6 @@ class SnapshotWriter:
       checkpoints: The run directory's checkpoints.
       make_more_durable: Called before a snapshot is written: what else has to be on disk then.
       priorities: Of the ring's rows, which change: checkpoints have a copy.
-      prior: Prior data that experts add to: checkpoints have its header.
 
     Attributes:
       written: Snapshots that are in their checkpoint.
@@ -49,14 +48,12 @@ class SnapshotWriter:
         checkpoints: Path,
         make_more_durable: Callable[[], None] = lambda: None,
         priorities: Priorities | None = None,
-        prior: Ring | None = None,
     ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
         self._make_more_durable = make_more_durable
         self._priorities = priorities
-        self._prior = prior
         self._requests: queue.Queue[tuple[str, bytes, dict[str, bytes]] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
@@ -104,8 +101,6 @@ class SnapshotWriter:
         self._under_way[name] = self._ring.total_rows
         with self._ring.lock:
             further = {PRIORITIES: self._priorities.snapshot()} if self._priorities else {}
-            if self._prior is not None:
-                further[PRIOR] = self._prior.snapshot()
             self._requests.put((name, self._ring.snapshot(), further))
         return True
 
@@ -141,12 +136,6 @@ class SnapshotWriter:
         logging.error("no checkpoint for %.0f s: storing what the last one can't be gone back from", _PATIENCE_SECS)
         self._full_since = None
         return True
-
-    def priorities_of(self, name: str) -> bytes | None:
-        """Those of the complete checkpoint with this name; None where there are none."""
-        with contextlib.suppress(OSError):
-            return (self._checkpoints / name / PRIORITIES).read_bytes()
-        return None
 
     def close(self, secs: float) -> None:
         """Finishes what is under way."""
@@ -186,8 +175,6 @@ class SnapshotWriter:
 
     def _make_durable(self, snapshot: bytes) -> int | None:
         self._make_more_durable()
-        if self._prior is not None:
-            self._prior.make_durable()
         if self._copy is None:
             self._ring.make_durable()
             num_bytes = None

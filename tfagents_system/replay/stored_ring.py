@@ -137,7 +137,6 @@ class StoredRing:
             reward=reward[history:],
             discount=discount[history:],
             held_out=bool(columns.are_held_out(step_type[:1])[0]),
-            is_prior=False,
             history=history,
             lead=context,
             context=context,

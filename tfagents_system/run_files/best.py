@@ -15,10 +15,6 @@ def edits_taken(paths: RunPaths) -> int:
 
 
 def read_best(paths: RunPaths) -> Mapping[str, Any] | None:
-    """What best.json says; None before the first evaluation, between an edit that the run takes and the next one, as a
-    return on the task before the edit says nothing of the present one, and where the best policy is lost.
-    """
-    best, edits = read_json(paths.best_json), edits_taken(paths)
-    if not best or best.get("checkpoint") is None:
-        return None
-    return best if best.get("edits", edits) == edits else None  # Earlier versions did not count edits.
+    """What best.json says; None before the first evaluation, and from an edit that the run takes to the next one."""
+    best = read_json(paths.best_json)
+    return best if best and best.get("edits", 0) == edits_taken(paths) else None

@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tfagents_system.machine.files import copy_tree, copy_with_holes, sync
+from tfagents_system.machine.files import copy_tree, sync
 from tfagents_system.run_files import params_folder, resets
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
@@ -83,7 +83,7 @@ def _stage_beginning(paths: RunPaths, inputs: Inputs, partial: Path) -> None:
     if inputs.agent is not None:
         inputs.agent.copy(partial / paths.agent_from.name)
     if inputs.prior_data is not None:
-        copy_tree(inputs.prior_data, partial / paths.prior_data.name, copy_with_holes)
+        copy_tree(inputs.prior_data, partial / paths.prior_data.name)
     for folder, given in ((paths.agent_from, inputs.agent), (paths.prior_data, inputs.prior_data)):
         if given is None:
             (partial / f"{_NO}{folder.name}").touch()

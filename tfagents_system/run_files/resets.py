@@ -59,7 +59,7 @@ def agents_before(paths: RunPaths) -> int:
 
 def agents_in(run: Mapping[str, Any]) -> int:
     """The same, by the content of a run.json."""
-    return sum(reset.kind == AGENT for reset in _resets_in(run))
+    return len(_resets_in(run))
 
 
 def _resets_in(run: Mapping[str, Any]) -> list[Reset]:
@@ -68,18 +68,19 @@ def _resets_in(run: Mapping[str, Any]) -> list[Reset]:
 
 def catches_up(paths: RunPaths) -> bool:
     """Whether the newest agent's ratio of updates to steps counts the steps that the ring had when it began."""
-    return any(reset.catch_up for reset in [each for each in resets_of_run(paths) if each.kind == AGENT][-1:])
+    return any(reset.catch_up for reset in resets_of_run(paths)[-1:])
 
 
 def steps_before(paths: RunPaths) -> int:
     """Environment steps of the run when its newest agent began; 0 for the first one."""
-    return next((each.env_steps for each in reversed(resets_of_run(paths)) if each.kind == AGENT), 0)
+    return next((each.env_steps for each in reversed(resets_of_run(paths))), 0)
 
 
 def earlier_checkpoints(paths: RunPaths) -> tuple[Path, ...]:
     """Folders with the checkpoints of earlier agents, the newest first."""
-    resets = [reset for reset in resets_of_run(paths) if reset.kind == AGENT]
-    return tuple(paths.exp_dir / reset.before / paths.trainer_checkpoints.name for reset in reversed(resets))
+    return tuple(
+        paths.exp_dir / reset.before / paths.trainer_checkpoints.name for reset in reversed(resets_of_run(paths))
+    )
 
 
 def next_folder(paths: RunPaths) -> str:

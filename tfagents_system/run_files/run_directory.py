@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
@@ -29,7 +28,7 @@ from tfagents_system.run_files import (
 from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import read_metrics
-from tfagents_system.run_files.resets import AGENT, Reset, next_folder, resets_of_run
+from tfagents_system.run_files.resets import Reset, next_folder, resets_of_run
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.early_end import depends_on_files, is_same_end
@@ -128,11 +127,10 @@ def overrides_of_run(
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
-        parameters = other_command("parameters", "python -m tfagents_system.settings.parameters_page")
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
             f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
-            f"change num_iter and others, which {parameters} marks with *)"
+            f"change num_iter and others, which `sac parameters` marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
     return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
@@ -197,7 +195,7 @@ def write_inputs(
     inputs = inputs or Inputs(variables.params, variables.config)
     is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
     kept = _kept(overrides or Overrides(), seed)
-    begins = not is_begun or (reset is not None and reset.kind == AGENT)
+    begins = not is_begun or reset is not None
     agent_from = _agent_from(inputs) if begins else before.get("agent_from")
     if not (is_begun or keeps_experience(paths, inputs, kept, seed, variables.replay_from)):
         experience_folders.remove(paths, variables.replay_dir)
@@ -231,10 +229,9 @@ def keeps_experience(
     Args:
       inputs, overrides, seed, replay_from: Those of the start.
     """
-    before, sources = read_run_json(paths), _names(replay_from)
-    had_sources = before.get("replay_from", sources)  # Earlier versions did not record them: taken to be the same.
-    began = before.get("seed"), before.get("agent_from"), had_sources, Overrides.read(paths.overrides)
-    wanted = seed, _agent_from(inputs), sources, _kept(overrides, seed)
+    before = read_run_json(paths)
+    began = before.get("seed"), before.get("agent_from"), before.get("replay_from"), Overrides.read(paths.overrides)
+    wanted = seed, _agent_from(inputs), _names(replay_from), _kept(overrides, seed)
     return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 

@@ -76,15 +76,13 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last, the best, and the best of each earlier stage and before each edit that was taken; a best one that was "
-        "replaced, as long as one of the two checkpoints names it",
+        "last and the best (of the newest stage of a curriculum); a best one that was replaced, as long as one of the "
+        "two checkpoints names it",
     )
     best_json = Below(
         "policies/best.json",
         "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
-        "of that evaluation; `edits`: how often the run had taken edited files; `earlier_stages`: the same for earlier "
-        "tasks (docs/how_to/iterations.md, docs/how_to/stop_and_resume.md). Only "
-        "complete evaluations count. `checkpoint` is null where that policy was deleted and none is evaluated since",
+        "of that evaluation; `edits`: how often the run had taken edited files. Only complete evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
     saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")

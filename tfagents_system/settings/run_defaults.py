@@ -2,7 +2,7 @@
 
 Other defaults are one value each, in hyperparameters.py. These follow from other attributes. They are decided once,
 when a run begins, and recorded in its overrides.json: a run keeps each of them for as long as nobody says something
-else, and one that began without them has none.
+else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENV_STEPS_PER_ITER = (
 )
 OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
-_PERIODS = {"log_period": 1000, "checkpoint_period": 50_000}
+_LOG_STEPS, _CHECKPOINT_STEPS = 1000, 50_000
 
 
 def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
@@ -31,9 +31,14 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not any(is_set(params, name) for name in OF_ITERATIONS):
         found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
-    if "env_steps_per_iter" in found or params.env_steps_per_iter is not None:
+    steps_per_iter = found.get("env_steps_per_iter", params.env_steps_per_iter)
+    if steps_per_iter is not None:
+        if not is_set(params, "log_period_itrs"):
+            found["log_period_itrs"] = max(1, _LOG_STEPS // steps_per_iter)
         evaluation_steps = params.n_eval_episodes * params.horizon
-        periods = _PERIODS | ({"eval_period": _STEPS_AN_EVALUATION_STEP * evaluation_steps} if evaluation_steps else {})
+        periods = {"checkpoint_period": _CHECKPOINT_STEPS}
+        if evaluation_steps:
+            periods["eval_period"] = _STEPS_AN_EVALUATION_STEP * evaluation_steps
         for period, steps in periods.items():
             if not (is_set(params, f"{period}_itrs") or is_set(params, f"{period}_env_steps")):
                 found[f"{period}_env_steps"] = steps
@@ -45,6 +50,6 @@ def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[s
 
     Args:
       params, num_workers: As of `defaults_of`.
-      recorded: Those that it had up to now; empty: it began without them.
+      recorded: Those that it had up to now.
     """
-    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items() if recorded}
+    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}

@@ -1,23 +1,23 @@
-"""Which policy checkpoint is the best one, in each stage of the task that policies are evaluated on.
+"""Which policy checkpoint is the best one, on the present stage of the task that policies are evaluated on.
 
 A stage begins with values of the curriculum, and with edited files that the run takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tfagents_system.envs.curriculum import EvaluatedTask, Values
+from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
-class BestPolicies:
-    """Keeps the best evaluation of the present stage in the trainer's state, and what was best in the stages before.
+class BestPolicy:
+    """Keeps the best evaluation of the newest stage in the trainer's state.
 
-    Returns on another task say nothing of the present one, so a new stage begins without a best policy.
+    Returns on another task say nothing of the present one, so the first policy of a new stage is the best one.
 
     Args:
       params: Of the run.
@@ -33,65 +33,38 @@ class BestPolicies:
 
     def is_best(self, row: Mapping[str, Any], iteration: int) -> bool:
         """Whether the policy of an evaluation is the best one now."""
-        return self._begins_stage(iteration) or rank(row, self._metric) > rank(self._best_row(), self._metric)
+        state = self._state
+        stage = self._task.stage(iteration), self._edits
+        if state.best_checkpoint is None or stage != (state.best_stage, state.best_edits):
+            return True
+        return rank(row, self._metric) > rank(self._best_row(), self._metric)
 
     def take(self, row: Mapping[str, Any], iteration: int, checkpoint: str) -> tuple[str | None, int]:
-        """Makes it the best one; returns checkpoint and iteration of the one that is no longer needed.
-
-        That of an earlier stage stays.
-        """
+        """Makes it the best one; returns checkpoint and iteration of the one before."""
         state = self._state
-        replaced: tuple[str | None, int] = state.best_checkpoint, state.best_iteration
-        if state.best_checkpoint is not None and self._begins_stage(iteration):
-            state.earlier_stages = [*state.earlier_stages, self._told()]
-            replaced = None, 0
+        replaced = state.best_checkpoint, state.best_iteration
         state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")
         state.best_checkpoint, state.best_iteration = checkpoint, iteration
         state.best_stage, state.best_edits = self._task.stage(iteration), self._edits
         return replaced
 
-    def replace_lost(self, evaluations: Sequence[tuple[Mapping[str, Any], int, str]]) -> None:
-        """The best one is gone: that of these of its stage takes its place; without any there is no best one.
+    def forget(self) -> None:
+        """Its checkpoint is gone."""
+        self._state.best_checkpoint = self._state.best_eval_return = self._state.best_eval_success = None
 
-        Args:
-          evaluations: Rows with iterations and checkpoints, of the present files.
-        """
+    def to_json(self) -> dict[str, Any] | None:
+        """What best.json says; None without a best policy."""
         state = self._state
-        of_stage = [each for each in evaluations if not self._begins_stage(each[1])]
-        state.best_checkpoint = state.best_eval_return = state.best_eval_success = None
-        for row, iteration, checkpoint in of_stage:
-            if self.is_best(row, iteration):
-                self.take(row, iteration, checkpoint)
-
-    def is_kept(self, checkpoint: str | None) -> bool:
-        """Whether it is the best one, of the present stage or of an earlier one."""
-        earlier = (each["checkpoint"] for each in self._state.earlier_stages)
-        return checkpoint == self._state.best_checkpoint or checkpoint in earlier
-
-    def to_json(self) -> dict[str, Any]:
-        """What best.json says; its first two keys are those of earlier versions, None where the best one is lost."""
-        return {**self._told(), "metric": self._metric, "earlier_stages": self._state.earlier_stages}
-
-    def _begins_stage(self, iteration: int) -> bool:
-        state = self._state
-        if state.best_checkpoint is None or state.best_edits != self._edits:
-            return True
-        return self._stage_of_best() != self._task.stage(iteration)
-
-    def _stage_of_best(self) -> Values:
-        """A checkpoint of an earlier version does not say it."""
-        stage = self._state.best_stage
-        return self._task.stage(self._state.best_iteration) if stage is None else stage
-
-    def _best_row(self) -> dict[str, Any]:
-        return {"eval_return": self._state.best_eval_return, "eval_success": self._state.best_eval_success}
-
-    def _told(self) -> dict[str, Any]:
-        state = self._state
+        if state.best_checkpoint is None:
+            return None
         return {
             "checkpoint": state.best_checkpoint,
             **self._best_row(),
             "iteration": state.best_iteration,
-            "curriculum": self._stage_of_best(),
+            "curriculum": state.best_stage,
             "edits": state.best_edits,
+            "metric": self._metric,
         }
+
+    def _best_row(self) -> dict[str, Any]:
+        return {"eval_return": self._state.best_eval_return, "eval_success": self._state.best_eval_success}

@@ -9,7 +9,7 @@ from absl import logging
 
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.best_policy import BestPolicies
+from tfagents_system.trainer.best_policy import BestPolicy
 from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.saves import TrainerSaves
@@ -52,7 +52,7 @@ class EvaluatedCheckpoints:
         self._saves = saves
         self._is_last = is_last
         self._first_iteration = 0 if begins_trained else 1
-        self._best = BestPolicies(params, state, edits)
+        self._best = BestPolicy(params, state, edits)
         self._edits = edits
         self._has_warned = False
 
@@ -66,16 +66,13 @@ class EvaluatedCheckpoints:
         state = self._state
         self._saves.try_to_write(lambda: self._export.delete_later(train_step))
         evaluations = [row for row in rows if row.get("eval_return") is not None]
-        known = len(evaluations) if state.evaluations is None else state.evaluations
         if state.best_checkpoint is not None and not self._export.has_checkpoint(state.best_checkpoint):
-            logging.warning(
-                "the best policy %s is gone: one of those that are left is the best now", state.best_checkpoint
-            )
-            self._best.replace_lost([(row, *_policy_of(row)) for row in evaluations[:known] if self._is_there(row)])
-        for row in evaluations[known:]:
+            logging.warning("the best policy %s is gone: the next one that is evaluated counts", state.best_checkpoint)
+            self._best.forget()
+        for row in evaluations[state.evaluations :]:
             self._sort_out(row)
         state.evaluations = len(evaluations)
-        state.replaced = [name for name in state.replaced if not self._best.is_kept(name)]
+        state.replaced = [name for name in state.replaced if name != state.best_checkpoint]
         self._mark_best()
 
     def write(self, iteration: int) -> None:
@@ -91,7 +88,7 @@ class EvaluatedCheckpoints:
             self._delete_unless_needed(*_policy_of(row))
             return
         self._warn_without_success(row)
-        self._state.evaluations = (self._state.evaluations or 0) + 1
+        self._state.evaluations += 1
         if self._sort_out(row):
             self._mark_best()
 
@@ -126,13 +123,11 @@ class EvaluatedCheckpoints:
     def _is_needed(self, iteration: int, name: str) -> bool:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
         # Where there were no updates between two evaluations both policies have one name.
-        is_kept = self._best.is_kept(name) or self._is_periodic(iteration)
+        is_kept = name == self._state.best_checkpoint or self._is_periodic(iteration)
         return is_kept or self._is_last(iteration) or self._export.is_first(name)
 
     def _mark_best(self) -> None:
-        is_told = self._state.best_checkpoint is not None or self._state.earlier_stages
-        best = self._best.to_json() if is_told else None
-        self._saves.try_to_write(lambda: self._export.mark_best(best))
+        self._saves.try_to_write(lambda: self._export.mark_best(self._best.to_json()))
 
     def _is_periodic(self, iteration: int) -> bool:
         if self._period.env_steps is not None:

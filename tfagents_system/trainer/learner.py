@@ -114,13 +114,11 @@ class Learner:
         return True
 
     def go_back(self) -> bool:
-        """Goes to the newest checkpoint for other random numbers, as do the priorities; whether there is one."""
+        """Goes to the newest checkpoint for other random numbers; whether there is one."""
         if not self.restore():
             return False
         self.state.recoveries += 1
         self.seed_noise()
-        if self._priorities is not None:
-            self._priorities.go_back()
         return True
 
     @property
@@ -193,7 +191,7 @@ class Learner:
         tf.keras.utils.set_random_seed(self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0))
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
-        redraw(self.agent, fresh, params.reset_kept_shares)
+        redraw(self.agent, fresh)
         self.seed_noise()
 
     def _choose_precision(self) -> str:

@@ -1,4 +1,4 @@
-"""Periods of evaluations, rows of metrics and checkpoints: in iterations, or in environment steps."""
+"""Periods of evaluations and checkpoints: in iterations, or in environment steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Period(NamedTuple):
     env_steps: int | None
 
     @classmethod
-    def of(cls, params: TrainParamsBase, kind: Literal["eval", "log", "checkpoint"]) -> Period:
+    def of(cls, params: TrainParamsBase, kind: Literal["eval", "checkpoint"]) -> Period:
         return cls(getattr(params, f"{kind}_period_itrs"), getattr(params, f"{kind}_period_env_steps"))
 
     def passed(self, iteration: int, env_steps: int) -> int:

@@ -33,7 +33,6 @@ class PriorityReports:
     ) -> None:
         self._put, self._state, self._train_step, self._keeps = put, state, train_step, keeps
         self._opening = TdErrors.opening(0, 0)
-        self._restored = self._back_to = ""
         self._kept: list[TdErrors] = []
         self._starts = [0, 0]  # Updates before the iteration before, and before the current one.
 
@@ -41,7 +40,7 @@ class PriorityReports:
         """A session of the trainer begins, from the start or from a restored checkpoint."""
         self._kept = [dataclasses.replace(found, session=session) for found in self._kept]
         first = self._kept[0].updates if self._kept else self._train_step()
-        self._opening, self._back_to = TdErrors.opening(session, first, self._back_to), ""
+        self._opening = TdErrors.opening(session, first)
         self.repeat()
 
     def repeat(self) -> None:
@@ -49,14 +48,8 @@ class PriorityReports:
         for found in (self._opening, *self._kept):
             self._put(found)
 
-    def go_back(self) -> None:
-        """The next session begins with the priorities of the checkpoint that was restored last."""
-        self._back_to = self._restored
-
     def tell(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Reports the TD errors `[K, B]` of the newest K updates, and the rows that they are of."""
-        # A block has come: the session is open, and a replay server that starts from here on is not to go back again.
-        self._opening = dataclasses.replace(self._opening, back_to="")
         if (rows < 0).all():  # Of prior data alone: only the number of updates counts.
             rows, errors = rows[:, :0], errors[:, :0]
         found = TdErrors(self._opening.session, self._train_step() - len(rows), rows, errors)
@@ -76,7 +69,6 @@ class PriorityReports:
 
     def restore(self, folder: Path) -> None:
         """Reads what `save` has written, if it has."""
-        self._restored = folder.name
         self._kept, self._starts = [], [0, self._state.iteration_start]
         if not self._keeps or not (folder / _FILE).exists():
             return

@@ -30,7 +30,6 @@ from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.minibatches import Minibatches
-from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
@@ -41,7 +40,6 @@ from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
-from tfagents_system.transport.sharing import Sharing
 
 _START_DEADLINE_SECS = 600.0
 _EVALUATION_POLL_SECS = 0.02
@@ -54,8 +52,6 @@ class Trainer:
     Args:
       role: The process it runs in.
     """
-
-    _sharings: tuple[Sharing, ...] = ()  # Of the next iterations' steps, as the newest block has them.
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -70,7 +66,6 @@ class Trainer:
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
-        self._log_period = Period.of(params, "log")
         kept = learner.checkpoints, self._export, self._shares
         self._saves = TrainerSaves(
             params, self._state, self._plan, lambda: learner.train_step, *kept, waits=learner.draws_in_order
@@ -145,7 +140,6 @@ class Trainer:
         # What was asked for or published before is no longer meant.
         self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
         self._minibatches.begin(self._session)
-        self._sharings = ()
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
         self._update = self._learner.make_update(self._session)
@@ -187,7 +181,7 @@ class Trainer:
         if self._role.deterministic and self._log.looks_at_evaluations:
             self._wait_for_evaluation()  # When it is over must not depend on how long it takes.
         self._reports.take()
-        if self._log_period.is_due(self._state):
+        if self._state.iteration % self._params.log_period_itrs == 0:
             self._log.write_training_row()
         self._save_if_due()
 
@@ -198,7 +192,6 @@ class Trainer:
             block = self._next_block(iteration, plan.done)
             is_news, count = plan.total is None, plan.take(block)
             self._log.training_row.begin(self._learner.train_step, self._state.env_steps)
-            self._sharings = block.sharings
             self._learner.follow_schedules(self._state.env_steps)
             if is_news:
                 self._minibatches.request(iteration + 1)
@@ -269,7 +262,7 @@ class Trainer:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
         paced, agents = self._plan.paced, self._role.agents_before
-        return tables.Progress(self._session, iteration, train_step, to_evaluate, self._sharings, *paced, agents)
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, *paced, agents)
 
     # Evaluations.
 

@@ -42,9 +42,7 @@ class TrainerState:
       best_edits: How often the run had taken edited files then.
       end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
       periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
-      earlier_stages: What was best in those before, as best.json has it.
-      evaluations: Rows of evaluations in metrics.csv that all of this follows from; None: an earlier version has not
-        counted them.
+      evaluations: Rows of evaluations in metrics.csv that all of this follows from.
       replaced: Policy checkpoints that were the best and are not needed: deleted once two checkpoints in a row, as many
         as are kept, have them here.
       ended_early: Why the run ends before its last iteration, where it does.
@@ -75,8 +73,7 @@ class TrainerState:
     ended_for: str | None = None
     ended_edits: int = 0
     matmul_precision: str | None = None
-    earlier_stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    evaluations: int | None = 0
+    evaluations: int = 0
     replaced: list[str] = dataclasses.field(default_factory=list)
     end_env_steps: int = 0
     earlier_end_env_steps: int = -1
@@ -100,9 +97,7 @@ class _SavedState(tf.train.experimental.PythonState):
         return json.dumps(dataclasses.asdict(self.state))
 
     def deserialize(self, string_value: bytes) -> None:
-        values = json.loads(string_value)
-        lacked = {"end_env_steps": values.get("env_steps", 0), "evaluations": None, "replaced": []}
-        for name, value in {**lacked, **values}.items():  # Earlier versions lack these.
+        for name, value in json.loads(string_value).items():
             setattr(self.state, name, value)
 
 
@@ -149,15 +144,11 @@ class TrainerCheckpoints:
         """Loads the newest complete checkpoint; None where there is none.
 
         Raises:
-          UserError: What is there was written by an earlier version, is of another agent, or none of it is whole.
+          UserError: What is there is of another agent, or none of it is whole.
           OSError: One can't be read now.
         """
         newest = run_checkpoints.newest_complete(self._folder, with_agent=True)
         if newest is None:
-            if any(self._folder.glob("ckpt-*.index")):
-                raise UserError(
-                    f"{self._folder} is of an earlier version and can't be resumed: choose another SAC_EXP_NAME"
-                )
             if reason := run_checkpoints.why_lost(self._folder, self._record):
                 raise UserError(reason)
             return None
@@ -166,7 +157,7 @@ class TrainerCheckpoints:
         # Slot variables of the optimizers come into being with the first update and are restored then.
         try:
             self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
-        except (AssertionError, ValueError):  # What the signature does not tell, or an earlier version has not written.
+        except (AssertionError, ValueError):  # What the signature does not tell.
             raise UserError(
                 f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
             ) from None

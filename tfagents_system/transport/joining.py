@@ -31,7 +31,6 @@ SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
 CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
 REPLACED = "replaced"
 _START_DEADLINE_SECS = 600.0
-_LOG_BYTES = 128 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
     if is_plain(environ[SERVER], environ):
         membership = _join_here(kind, stop, paths, remembered.get("slot"), environ)
     else:
-        membership = _join_elsewhere(kind, role, stop, paths, remembered["token"], environ)
+        membership = _join_elsewhere(kind, stop, paths, remembered["token"], environ)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
     environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
     return membership
@@ -123,7 +122,7 @@ def _join_here(
 
 
 def _join_elsewhere(
-    kind: str, role: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
+    kind: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
 ) -> Membership:
     from tfagents_system.transport.remote.client import RemoteConnection  # Only remote roles pay for importing TLS.
     from tfagents_system.transport.remote.messages import Hello, identity_of
@@ -143,10 +142,6 @@ def _join_elsewhere(
     connection.wait_until_up(_START_DEADLINE_SECS)
     welcome = connection.welcome
 
-    def leave() -> None:
-        connection.send_log(role, _tail(paths.log(role)))
-        connection.close()
-
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
     here = agents_in(run_directory.read_run_json(paths)) if is_far else 0
 
@@ -163,7 +158,7 @@ def _join_elsewhere(
     # A trainer in the run's own directory writes its heartbeat there itself.
     tell = connection.tell if is_far or kind != TRAINER else None
     same = cast(Connection, connection)  # It has the same methods.
-    joined = same, welcome.worker_id, welcome.settings, tell, ended, leave
+    joined = same, welcome.worker_id, welcome.settings, tell, ended, connection.close
     return Membership(*joined, is_far=is_far, check_agents=check_agents)
 
 
@@ -179,13 +174,3 @@ def _check_agents(paths: RunPaths, run: str, here: int) -> None:
             f"the agent of the run was replaced {there} times where its replay server is, and {here} times in "
             f"{paths.exp_dir}: start both anew, the one that is behind with --reset_training"
         )
-
-
-def _tail(log: Path) -> str:
-    """The end of a log; empty if it can't be read."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -48,7 +48,6 @@ class Segment:
       reward: `[lead + T]` float32, of each transition.
       discount: `[lead + T]` float32: 0 where the episode terminated, 1 elsewhere, also where a time limit cut it.
       held_out: Of an episode that is kept for validation and never trained on.
-      is_prior: It goes into prior data, and is counted like any other.
       history: Observations of the same episode before the first transition; 0 where it starts the episode.
       lead: Transitions that an earlier segment of the episode has brought already.
       context: Those of the lead, from its beginning, at which no sample starts.
@@ -72,7 +71,6 @@ class Segment:
     reward: np.ndarray
     discount: np.ndarray
     held_out: bool = False
-    is_prior: bool = False
     history: int = 0
     lead: int = 0
     context: int = 0
@@ -107,7 +105,6 @@ class Segment:
     def header(self) -> list[int]:
         """The first array on the wire: all that is no column."""
         flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
-        flags |= self.is_prior << 4
         return [
             WIRE_VERSION,
             self.worker_id,
@@ -158,7 +155,6 @@ class Segment:
             reward=arrays[0],
             discount=arrays[1],
             held_out=bool(flags & 8),
-            is_prior=bool(flags & 16),
             history=history,
             lead=lead,
             context=context,

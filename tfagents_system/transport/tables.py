@@ -29,7 +29,6 @@ import numpy as np
 import reverb
 
 from tfagents_system.transport.segments import NOTHING_STORED, WorkerRecord
-from tfagents_system.transport.sharing import Sharing
 
 SEGMENTS = "segments"
 REQUESTS = "requests"
@@ -199,7 +198,6 @@ class TdErrors:
       errors: `[K, B]` float32: |TD error|, finite.
       opens: It is the first message of its session, of no update: the trainer tells of those from `updates` on, without
         a gap.
-      back_to: In that message: the checkpoint whose priorities the rows are to have again; empty: they stay.
     """
 
     session: int
@@ -207,12 +205,11 @@ class TdErrors:
     rows: np.ndarray
     errors: np.ndarray
     opens: bool = False
-    back_to: str = ""
 
     @classmethod
-    def opening(cls, session: int, updates: int, back_to: str = "") -> TdErrors:
+    def opening(cls, session: int, updates: int) -> TdErrors:
         """The first message of a session."""
-        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True, back_to)
+        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True)
 
     @property
     def end(self) -> int:
@@ -220,8 +217,7 @@ class TdErrors:
         return self.updates + len(self.rows)
 
     def to_wire(self) -> list[np.ndarray]:
-        name = [np.frombuffer(self.back_to.encode(), np.uint8)] if self.opens else []
-        return [np.array([self.session, self.updates], np.int64), self.rows, self.errors, *name]
+        return [np.array([self.session, self.updates, self.opens], np.int64), self.rows, self.errors]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
@@ -230,18 +226,15 @@ class TdErrors:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, updates = _only_array(arrays[:1], np.int64, 2).tolist()
-        rows, errors = arrays[1:3] if len(arrays) in (3, 4) else (np.zeros(0), np.zeros(0))
+        session, updates, opens = _only_array(arrays[:1], np.int64, 3).tolist()
+        rows, errors = arrays[1:] if len(arrays) == 3 else (np.zeros(0), np.zeros(0))
         if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
             raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
         if session < 0 or updates < 0 or not np.all((errors >= 0) & np.isfinite(errors)):
             raise MalformedMessageError("a number below 0, or a TD error that is not finite")
-        if len(arrays) == 3:
-            return cls(session, updates, rows, errors)
-        name = _only_array(arrays[3:], np.uint8, None).tobytes()
-        if len(rows) or (name and not _CHECKPOINT.fullmatch(name)):
-            raise MalformedMessageError(f"updates in the first message, or not a checkpoint's name: {name[:100]!r}")
-        return cls.opening(session, updates, name.decode())
+        if opens and len(rows):
+            raise MalformedMessageError("updates in the first message")
+        return cls(session, updates, rows, errors, bool(opens))
 
 
 @dataclasses.dataclass
@@ -259,7 +252,6 @@ class Block:
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
       arrays: Of the samples (replay/samples.py), each `[count + held_out, B, ...]`. A block without minibatches has
         none: the iteration has no (more) updates.
-      sharings: Who collects the steps of the next iterations, see `Progress`.
       init_steps: Those of `env_steps` before training.
     """
 
@@ -271,20 +263,16 @@ class Block:
     total: int
     held_out: int
     arrays: list[np.ndarray]
-    sharings: tuple[Sharing, ...] = ()
     init_steps: int = 0
 
     def to_wire(self) -> list[np.ndarray]:
         meta = (self.session, self.iteration, self.first, self.count, self.env_steps, self.total, self.held_out)
-        rows = [sharing.to_row() for sharing in self.sharings]
-        return [np.array([*meta, self.init_steps, len(rows)], np.int64), *rows, *self.arrays]
+        return [np.array([*meta, self.init_steps], np.int64), *self.arrays]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        head = [int(value) for value in arrays[0]]
-        session, iteration, first, count, env_steps, total, held_out, init_steps, rows = head
-        sharings, drawn = tuple(map(Sharing.from_row, arrays[1 : 1 + rows])), list(arrays[1 + rows :])
-        return cls(session, iteration, first, count, env_steps, total, held_out, drawn, sharings, init_steps)
+        *head, init_steps = (int(value) for value in arrays[0])
+        return cls(*head, list(arrays[1:]), init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -301,8 +289,6 @@ class Progress:
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
-      sharings: Of the iterations that this policy may collect, where these are of steps; none: the planned workers
-        share them.
       paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
         trainer's newest block has counted them, since the run has the ratios of both that it has now.
       agents_before: How often the run's agent was replaced: a worker of an earlier one starts anew.
@@ -313,7 +299,6 @@ class Progress:
     iteration: int
     train_step: int
     eval_iteration: int
-    sharings: tuple[Sharing, ...] = ()
     paced_updates: int = 0
     paced_steps: int = 0
     agents_before: int = 0
@@ -322,7 +307,7 @@ class Progress:
     def to_wire(self) -> list[np.ndarray]:
         row = [self.session, self.iteration, self.train_step, self.eval_iteration]
         row += [self.paced_updates, self.paced_steps, self.agents_before, *self.memory]
-        return [np.array(row, np.int64), *(sharing.to_row() for sharing in self.sharings)]
+        return [np.array(row, np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
@@ -331,14 +316,8 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays[:1], np.int64, 9).tolist()
-        session, iteration, train_step, eval_iteration = ids
-        try:
-            sharings = tuple(map(Sharing.from_row, arrays[1:]))
-        except ValueError as error:
-            raise MalformedMessageError(f"not a sharing of steps: {error}") from None
-        where = (pid, descriptor)
-        return cls(session, iteration, train_step, eval_iteration, sharings, updates, steps, agents, where)
+        *numbers, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
+        return cls(*numbers, memory=(pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)

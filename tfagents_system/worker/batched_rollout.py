@@ -285,7 +285,6 @@ def new_rollout(
 ) -> AnyRollout:
     """A rollout in environments of either kind; arguments as of Rollout and BatchedRollout."""
     if isinstance(envs[0], BatchedEnvironment):
-        arguments.pop("whole_episodes", None)  # Refused before the start.
         return BatchedRollout(envs, actor, must_restart=must_restart, **arguments)
     return Rollout(envs, actor, **arguments)  # type: ignore[arg-type]
 

@@ -42,7 +42,6 @@ class Collector:
       layout: Of the segments.
       activity: Told of episodes and of time spent.
       policy: Collects, and may remember something of the episodes under way.
-      is_expert: With `n_expert_episodes_in_prior_data` the steps are prior data, of which none are held out.
 
     Attributes:
       greedy: Those of the episodes that are collected without exploration; None: there are none.
@@ -59,16 +58,14 @@ class Collector:
         layout: Layout,
         activity: Activity,
         policy: NewestPolicy,
-        is_expert: bool = False,
     ) -> None:
         self._params = role.params
-        self._is_prior = is_expert and self._params.n_expert_episodes_in_prior_data is not None
         self._is_deterministic = role.deterministic
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         self._start = 0 if role.deterministic else start
         self._numbers = EpisodeNumbers(None if role.deterministic else incarnation, role.agents_before)
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, self._start)
-        self._held_out = HeldOutEpisodes(0.0 if self._is_prior else self._params.validation_share, seed)
+        self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self.greedy = self._greedy_episodes(role.derived_seed(GREEDY_STREAM, worker_id, self._start))
         self._runner = runner
         self._sender = sender
@@ -191,7 +188,6 @@ class Collector:
             observers=callables(self._observers),
             on_episode=self._on_episode,
             new_record=self._recorder.begin if self._recorder is not None else None,
-            whole_episodes=self._params.drop_faulty_episodes,
         )
 
     def _on_start(self, env: int) -> None:
@@ -244,4 +240,4 @@ class Collector:
 
     def _send(self, segment: Segment) -> None:
         with self._activity.server_time():
-            self._sender.send(dataclasses.replace(segment, iteration=self._iteration, is_prior=self._is_prior))
+            self._sender.send(dataclasses.replace(segment, iteration=self._iteration))

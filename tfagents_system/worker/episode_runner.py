@@ -18,13 +18,12 @@ from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
-from tfagents_system.worker.curriculum_values import Place
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
-from tfagents_system.worker.worker_environments import WorkerEnvironments
+from tfagents_system.workers import Place, WorkerEnvironments
 
 _REST_AGAIN_SECS = 5.0
 
@@ -65,7 +64,6 @@ class EpisodeRunner:
         new_builder: Callable[[], SegmentBuilder] | None = None,
         on_start: Callable[[int], None] = lambda env: None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
-        whole_episodes: bool = False,
         numbers: Sequence[int] = (),
     ) -> AnyRollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
@@ -103,7 +101,6 @@ class EpisodeRunner:
             on_fault=answer,
             times=step_times,
             new_record=new_record,
-            whole_episodes=whole_episodes,
         )
 
     @contextlib.contextmanager

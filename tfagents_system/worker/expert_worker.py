@@ -23,11 +23,8 @@ class ExpertWorker(Worker):
     """Collects with the policy of SAC_EXPERT_POLICY, or the one that `TrainParams.expert_policy_ctor` returns.
 
     Its steps are stored like any other's, and at the same pace: in lock-step so many episodes in each iteration. What
-    is published is not for it. With `n_expert_episodes_in_prior_data` its steps are prior data. Its returns stay out of
-    the run's metrics: its own log and heartbeat have them.
+    is published is not for it. Its returns stay out of the run's metrics: its own log and heartbeat have them.
     """
-
-    is_expert = True
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         del time_step_spec, action_spec, seed

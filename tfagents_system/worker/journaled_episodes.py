@@ -153,8 +153,6 @@ class JournaledEpisodes:
     def follow(self, rollout: Rollout, iteration: int, first_number: int) -> None:
         """Takes over a new rollout before an iteration, with the episodes that were under way at the end of the last.
 
-        Those in environments that the worker no longer has are given up.
-
         Args:
           rollout: Of `on_start` and `new_builder`.
           iteration: The first that it collects.
@@ -166,20 +164,14 @@ class JournaledEpisodes:
             return
         try:
             cut, episodes = self._journal.at(iteration - 1)
+            if any(parts[-1][1].env >= rollout.num_envs for parts in episodes):
+                raise JournalError(f"the worker now has {rollout.num_envs} environments")
         except JournalError as error:
             logging.error("%s: other episodes begin, and the weights are not those of an uninterrupted run", error)
             return
-        kept = [parts for parts in episodes if parts[-1][1].env < rollout.num_envs]
-        if len(kept) < len(episodes):
-            logging.error(
-                "%d episodes are given up, the worker now has %d environments: the weights are not those of an "
-                "uninterrupted run",
-                len(episodes) - len(kept),
-                rollout.num_envs,
-            )
         self._is_repeating = True
         try:
-            for parts in kept:
+            for parts in episodes:
                 self._repeat(rollout, parts)
         finally:
             self._is_repeating = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from tfagents_system.transport import tables
-from tfagents_system.transport.sharing import Sharing, find
 from tfagents_system.worker.background import AnyConnection, is_pending, look
 
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
@@ -50,11 +49,6 @@ class ProgressReader:
         elif time.monotonic() >= self._look_at:
             self._look()
         return self.newest
-
-    def sharing(self, iteration: int, steps: int, num_workers: int) -> Sharing:
-        """Who collects an iteration's steps: as the newest says, else the planned workers."""
-        told = find(self.newest.sharings, iteration) if self.newest is not None else None
-        return told or Sharing.planned(iteration, steps, num_workers)
 
     def _look(self) -> None:
         before, arrays = self.newest, look(self._reader)

@@ -25,8 +25,6 @@ from tfagents_system.worker.actors import Actor
 
 TakeEpisode = Callable[[RecordedEpisode], None]
 
-_MOST_PASSED_OVER = 31
-
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
@@ -190,8 +188,7 @@ def takers_of(observers: Sequence[Any]) -> list[TakeEpisode]:
 class BestOfWorker:
     """Those of a worker's episodes that may be among the best of the run, whose trainer keeps these.
 
-    Of episodes at least as large as one whose file was too large, the next are tried all the same, as how far they can
-    be compressed may change: after 0, 1, 3, ... others, until one fits.
+    Episodes at least as large as one whose file was too large are passed over.
 
     Args:
       count: `keep_best_episodes`.
@@ -206,22 +203,20 @@ class BestOfWorker:
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
         self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
-        self._to_pass_over = self._next_to_pass_over = 0
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
         size_bytes = sum(values.nbytes for values in episode.lists.values())
         is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
-        if not is_better or self._passes_over(size_bytes):
+        if not is_better or size_bytes >= self._too_large_bytes:
             return
         with self._unwatched():
             file = episode.to_bytes()
         kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, file)
         if len(file) > MOST_KEPT_BYTES:
-            self._remember_too_large(size_bytes, kept)
+            self._too_large_bytes = size_bytes
+            _tell_too_large(kept)
             return
-        if size_bytes >= self._too_large_bytes:
-            self._forget_too_large()
         heapq.heappush(self._returns, kept.episode_return)
         if len(self._returns) > self._count:
             heapq.heappop(self._returns)
@@ -233,27 +228,10 @@ class BestOfWorker:
         self._new = []
         return best
 
-    def _passes_over(self, size_bytes: int) -> bool:
-        """Whether an episode is one of those that are not tried."""
-        if size_bytes < self._too_large_bytes or not self._to_pass_over:
-            return False
-        self._to_pass_over -= 1
-        return True
-
-    def _remember_too_large(self, size_bytes: int, kept: KeptEpisode) -> None:
-        if size_bytes < self._too_large_bytes:
-            self._too_large_bytes = size_bytes
-            _tell_too_large(kept)
-        self._to_pass_over = self._next_to_pass_over
-        self._next_to_pass_over = min(2 * self._next_to_pass_over + 1, _MOST_PASSED_OVER)
-
-    def _forget_too_large(self) -> None:
-        self._too_large_bytes, self._to_pass_over, self._next_to_pass_over = math.inf, 0, 0
-
 
 def _tell_too_large(episode: KeptEpisode) -> None:
     logging.warning(
-        "an episode of return %g is not kept, and of others as large not all are tried: its file has %d bytes, at most "
-        "%d may be. Record less (%s<name> in the environment's info), or shorter episodes",
+        "an episode of return %g is not kept, nor are others as large: its file has %d bytes, at most %d may be. "
+        "Record less (%s<name> in the environment's info), or shorter episodes",
         *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
     )

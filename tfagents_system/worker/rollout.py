@@ -52,7 +52,6 @@ class Rollout:
         the step that failed is dropped with all its values. None: every fault is raised.
       times: Counts the time of policy and simulator.
       new_record: Called with an environment's index when an episode begins in it: makes what records its steps.
-      whole_episodes: `steps` hands over whole episodes, at least so many steps; the others go on in the next call.
 
     Attributes:
       actor: As above; may be replaced between two calls.
@@ -72,7 +71,6 @@ class Rollout:
         on_fault: Callable[[int, EnvironmentFault], None] | None = None,
         times: StepTimes | None = None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
-        whole_episodes: bool = False,
     ) -> None:
         self.actor = actor
         self._envs = envs
@@ -84,7 +82,6 @@ class Rollout:
         self._on_fault = on_fault
         self._times = times or StepTimes()
         self._new_record = new_record
-        self._whole_episodes = whole_episodes
         self._step = self._step_all if len(envs) > 1 else self._step_one
         self._running: dict[int, _Running] = {}
         self._faults: dict[int, EnvironmentFault] = {}
@@ -117,8 +114,6 @@ class Rollout:
         Episodes under way continue in the next call; without `goes_on` there is none, and samples may start at their
         last steps. Returns those that ended in this one.
         """
-        if self._whole_episodes:
-            return self._whole_episodes_of(count)
         ended: list[Episode] = []
         self._steps_left = count
         with self._handing_over():
@@ -130,18 +125,6 @@ class Rollout:
                 for number, run in enumerate(paused, 1):
                     hand_over = run.pause if goes_on else run.break_off
                     hand_over(end_of_iteration=number == len(paused))
-                self._answer_faults()
-        return ended
-
-    def _whole_episodes_of(self, steps: int) -> list[Episode]:
-        """Runs until the episodes that have ended have at least so many steps."""
-        ended: list[Episode] = []
-        with self._handing_over():
-            while steps > 0:
-                self._start(len(self._envs))
-                over = self._advance()
-                steps -= sum(run.length for run in over)
-                ended += self._end(over, end_of_iteration=steps <= 0)
                 self._answer_faults()
         return ended
 
@@ -163,8 +146,7 @@ class Rollout:
                         if not run.is_over:
                             self._on_step(0)
                             run.advance(action, explored)
-                    if not self._whole_episodes:
-                        run.pause(end_of_iteration=False)
+                    run.pause(end_of_iteration=False)
             except EnvironmentFault as fault:
                 self._running.pop(env).break_off()
                 self._faults[env] = fault
@@ -334,11 +316,6 @@ class _Running:
         self.time_step = next_time_step
         # TimeStep.is_last() takes 10 us: it asks for tensors first.
         self.is_over = next_time_step.step_type == ts.StepType.LAST
-
-    @property
-    def length(self) -> int:
-        """Steps so far."""
-        return self._log.length
 
     @property
     def has_unsent_steps(self) -> bool:

@@ -249,24 +249,6 @@ class SegmentBuilder:
             del column[:steps]
 
 
-class WholeEpisode:
-    """Keeps the segments of an episode until its last one; those of an episode that is broken off go nowhere.
-
-    Args:
-      send: Takes all of them, in order.
-    """
-
-    def __init__(self, send: Callable[[Segment], None]) -> None:
-        self._send = send
-        self._kept: list[Segment] = []
-
-    def __call__(self, segment: Segment) -> None:
-        self._kept.append(segment)
-        if segment.ends_episode:
-            for kept in self._kept:
-                self._send(kept)
-
-
 def as_returns(returns: np.ndarray) -> np.ndarray:
     """Returns of float64 as the layout has them."""
     return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
@@ -281,8 +263,6 @@ def segment_builder(
     number: int = 0,
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
-    if params.drop_faulty_episodes:
-        send = WholeEpisode(send)
     form = params.sample_form_ctor()
     look_back, look_ahead = form.reach
     return make(

@@ -15,7 +15,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.iteration_counts import random_count
+from tfagents_system.agents.iteration_counts import random_count, steps_of_worker
 from tfagents_system.checks.frame_stacks import is_stacking
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
@@ -43,8 +43,8 @@ from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.run_end import RunEnd
-from tfagents_system.worker.worker_environments import WorkerEnvironments
 from tfagents_system.worker.worker_settings import WorkerSettings
+from tfagents_system.workers import WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
@@ -65,7 +65,6 @@ class Worker:
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
-    is_expert: ClassVar[bool] = False  # Whether its steps may be prior data.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
@@ -113,9 +112,8 @@ class Worker:
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
-        sender, is_expert = self._links.sender, self.is_expert
         self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, sender, layout, self._activity, self._policy, is_expert
+            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
         )
         self._evaluator = Evaluator(
             self._params,
@@ -281,7 +279,7 @@ class Worker:
             episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
         else:
             steps, workers = self._params.env_steps_per_iter, self._role.num_workers
-            share = self._progress.sharing(iteration, steps, workers).share(self._id)
+            share = steps_of_worker(self._id, iteration, steps, workers)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
         where = self._id, iteration, self._policy.train_step, self._policy.version

@@ -238,7 +238,6 @@ def test_the_last_words_of_a_worker_that_leaves_arrive(tmp_path):
             worker.put(tables.SEGMENTS, segment(number, worker.welcome.worker_id, steps=500).to_wire())
             worker.tell({"state": "waiting", "steps": number})
             worker.tell({"state": "stopped", "steps": number})
-            worker.send_log("worker_0", "x" * 100_000)
             worker.close()
             # It has waited until all was read.
             beat = json.loads(running.paths.heartbeat(f"worker_{worker.welcome.worker_id}").read_text())

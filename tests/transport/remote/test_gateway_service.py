@@ -174,14 +174,6 @@ def test_a_session_that_can_not_begin_leaves_its_slot(tmp_path, monkeypatch):
         assert running.gateway.state()["remote_workers"] == 0 and running.gateway._listener.shaking_hands == 0
 
 
-def test_the_end_of_a_log_comes_home_without_what_could_steer_a_terminal(shared):
-    running, good = shared
-    good.send_log("../../etc/passwd", "first line\nred \x1b[31m line")
-    wait_until(lambda: running.paths.log("worker_1").exists())
-    wait_until(lambda: "red" in running.paths.log("worker_1").read_text())
-    assert "first line\nred ?[31m line\n" in running.paths.log("worker_1").read_text()
-
-
 def test_what_happens_is_told_in_the_heartbeat(shared):
     running, good = shared
     for step in range(20):

@@ -29,7 +29,6 @@ __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
 _PING_SECS = 5.0
 _PUT_SECS = 5.0
 _POLL_SECS = 0.05
-_LOG_CHUNK_CHARS, _LOG_CHARS = 30_000, 200_000
 
 
 class RemoteConnection:
@@ -162,17 +161,6 @@ class RemoteConnection:
     def tell(self, heartbeat: Mapping[str, Any]) -> None:
         """Passes a heartbeat on to the run, if we are connected."""
         self._channel.tell(messages.Beat(json_text(heartbeat)))
-
-    def send_log(self, name: str, text: str) -> None:
-        """Passes the end of a log on to the run, if we are connected.
-
-        Args:
-          name: Of the log, for its readers.
-          text: Lines; the last 200,000 characters of them are sent.
-        """
-        text = text[-_LOG_CHARS:]
-        for start in range(0, len(text), _LOG_CHUNK_CHARS):
-            self._channel.tell(messages.Log(name, text[start : start + _LOG_CHUNK_CHARS]))
 
     def close(self) -> None:
         """Says goodbye, which frees the slot; waits until the gateway has read that and everything before it."""

@@ -16,7 +16,7 @@ from absl import logging
 import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.report.episodes import MOST_EPISODE_BYTES, MOST_KEPT_BYTES
-from tfagents_system.run_files.heartbeat import beat_secs
+from tfagents_system.run_files.heartbeat import BEAT_SECS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.remote import messages, permissions
@@ -25,13 +25,11 @@ from tfagents_system.transport.remote.errors import ChannelError, FrameError
 from tfagents_system.transport.remote.frames import HELLO_LIMITS
 from tfagents_system.transport.remote.listener import Listener
 from tfagents_system.transport.remote.remote_slots import NoSlotError, RemoteSlots
-from tfagents_system.transport.remote.session import CHECK_SECS, Session
+from tfagents_system.transport.remote.session import Session
 from tfagents_system.transport.remote.shared_tables import SharedTables
 from tfagents_system.transport.remote.stream import Transport, describe
 
 HANDSHAKE_SECS = 10.0
-_MAX_CHECKS = 32
-_TEND_SECS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +88,10 @@ class Gateway:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
-        self.beat_secs = beat_secs(facts.paths.exp_dir)
+        self.beat_secs = BEAT_SECS
         self._context = context
         self._admission = Admission(facts.identity, password)
         self._has_trainer = has_trainer
-        self._tend_at = 0.0
         self._lock = threading.Lock()
         self._sessions: set[Session] = set()
         self._trainer: Session | None = None
@@ -133,16 +130,6 @@ class Gateway:
         self._listener.close()
         for session in self._all_sessions():
             session.transport.shut()
-
-    def tend(self) -> None:
-        """To be called regularly: ends connections of those who only check, and stay."""
-        if time.monotonic() < self._tend_at:
-            return
-        self._tend_at = time.monotonic() + _TEND_SECS
-        for session in self._all_sessions():
-            if session.client.kind == "check" and time.monotonic() - session.began > CHECK_SECS:
-                logging.info("%s at %s: its time is over", session.name, session.peer)
-                session.transport.shut()
 
     def state(self) -> dict[str, Any]:
         """For the heartbeat."""
@@ -250,11 +237,6 @@ class Gateway:
         elif kind != "check":
             session.client = permissions.Client(kind, self._take_slot(session))
         with self._lock:
-            checks = sum(other.client.kind == "check" for other in self._sessions)
-            if kind == "check" and checks >= _MAX_CHECKS:
-                raise RefusedClientError(
-                    "busy", f"{checks} programs only check the way to the run now: try again in a minute", False
-                )
             self._sessions.add(session)
 
     def _end_of(self, session: Session) -> None:

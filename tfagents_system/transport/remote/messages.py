@@ -6,7 +6,7 @@
     Size, Newest         ------------>    SizeIs, NewestIs (with arrays)
     Follow               ------------>    News (with arrays), whenever there is any
     Feed, Take           ------------>    Item (with arrays), as many as requested
-    Beat, Log            ------------>
+    Beat                 ------------>
     Ping                 ------------>    Pong
     Goodbye              ------------>
                          <------------    End: the run is over
@@ -187,13 +187,6 @@ class Beat(_Message):
     content: str
 
 
-class Log(_Message):
-    """Lines of a log, for the run's own logs."""
-
-    name: str
-    text: str
-
-
 class Ping(_Message):
     pass
 
@@ -212,7 +205,7 @@ class End(_Message):
     why: str
 
 
-FromClient = Hello | Put | Size | Newest | Follow | Feed | Take | Beat | Log | Ping | Goodbye
+FromClient = Hello | Put | Size | Newest | Follow | Feed | Take | Beat | Ping | Goodbye
 FromGateway = Welcome | Refused | Done | SizeIs | NewestIs | News | Item | Pong | End
 
 

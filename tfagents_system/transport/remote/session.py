@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 IDLE_SECS = 30.0  # Clients say something every few seconds.
 _ALIVE_SECS = 5.0  # Clients give a silent gateway up after 30 s.
-CHECK_SECS = 10.0  # A client that only checks says hello and goodbye.
 _PUT_SECS = 5.0
-_LOG_BYTES = 1024 * 1024
 
 
 class Session:
@@ -44,7 +42,6 @@ class Session:
         self.limits = Limits(MOST_BYTES, body_bytes)
         self.transport = transport
         self.peer = peer
-        self.began = time.monotonic()
         self.token = hello.token
         self.client = permissions.Client(hello.kind, -1)
         self._gateway = gateway
@@ -52,7 +49,6 @@ class Session:
         self.host = hello.host[:100]
         self._under_way = Arrivals(gateway.sharing.connection)
         self._has_said_goodbye = False
-        self._logged_bytes = 0
         self._alive_at = 0.0
         self._beats: BeatFile | None = None
 
@@ -138,8 +134,6 @@ class Session:
                 sharing.queue(message.table).take(self.send_item, message.credits, message.seen)
             case messages.Beat():
                 self._beat(message.content)
-            case messages.Log():
-                self._log(message)
             case messages.Goodbye():
                 self._has_said_goodbye = True
             case _:
@@ -182,15 +176,3 @@ class Session:
         ago = beat.get("time", 0.0) - beat.get("since", 0.0) if {"time", "since"} <= beat.keys() else 0.0
         ours = {"role": self.name, "host": self.host, "remote": True, "time": now}
         self._beats.write({**beat, **ours, "since": min(now, max(0.0, now - ago))})
-
-    def _log(self, message: messages.Log) -> None:
-        """Appends lines of the client's log to its role's log, without terminal control characters."""
-        self._logged_bytes += len(message.text)
-        if self.client.kind == "check" or self._logged_bytes > _LOG_BYTES:
-            raise FrameError(f"more than {_LOG_BYTES} bytes of a log")
-        lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in message.text.split("\n")]
-        try:
-            with open(self._gateway.facts.paths.log(self.name), "a", encoding="utf-8") as log:
-                log.write(f"--- {message.name[:100]!r} of {self.host!r} ({self.peer}):\n" + "\n".join(lines) + "\n")
-        except OSError as error:
-            logging.log_every_n_seconds(logging.WARNING, "log of %s: %s", 60, self.name, error)

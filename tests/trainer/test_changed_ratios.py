@@ -14,11 +14,11 @@ from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport.tables import Block, Progress, Request
 from tfagents_system.worker.back_pressure import BackPressure
 
-WINDOW = Schedule.of({"points": [[0, 1000], [100_000, 101_000]], "by": "train_steps"})
+DISCOUNT = Schedule.of({"points": [[0, 0.0], [100_000, 1.0]], "by": "train_steps"})
 
 
 @pytest.mark.parametrize(("old", "new"), [(1.0, 10.0), (10.0, 1.0), (1.0, 1.0)])
-def test_windows_by_train_steps_stay_where_they_are(old: float, new: float) -> None:
+def test_schedules_by_train_steps_stay_where_they_are(old: float, new: float) -> None:
     steps, done = 5000, int(5000 * old)
     state = TrainerState(25, steps, iteration_start=done, end_policy_steps=steps, policy_steps=steps, ratio=old)
     plan = IterationPlan(state, lambda: done, 1000, None, new)
@@ -27,8 +27,8 @@ def test_windows_by_train_steps_stay_where_they_are(old: float, new: float) -> N
     assert request is not None
     request = Request.from_wire(request.to_wire())
     assert request.counted_updates == steps * new, "what the new ratio asks of these steps counts as done"
-    settings = DrawSettings(1, TransitionForm(1), 10, 0, window=WINDOW)
-    assert settings.at(steps, request.updates - request.first, 25).window_steps == 1000 + done
+    settings = DrawSettings(1, TransitionForm(1), 10, 0, gamma=DISCOUNT)
+    assert settings.at(steps, request.updates - request.first, 25).discount == pytest.approx(done / 100_000)
 
 
 def test_asynchronous_pacing_counts_the_offset() -> None:
@@ -70,8 +70,7 @@ def test_neither_trainer_nor_workers_wait_for_ever_whatever_the_ratios_were(
     plan.begin()
     params: Any = SimpleNamespace(
         min_updates_per_env_step=least,
-        max_updates_per_env_step=most,
-        updates_per_env_step=None,
+        updates_per_env_step=most,
         asynchronous=True,
         env_steps_per_iter=None,
         num_steps_per_iter=under_way,
