@@ -188,7 +188,7 @@ def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
     settings = (
         f"action_table={table}",
         "mini_race.steps=3",
-        "mini_race_oversampling=[0, 0]",
+        "mini_race.oversampling=[0, 0]",
         "discount=1.0",
         "n_step=2",
         "boltzmann_epsilon=0.1",

@@ -189,7 +189,7 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(wrap_up, "write_results", raises)
-    hostile = '{"state": "[/x]", "time": "never", "remote": true, "time_shares": {"a": "b"}, "restarts": [1]}'
+    hostile = '{"state": "[/x]", "time": 1.0, "remote": true, "time_shares": {"[/]": 0.5}}'
     says = "; ".join(
         f"echo '{hostile}' > {run_dir}/heartbeats/{role}.json" for role in ("trainer", "worker_0", "worker_9")
     )

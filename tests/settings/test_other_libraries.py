@@ -12,7 +12,6 @@ from tfagents_system.settings import other_libraries, own_attributes, params_che
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.train_params_base import TrainParamsBase
 
-ROOT = Path(__file__).resolve().parents[2]
 # Every argument of their SAC that says how, or how long, is trained; those that only say where files go are left out.
 STABLE_BASELINES3 = """
     policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps
@@ -67,16 +66,6 @@ def test_what_is_meant_is_an_attribute_a_variable_or_a_hook_of_ours() -> None:
         wanted = setting.ours.removeprefix("set ").split("=")[0].split()[0].rstrip(",:;")
         if setting.ours.startswith("set ") and not wanted.startswith(("SAC_", '"')):
             assert wanted in known, setting
-
-
-def test_a_learning_rate_is_no_misspelt_alpha_learning_rate(tmp_path: Path) -> None:
-    params = loaded(tmp_path, "    learning_rate = 1e-3\n")
-    assert params_check.check_params(params) == []
-    (finding,) = own_attributes.findings(params)
-    assert finding == (
-        "TrainParams.learning_rate=0.001 is a setting of Stable-Baselines3 and SBX: set actor_learning_rate, "
-        "critic_learning_rate and alpha_learning_rate; rename it if it is your own"
-    )
 
 
 def test_a_schedule_that_is_meant_can_be_written_so(tmp_path: Path) -> None:

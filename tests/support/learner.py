@@ -46,7 +46,8 @@ class Learner:
     """
 
     def __init__(self, folder: Path, env_ctor: Callable[[], Any], horizon: int, **attributes: Any) -> None:
-        params_class = type("TrainParams", (TrainParamsBase,), {**attributes, "env_ctor": lambda self, **_: env_ctor()})
+        own = {"buffer_size": 1000 * horizon, **attributes, "env_ctor": lambda self, **_: env_ctor()}
+        params_class = type("TrainParams", (TrainParamsBase,), own)
         self.params: TrainParamsBase = params_class({"horizon": horizon})
         self.env = TrainingEnvironment(
             self.params.env_ctor(),

@@ -68,8 +68,10 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
       UserError: It is of a kind that would pass for something else.
     """
     is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
-    may_be = isinstance(before, bool) or (is_number_now and "points" in value)  # Options in place of True, a schedule.
-    if isinstance(value, dict) and before is not None and not may_be:
+    if isinstance(value, dict) and before is not None:
+        # A schedule in the place of a number, options in the place of True or False.
+        if (is_number_now and "points" in value) or isinstance(before, bool):
+            return value
         raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
     elsewhere = ": correct it, or write the text into the params file"
     if isinstance(value, str) and isinstance(before, (bool, np.bool_)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from tfagents_system.train_params_base import TrainParamsBase
@@ -31,3 +32,12 @@ class Period(NamedTuple):
         """Whether the last iteration has reached a multiple; also before the first iteration."""
         now = self.passed(state.iteration, state.end_env_steps)
         return now > self.passed(state.iteration - 1, state.earlier_end_env_steps)
+
+
+def parts_of(train_step: int, count: int, period: int | None) -> Iterator[slice]:
+    """The parts of `count` updates after `train_step`: each ends at a multiple of the period, or with the last one."""
+    first, period = 0, period or train_step + count
+    while first < count:
+        end = min(count, first + period - (train_step + first) % period)
+        yield slice(first, end)
+        first = end

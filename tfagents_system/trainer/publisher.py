@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights, share
+from tfagents_system.trainer.periods import parts_of
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 
@@ -83,11 +84,7 @@ class Publisher:
 
     def parts(self, train_step: int, count: int) -> Iterator[slice]:
         """The parts of a block of `count` updates after `train_step`: each ends where a policy is due, or the block."""
-        first, period = 0, self._period_updates or train_step + count
-        while first < count:
-            end = min(count, first + period - (train_step + first) % period)
-            yield slice(first, end)
-            first = end
+        return parts_of(train_step, count, self._period_updates)
 
     def is_due(self, train_step: int) -> bool:
         """Whether a policy within an iteration is."""

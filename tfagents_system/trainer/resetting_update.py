@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from absl import logging
 
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.trainer.periods import parts_of
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 
@@ -42,21 +43,13 @@ class ResettingUpdate:
         """As of BlockUpdate."""
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
-        for part in self._parts(len(arrays[0])):
+        for part in parts_of(self._train_step(), len(arrays[0]), self._period_updates):
             self._reset_if_due()
             for name, value in self._update([array[part] for array in arrays]).items():
                 updates = part.stop - part.start
                 sums[name] = sums.get(name, 0.0) + updates * value
                 counts[name] = counts.get(name, 0) + updates
         return {name: total / counts[name] for name, total in sums.items()}
-
-    def _parts(self, count: int) -> Iterator[slice]:
-        first, train_step = 0, self._train_step()
-        period = self._period_updates
-        while first < count:
-            end = min(count, first + period - (train_step + first) % period)
-            yield slice(first, end)
-            first = end
 
     def _reset_if_due(self) -> None:
         train_step = self._train_step()

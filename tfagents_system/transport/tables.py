@@ -271,8 +271,8 @@ class Block:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        *head, init_steps = (int(value) for value in arrays[0])
-        return cls(*head, list(arrays[1:]), init_steps)
+        session, iteration, first, count, env_steps, total, held_out, init_steps = (int(value) for value in arrays[0])
+        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1:]), init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -316,8 +316,9 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        *numbers, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
-        return cls(*numbers, memory=(pid, descriptor))
+        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
+        session, iteration, train_step, eval_iteration = ids
+        return cls(session, iteration, train_step, eval_iteration, updates, steps, agents, (pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)

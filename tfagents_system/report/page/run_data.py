@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
+from tfagents_system.agents.optimizer_settings import PARTS, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.policies.checkpoint_names import checkpoint_name
@@ -227,7 +227,7 @@ def _default(name: str, described: Hyperparameter, params: Mapping[str, Any]) ->
     if part not in PARTS or part == name:
         return _plain(described.default)
     try:
-        return settings_in_use(types.SimpleNamespace(**{**params, name: {}}), part)
+        return optimizer_settings(types.SimpleNamespace(**{**params, name: {}}), part)
     except (AttributeError, KeyError, TypeError):  # Of another version.
         return _plain(described.default)
 
