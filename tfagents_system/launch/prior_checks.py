@@ -167,12 +167,9 @@ def _found(given: Any, folders: Sequence[Path]) -> list[str]:
         elif there:
             found.append(str(there[0]))
         else:
-            tried, other = " and ".join(map(str, candidates)), minari_sets.meant(source)
+            tried = " and ".join(map(str, candidates))
             remedy = "give a run, a file, minari:NAME, or a path that is relative to the folder of SAC_PARAMS"
-            findings.append(
-                f"TrainParams.prior_data: {source} does not exist"
-                + (f": {other} is meant" if other else f" (looked for {tried}): {remedy}")
-            )
+            findings.append(f"TrainParams.prior_data: {source} does not exist (looked for {tried}): {remedy}")
     if findings:
         raise UserError(*findings)
     return found

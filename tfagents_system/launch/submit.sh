@@ -10,8 +10,7 @@ Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [-
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
 
-  --dry_run    print the job script, and on standard error the sbatch command and what would be frozen; make the checks; write
-               and submit nothing
+  --dry_run    print the job script, and on standard error the sbatch command; make the checks; write and submit nothing
   --no_check   submit without the check of params, environment and memory, which takes up to 20 s
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
   --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
