@@ -7,8 +7,8 @@ usage() {
 Usage: ./setup.sh [--print-python] [--dev]
 
 An activated conda or virtual environment that holds the packages pinned in pyproject.toml is used as it is, or a Python
-on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip. It needs
-Python 3.11. SAC_PYTHON names the Python to use.
+on PATH; nothing is ever installed into them. Otherwise .venv is made from requirements.lock, with uv or pip, and holds this
+checkout as an editable package. It needs Python 3.11. SAC_PYTHON names the Python to use.
 
   --print-python  print the environment's Python on stdout (all else goes to stderr); in a SLURM job nothing is installed
   --dev           an activated environment must hold the development tools and extras, too
@@ -82,6 +82,4 @@ else
   if [[ -z $python ]] && ! is_complete; then python=$(python_on_path) || make_venv; fi
 fi
 python=${python:-$venv/bin/python}
-# Environments that earlier versions made have none.
-if [[ $python == "$venv/bin/python" && -e $ours && ! -e $venv/bin/sac && -w $venv/bin ]]; then write_sac; fi
 if ((print_python)); then echo "$python"; else say "ready: $python"; fi

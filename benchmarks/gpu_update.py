@@ -86,7 +86,7 @@ def candidates(has_pixels: bool) -> dict[str, tuple[Callable[[], Any], Callable[
 
         picture = tensor_spec.BoundedTensorSpec(_PICTURE, tf.uint8, 0, 255, "observation")
         made[_PIXELS] = (
-            functools.partial(make_update, _PIXELS_BATCH, picture, 1, image_encoder_filters=(16, 16, 16, 16)),
+            functools.partial(make_update, _PIXELS_BATCH, picture, 1, image_encoder_layers=(16, 16, 16, 16)),
             functools.partial(random_block, batch=_PIXELS_BATCH, shape=_PICTURE, num_actions=1),
         )
     return made

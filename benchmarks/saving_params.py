@@ -49,7 +49,8 @@ class TrainParams(TrainParamsBase):
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
         self.num_steps_per_iter = int(env_config["updates"])
-        self.n_episodes_in_buffer = self.n_buffer_init_episodes = int(env_config["episodes"])
+        self.n_buffer_init_episodes = int(env_config["episodes"])
+        self.buffer_size = self.n_buffer_init_episodes * self.horizon
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         return Sleeping(self.env_config["step_ms"])

@@ -117,7 +117,6 @@ def measure(threads: int, rounds: int, updates: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(max(1, threads // inter))
     candidates = {
         "fused": make_update(),
-        "fused, TF-Agents' order": make_update(share_log_pi=False),
         "TF-Agents, agent.train": stock_update(),
     }
     if bfloat16_speedup() > 1.0:

@@ -16,6 +16,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # As many processes of tests as CPUs: threads of one would wait for those of the others. Runs set their own.
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
 
+# As in the foreground, for the programs that tests start, too: what a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import pytest  # noqa: E402
 from absl import logging  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

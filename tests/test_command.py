@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.launching import ROOT
 from tfagents_system import command
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.errors import UserError
 from tfagents_system.launch import doctor, new_project
 
@@ -37,7 +37,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execvp", become_script)
-    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE, FOLDER_VARIABLE):
+    for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME", NAME_VARIABLE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return became
@@ -114,7 +114,7 @@ def test_commands_become_their_scripts(
         ["run_script.sh", "--check", "vars.sh"],
         ["submit.sh", "vars.sh", "--array", "0-3"],
     ]
-    assert os.environ["TFAGENTS_FOLDER"] == str(tmp_path) and os.environ["TFAGENTS_COMMAND"] == "sac submit"
+    assert os.environ["TFAGENTS_COMMAND"] == "sac submit"
 
 
 def test_a_params_file_stands_for_a_vars_file(
@@ -129,15 +129,8 @@ def test_a_params_file_stands_for_a_vars_file(
     told = [os.environ[name] for name in ("SAC_PARAMS", "SAC_CONFIG", "SAC_EXP_NAME")]
     assert told == [str(tmp_path / "my_params.py"), str(tmp_path / "a.json"), "my"]
     (tmp_path / "my.json").touch()
-    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
     run("train", "my_params.py")
-    assert os.environ["SAC_LOGS_DIR"] == str(tmp_path / "runs"), "not beside the default vars file"
     assert os.environ["SAC_CONFIG"] == str(tmp_path / "my.json"), "beside it"
-    monkeypatch.setenv("HOME", "/home/me")
-    for given, wanted in (("~/runs", "/home/me/runs"), ("~no-such-user/runs", "~no-such-user/runs")):
-        monkeypatch.setenv("SAC_LOGS_DIR", given)
-        run("train", "my_params.py")
-        assert os.environ["SAC_LOGS_DIR"] == wanted
 
 
 def test_what_is_missing_of_them_is_told_at_once(
@@ -243,8 +236,7 @@ def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(
     (tmp_path / "a_swing.py").write_text(f"{text}gymnasium.register('Swing-v0', PendulumEnv, max_episode_steps=70)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in (NAME_VARIABLE, FOLDER_VARIABLE):
-        monkeypatch.setenv(name, "")
+    monkeypatch.setenv(NAME_VARIABLE, "")
     monkeypatch.setattr(sys, "argv", ["sac"])
     assert command.main(["new", "swing", "--env", "a_swing:Swing-v0"]) == 0
     assert json.loads((tmp_path / "swing/config.json").read_text()) == {"horizon": 70}

@@ -3,11 +3,14 @@
 import contextlib
 import os
 
-from tfagents_system import moved
-
 __version__ = "0.1.0"
 
-moved.install()
+# Reverb's gRPC sends connections to loopback to http_proxy, https_proxy or grpc_proxy, too, and compares the ends of
+# names: `localhost` in no_proxy does not help. no_grpc_proxy precedes no_proxy and concerns gRPC alone.
+_NO_PROXY = "no_grpc_proxy"
+_hosts = os.environ.get(_NO_PROXY, os.environ.get("no_proxy", "")).split(",")
+if "127.0.0.1" not in _hosts:
+    os.environ[_NO_PROXY] = ",".join([*filter(None, _hosts), "127.0.0.1"])
 
 # TensorFlow reads it when it is imported. Its default is off on CPUs without AVX512-VNNI, where oneDNN's products with
 # a transposed operand, of which gradients are made, are a fifth faster all the same.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE
+from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
@@ -148,7 +148,7 @@ def help_text() -> str:
             *lines,
             "",
             "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.",
-            "Run directories are in logs/ of the folder that the command is called in, or where SAC_EXP_DIR says.",
+            "Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR.",
         ]
     )
 
@@ -178,7 +178,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         here = os.getcwd()
     except FileNotFoundError:
         raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
-    os.environ.setdefault(FOLDER_VARIABLE, here)
     if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
         os.environ.setdefault("SAC_PYTHON", sys.executable)
     if command.script:
@@ -224,9 +223,6 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     if missing:
         raise UserError(*missing)
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
-    logs_dir = os.path.expanduser(os.environ.get("SAC_LOGS_DIR", ""))
-    if logs_dir and not logs_dir.startswith("~"):  # Relative to the folder of a vars file, of which there is none.
-        os.environ["SAC_LOGS_DIR"] = str(Path(os.environ.get(FOLDER_VARIABLE) or "", logs_dir).absolute())
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
 

@@ -27,15 +27,14 @@ from tfagents_system.checks.hyperparameters import (
     Unless,
     When,
 )
+from tfagents_system.checks.options import REQUIRED, Option, Options
 from tfagents_system.checks.rules import (
     Rule,
     integer_from,
-    layers_such_as,
     number_above,
     number_in,
     number_where,
     rows_such_as,
-    shares_such_as,
 )
 from tfagents_system.checks.schedules import SchedulableFraction, SchedulablePositive
 from tfagents_system.checks.stop_conditions import StopConditions
@@ -51,10 +50,14 @@ _COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
 
+def _learning_rate(params: Hyperparameters) -> Any:
+    """As `learning_rate`."""
+    return params.learning_rate
+
+
 def _one_for_each_env_step(params: Hyperparameters) -> int:
     """As many as updates for each environment step, rounded, at least 1."""
-    default = params.max_updates_per_env_step if params.asynchronous else 1
-    return max(1, round(params.updates_per_env_step or default))
+    return max(1, round(params.updates_per_env_step or 1))
 
 
 class Hyperparameters:
@@ -69,12 +72,18 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
-    critic_learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
-    """Learning rate of the critics; where the `schedule` of `critic_optimizer` begins."""
-    actor_learning_rate: Annotated[SchedulablePositive, _OF_ACTORS, MayChange] = 3e-4
-    """Learning rate of the actor; where the `schedule` of `actor_optimizer` begins."""
-    alpha_learning_rate: Annotated[SchedulablePositive, When("learn_entropy_coef"), _OF_ACTORS, MayChange] = 3e-4
-    """Learning rate of log(alpha), of the entropy coefficient; where the `schedule` of `alpha_optimizer` begins."""
+    learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    """Learning rate of critics, actor and log(alpha)."""
+    critic_learning_rate: Annotated[SchedulablePositive | None, ByAlgorithm(_learning_rate), MayChange] = None
+    """Learning rate of the critics."""
+    actor_learning_rate: Annotated[SchedulablePositive | None, ByAlgorithm(_learning_rate), _OF_ACTORS, MayChange] = (
+        None
+    )
+    """Learning rate of the actor."""
+    alpha_learning_rate: Annotated[
+        SchedulablePositive | None, ByAlgorithm(_learning_rate), When("learn_entropy_coef"), _OF_ACTORS, MayChange
+    ] = None
+    """Learning rate of log(alpha), of the entropy coefficient."""
     target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
@@ -91,9 +100,6 @@ class Hyperparameters:
     actions 0.98 log(n)."""
     train_batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
-    share_log_pi: Annotated[bool, When("learn_entropy_coef"), Unless("algorithm", _OF_VALUES)] = True
-    """True: the loss of alpha takes log pi from the actor's loss, as in the paper's algorithm. False: the actor is
-    evaluated once more after its step, as TF-Agents does; 4 to 20 % slower, by CPUs."""
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
     ] = "float32"
@@ -110,10 +116,20 @@ class Hyperparameters:
         Count | None, "updates", ByAlgorithm(1, redq=_one_for_each_env_step, droq=_one_for_each_env_step, crossq=3)
     ] = None
     """Actor and alpha step in every so many updates, the critics in each."""
-    num_quantiles: Annotated[int, integer_from(2), When("algorithm", "tqc")] = 25
-    """Quantiles of each critic."""
-    num_dropped_quantiles: Annotated[CountOrZero, "per critic", When("algorithm", "tqc")] = 2
-    """Largest quantiles that the target leaves out, dropped from those of all critics together."""
+    tqc: Annotated[
+        Mapping[str, Any],
+        Options(
+            num_quantiles=Option(25, integer_from(2), "Quantiles of each critic."),
+            num_dropped_quantiles=Option(
+                2,
+                integer_from(0),
+                "Largest quantiles that the target leaves out, of those of all critics together.",
+                "per critic",
+            ),
+        ),
+        When("algorithm", "tqc"),
+    ] = {}
+    """Quantiles of TQC."""
 
     # Learners of the values of discrete actions.
     double_q: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, dqn=True)] = None
@@ -127,30 +143,53 @@ class Hyperparameters:
     """Share of actions that are uniformly random."""
     boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
     """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
-    iqn_quantiles: Annotated[int, attribute_rules.EVEN, When("algorithm", "iqn")] = 8
-    """N and N', the quantiles of a sample that are compared with as many of its target. In pairs tau and 1 - tau."""
-    iqn_acting_quantiles: Annotated[Count, When("algorithm", "iqn")] = 32
-    """K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."""
-    iqn_cosines: Annotated[Count, When("algorithm", "iqn")] = 64
-    """Features cos(pi i tau) of a quantile's fraction tau."""
-    iqn_huber_kappa: Annotated[Positive, When("algorithm", "iqn")] = 0.005
-    """Error below which the loss of a quantile is quadratic."""
+    iqn: Annotated[
+        Mapping[str, Any],
+        Options(
+            num_quantiles=Option(
+                8,
+                attribute_rules.EVEN,
+                "N and N', the quantiles of a sample that are compared with as many of its target, in pairs tau and "
+                "1 - tau.",
+            ),
+            num_acting_quantiles=Option(
+                32, integer_from(1), "K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."
+            ),
+            num_cosines=Option(64, integer_from(1), "Features cos(pi i tau) of a quantile's fraction tau."),
+            huber_kappa=Option(0.005, number_above(0), "Error below which the loss of a quantile is quadratic."),
+        ),
+        When("algorithm", "iqn"),
+    ] = {}
+    """Quantiles of IQN."""
 
     # Networks.
     actor_fc_layer_params: Annotated[Layers, _OF_ACTORS] = (256, 256)
     """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
     critic_joint_fc_layer_params: Layers = (256, 256)
     """Units of each critic's hidden layers, over observation and action together."""
-    recurrent: bool = False
+    recurrent: Annotated[
+        bool | Mapping[str, Any],
+        Options(
+            lstm_units=Option(64, integer_from(1), "Units of the LSTM of actor and critics."),
+            sequence_length=Option(
+                20,
+                integer_from(1),
+                "Length of a training sequence; a shorter episode is one whole sequence.",
+                "transitions",
+            ),
+            burn_in=Option(
+                0,
+                integer_from(0),
+                "Transitions before each training sequence that only produce the LSTMs' state.",
+                "transitions",
+            ),
+        ),
+    ] = False
     """Actor and critics with an LSTM, trained on sequences."""
-    recurrent_sequence_length: Annotated[Count, "transitions", When("recurrent", of_agent=False)] = 20
-    """Length of a training sequence; a shorter episode is one whole sequence."""
-    recurrent_lstm_units: Annotated[Count, When("recurrent", of_agent=False)] = 64
-    """Units of the LSTM of actor and critics."""
     preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
     """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
     others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
-    (`image_encoder_filters`), other uint8 divided by 255."""
+    (`image_encoder_layers`), other uint8 divided by 255."""
     network: Literal["mlp", "simba"] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
@@ -164,19 +203,25 @@ class Hyperparameters:
         ByAlgorithm(0.0, droq=0.01),
     ] = None
     """Rate of the dropout behind each hidden layer's product in the critics, in updates: policies drop nothing."""
-    batch_renormalization: Annotated[bool | None, ByAlgorithm(False, crossq=True)] = None
+    batch_renormalization: Annotated[
+        bool | Mapping[str, Any] | None,
+        Options(
+            warmup_steps=Option(
+                100_000,
+                integer_from(0),
+                "Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it.",
+                "updates",
+            )
+        ),
+        ByAlgorithm(False, crossq=True),
+    ] = None
     """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
     1702.03275); not with discrete actions."""
-    batch_renormalization_warmup_steps: Annotated[CountOrZero, "updates", When("batch_renormalization")] = 100_000
-    """Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it."""
 
     # Networks drawn anew, against the primacy bias.
     reset_period_updates: Annotated[Count | None, "updates"] = None
     """Interval at which actor, critics and encoder are drawn anew while replay, counters and settings stay (Nikishin et
     al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
-    reset_kept_shares: Annotated[Mapping[str, Any], shares_such_as('{"encoder": 0.8}')] = {}
-    """What stays of the weights then, by part (`actor`, `critics`, `encoder`), each a number in [0, 1), 0 where it does
-    not say; the rest is drawn anew, as in Shrink-and-Perturb (arXiv 1910.08475)."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
@@ -188,22 +233,16 @@ class Hyperparameters:
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
-    image_encoder_filters: Annotated[
-        Sequence[int],
-        layers_such_as("(32, 32, 32, 32), or ()"),
-        When("image_encoder_layers", None),
-        _COMBINED,
-        When(IMAGES),
-    ] = (32, 32, 32, 32)
-    """Filters of the convolutions (3 x 3, the first with stride 2) that the default actor and critics share, as in
-    DrQ-v2 (Yarats et al., arXiv 2107.09645). `()`: images are flattened, as those are that are too small for them."""
-    image_encoder_layers: Annotated[
-        Sequence[Sequence[int]] | None, attribute_rules.CONVOLUTIONS, _COMBINED, When(IMAGES)
-    ] = None
-    """The same with all sizes: (filters, kernel, stride) of each convolution. None: `image_encoder_filters`."""
-    image_encoder_features: Annotated[
-        Count, When("image_encoder_filters", or_with="image_encoder_layers"), _COMBINED, When(IMAGES)
-    ] = 50
+    image_encoder_layers: Annotated[Sequence[Any], attribute_rules.CONVOLUTIONS, _COMBINED, When(IMAGES)] = (
+        32,
+        32,
+        32,
+        32,
+    )
+    """Convolutions that the default actor and critics share: filters (of 3 x 3, the first with stride 2, as in DrQ-v2,
+    Yarats et al., arXiv 2107.09645), or (filters, kernel, stride). `()`: images are flattened, as those are that are
+    too small for them."""
+    image_encoder_features: Annotated[Count, When("image_encoder_layers"), _COMBINED, When(IMAGES)] = 50
     """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
     """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
@@ -215,8 +254,7 @@ class Hyperparameters:
 
     # Optimizers.
     critic_optimizer: Optimizer = {}
-    """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01, "schedule": "cosine"}`:
-    docs/reference/networks.md has the settings; {} is Adam."""
+    """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01}`; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor; {} is Adam."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
@@ -258,8 +296,8 @@ class Hyperparameters:
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
-    n_episodes_in_buffer: Annotated[Count, "episodes in total"] = 1000
-    """Capacity of the replay buffer in episodes of full length: n_episodes_in_buffer * horizon steps."""
+    buffer_size: Annotated[Count, "steps in total"] = 1_000_000
+    """Capacity of the replay buffer, at least an episode of full length."""
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
     wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
@@ -274,10 +312,6 @@ class Hyperparameters:
         Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
     ] = None
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    max_updates_per_env_step: Annotated[
-        Positive, "updates per step", When("asynchronous", of_agent=False), MayChange
-    ] = 1.0
-    """The old name of `updates_per_env_step` with `asynchronous`, where that is None."""
     publish_period_updates: Annotated[
         Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
     ] = None
@@ -309,17 +343,21 @@ class Hyperparameters:
     ] = None
     """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a
     step in the replay buffer): what comes after it is not what the policy would have got."""
-    mini_race_steps: Annotated[Count | None, "steps"] = None
-    """Transitions are drawn with a time of their own, and an episode counts as over after so many steps of it: with
+    mini_race: Annotated[
+        Mapping[str, Any] | None,
+        Options(
+            steps=Option(REQUIRED, integer_from(1), "How long a mini-race is.", "steps"),
+            oversampling=Option(
+                (40, 5),
+                attribute_rules.OVERSAMPLING,
+                "(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as "
+                "often.",
+            ),
+        ),
+    ] = None
+    """Transitions are drawn with a time of their own, and an episode counts as over after so many `steps` of it: with
     `discount = 1`, a value is the sum of the rewards up to then. Observations get `horizon_time`, the share of the time
     that is over, 0 where a policy acts. None: a transition has no time."""
-    mini_race_oversampling: Annotated[
-        Sequence[int], attribute_rules.OVERSAMPLING, Unless("mini_race_steps", None, of_agent=False)
-    ] = (
-        40,
-        5,
-    )
-    """(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as often."""
     hindsight_share: Annotated[float | None, number_above(0, at_most=1)] = None
     """Share of each minibatch that gets another goal, one that its episode has achieved, and the reward for it (HER,
     Andrychowicz et al., arXiv 1707.01495): for environments with goals. 0.8 is four for each that keeps its own."""
@@ -331,8 +369,6 @@ class Hyperparameters:
     priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None, of_agent=False), MayChange] = 1.0
     """beta: samples have the importance weights (N P(i))^-beta, divided by the largest of the minibatch, in all losses.
     1 makes up for all that priorities change in the means of losses."""
-    recurrent_burn_in: Annotated[CountOrZero, "transitions", When("recurrent", of_agent=False)] = 0
-    """Transitions before each training sequence that only produce the LSTMs' state."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
     """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
     `validation/critic_loss` and so on."""

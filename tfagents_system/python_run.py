@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE, NAME_VARIABLE, PYTHON_VARIABLE, in_arguments
+from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE, in_arguments
 from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
@@ -34,7 +34,7 @@ from tfagents_system.run_files.beats import is_offline, read_status
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metric_columns import ALWAYS
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
-from tfagents_system.settings.given_attributes import argument_findings
+from tfagents_system.settings.overrides import Overrides, Setting
 from tfagents_system.settings.variables import value_findings, without_task
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def train(
         refused, with the differences.
 
     Raises:
-      UserError: Arguments are wrong, with all findings; what only the user's file tells, `Run.wait` raises. Or the
+      UserError: Arguments are wrong, with all findings; what the check of the start finds, `Run.wait` raises. Or the
         class is in no file, or this is a process of a run: a script calls it below `if __name__ == "__main__":`.
     """
     _refuse_within_a_run()
@@ -88,10 +88,10 @@ def train(
     file = None if isinstance(params, type) and _cell_of(params) else _file_of(params)
     name = name or ("notebook" if file is None else run_name_of(file))
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
-    environ = _environ_of(folder, given)
+    environ = _environ_of(given)
     exp_dir = folder / _exp_dir(environ)
     findings = value_findings(given, folder, goes_on=exp_dir.is_dir())
-    findings += argument_findings(attributes or {}, None if edits == "keep" else config, params)
+    findings += _attribute_findings(attributes or {})
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}{INPUTS}"
     with _claimed(exp_dir, inputs / OUTPUT) as output:
@@ -101,7 +101,7 @@ def train(
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
         words = str(file), "--config", str(Path(config).absolute()), *_options(attributes or {}, edits)
-        return _started(words, environ, exp_dir, output, variables or ())
+        return _started(words, environ, exp_dir, output, variables or (), folder)
 
 
 def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> None:
@@ -118,15 +118,28 @@ def _check(findings: list[str], edits: str | None, inputs: Sequence[Any]) -> Non
         raise UserError(*findings, *(f"{file} is missing: give the path of a file" for file in missing))
 
 
-def _environ_of(folder: Path, variables: Mapping[str, Any]) -> dict[str, str]:
+def _attribute_findings(attributes: Mapping[str, Any]) -> list[str]:
+    """What is no setting at all, one sentence each."""
+    settings, findings = [], []
+    for name, value in attributes.items():
+        try:
+            settings.append(Setting(name, json.loads(json.dumps(value)), "attributes"))
+        except (TypeError, ValueError, RecursionError):
+            findings.append(
+                f"{name} in attributes must be a number, a text, a list or a dictionary, as in JSON, found "
+                f"{shown(value)}: give it in the class"
+            )
+    return findings + Overrides.from_settings(settings)[1]
+
+
+def _environ_of(variables: Mapping[str, Any]) -> dict[str, str]:
     """Of a start. Where this program is a task of a job array, the run is not: it is named here."""
     given = {name: str(value) for name, value in variables.items()}
-    return {**without_task(_environ()), PYTHON_VARIABLE: "1", FOLDER_VARIABLE: str(folder), **given}
+    return {**without_task(_environ()), PYTHON_VARIABLE: "1", **given}
 
 
 def _exp_dir(environ: Mapping[str, str]) -> Path:
-    given = environ.get("SAC_EXP_DIR") or Path(environ.get("SAC_LOGS_DIR") or "logs", environ["SAC_EXP_NAME"])
-    return Path(os.path.expanduser(given))
+    return Path(os.path.expanduser(environ.get("SAC_LOGS_DIR") or "logs"), environ["SAC_EXP_NAME"])
 
 
 def _options(attributes: Mapping[str, Any], edits: str | None) -> list[str]:
@@ -168,12 +181,17 @@ def _is_locked(file: BinaryIO) -> bool:
 
 
 def _started(
-    words: Sequence[str], environ: Mapping[str, str], exp_dir: Path, output: BinaryIO, own: Collection[str]
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    exp_dir: Path,
+    output: BinaryIO,
+    own: Collection[str],
+    folder: Path,
 ) -> Run:
-    """`sac train` with these arguments, in a session of its own; stopped when this program ends."""
+    """`sac train` with these arguments in a folder, in a session of its own; stopped when this program ends."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "tfagents_system", "train", *words],
-        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=environ[FOLDER_VARIABLE],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=folder,
         start_new_session=True,
     )  # fmt: skip
     run = Run(exp_dir, process, Path(output.name), own)
@@ -265,7 +283,7 @@ class Run:
 
         Args:
           timeout: Seconds; None: as long as it takes.
-          progress: Shows a bar, in a terminal or a notebook.
+          progress: Says how far it is, in a terminal or a notebook.
 
         Raises:
           UserError: The start refused something; with all findings.

@@ -19,10 +19,9 @@ from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import ROLE
 from tfagents_system.transport.remote.errors import SlotLostError
 from tfagents_system.worker.kinds import make_worker
-from tfagents_system.worker.memory_limit import TooLargeError
 from tfagents_system.worker.progress import OtherAgentError
-from tfagents_system.worker.worker_environments import MAX_FAULTS_IN_A_ROW
 from tfagents_system.worker.worker_settings import WorkerSettings
+from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
 
 
 def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:

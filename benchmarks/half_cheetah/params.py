@@ -19,7 +19,7 @@ class TrainParams(TrainParamsBase):
     """
 
     num_iter = 100_000
-    n_episodes_in_buffer = 400
+    buffer_size = 400_000
     n_eval_episodes = 1
     eval_period_itrs = 100_000
     checkpoint_period_itrs = 100_000

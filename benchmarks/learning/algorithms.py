@@ -127,18 +127,17 @@ def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
 def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     """Attributes of TrainParams of a run of ours: the task's, and then the variant's own."""
     rate = variant.learning_rate if task.learning_rate is None else task.learning_rate
-    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
     own = {**variant.attributes, **(task.values.ours if task.values and variant.values else {})}
     iteration_steps = int(own.get("env_steps_per_iter") or task.horizon)
     return {
         **({} if "env_steps_per_iter" in own else {"n_train_episodes_per_iter": 1}),
         "updates_per_env_step": variant.updates_per_step,
         "n_buffer_init_episodes": task.random_episodes,
-        "n_episodes_in_buffer": task.steps // task.horizon + task.random_episodes,
+        "buffer_size": task.steps + task.random_episodes * task.horizon,
         "n_eval_episodes": _EVAL_EPISODES,
         "eval_period_itrs": max(1, task.eval_steps // iteration_steps),
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
-        **({name: rate for name in rates} if rate is not None else {}),
+        **({"learning_rate": rate} if rate is not None else {}),
         **task.attributes,
         **own,
     }

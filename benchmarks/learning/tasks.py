@@ -38,7 +38,7 @@ class ValueSettings:
             "env_steps_per_iter": self.steps_per_iter,
             "log_period_itrs": max(1, 1000 // self.steps_per_iter),
             "updates_per_env_step": updates_per_step,
-            "critic_learning_rate": self.learning_rate,
+            "learning_rate": self.learning_rate,
             "train_batch_size": self.batch_size,
             "exploration_epsilon": {"points": [[0, 1.0], [self.exploration_steps, self.last_epsilon]]},
             "target_update_tau": 1.0,
@@ -148,8 +148,8 @@ TASKS = {
     "pendulum": Task("Pendulum-v1", 200, 10_000, 1_000, 5, 1e-3),
     "double_pendulum": Task("InvertedDoublePendulum-v5", 1000, 50_000, 5_000, 140, expert_steps=20_000),
     # Dropped quantiles are TQC's alone; its paper has these.
-    "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45, attributes={"num_dropped_quantiles": 5}),
-    "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1, attributes={"num_dropped_quantiles": 0}),
+    "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45, attributes={"tqc": {"num_dropped_quantiles": 5}}),
+    "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1, attributes={"tqc": {"num_dropped_quantiles": 0}}),
     "pendulum_pixels": Task(
         PENDULUM_PIXELS,
         200,
@@ -157,7 +157,7 @@ TASKS = {
         1_000,
         5,
         1e-3,
-        {"frame_stack": 3, "train_batch_size": 128, "image_encoder_filters": (16, 16, 16, 16)},
+        {"frame_stack": 3, "train_batch_size": 128, "image_encoder_layers": (16, 16, 16, 16)},
     ),
     # From 20 demonstrations of the expert of the same environment, beside from nothing.
     "double_pendulum_demos": Task("InvertedDoublePendulum-v5", 1000, 10_000, 1_000, 140, expert="double_pendulum"),
@@ -224,7 +224,7 @@ OURS = {
     ),
     "dqn": Variant({"algorithm": "dqn"}, discrete=True, values=True),
     # Returns are in the hundreds here: the quadratic part of a loss is as wide as the papers', not as Linesight's.
-    "iqn": Variant({"algorithm": "iqn", "iqn_huber_kappa": 1.0}, discrete=True, values=True),
+    "iqn": Variant({"algorithm": "iqn", "iqn": {"huber_kappa": 1.0}}, discrete=True, values=True),
     "sac_discrete": Variant(
         {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_itrs": 20}, discrete=True
     ),

@@ -21,8 +21,7 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16, 8)
     critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
-    image_encoder_filters = (4, 4)
+    image_encoder_layers = (4, 4)
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -57,7 +56,7 @@ def observation_of(spec, rng):
     ("spec", "attributes"),
     [
         (VECTOR, {}),
-        (VECTOR, {"recurrent": True}),
+        (VECTOR, {"recurrent": {"lstm_units": 4}}),
         (VECTOR, {"network": "simba"}),
         (VECTOR, {"normalize_observations": True, "algorithm": "redq", "num_critics": 3}),
         (VECTOR, {"algorithm": "droq"}),
@@ -115,11 +114,4 @@ class OwnCritics(Params):
 @pytest.mark.parametrize("params_class", [OwnAgent, OwnCritics])
 def test_where_the_users_hooks_build_more_than_the_actor_the_whole_agent_is_built(params_class):
     worker = make_worker_agent(params_class({"horizon": 10}), ts.time_step_spec(VECTOR), ACTION)
-    assert isinstance(worker, tf_agent.TFAgent)
-
-
-def test_a_hook_of_the_object_counts_as_the_users_too():
-    params = params_of()
-    params.agent_ctor = lambda *args: TrainParamsBase.agent_ctor(params, *args)
-    worker = make_worker_agent(params, ts.time_step_spec(VECTOR), ACTION)
     assert isinstance(worker, tf_agent.TFAgent)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,8 +12,6 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.support import learning_checks
-from tests.support.learner import Learner
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.network_parts import networks_of, normalizations_of
@@ -24,7 +20,6 @@ from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.agents.update_parts import Steps, Views
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
-from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
@@ -47,8 +42,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sac": {"behaviour_cloning_weight": 0.4, "offline_updates": 1, "prior_data": ["demonstrations"]},
     "normalised": {"normalize_observations": True},
     "crossq": {"algorithm": "crossq"},
-    "recurrent": {"recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 1},
-    "mini-races": {"mini_race_steps": 5, "discount": 1.0, "normalize_observations": True},
+    "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 3, "burn_in": 1}},
+    "mini-races": {"mini_race": {"steps": 5}, "discount": 1.0, "normalize_observations": True},
     "frames": {"frame_stack": {"touch": 2, "above": 3}},
     "images": {"spec": CAMERAS, "actor_observations": ["touch", "eye"], "normalize_observations": True},
     "sac_discrete": {"algorithm": "sac_discrete", "action": CHOICE, "normalize_observations": True},
@@ -64,8 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
-    recurrent_lstm_units = 4
-    image_encoder_filters = (2, 2)
+    image_encoder_layers = (2, 2)
     image_encoder_features = 3
     train_batch_size = B
     actor_observations: Any = NAMES
@@ -151,7 +145,7 @@ def step(params: Params, spec: Any, agent: Any, rng: np.random.Generator) -> dic
     action = tf.constant(rng.integers(0, 3, outer) if is_choice else rng.uniform(-0.9, 0.9, (*outer, 2)))
     action = tf.cast(action, agent.action_spec.dtype)
     agent.train_step_counter.assign(59)  # Actors step in every so many updates: in this one.
-    update = make_update(agent, burn_in_steps=params.recurrent_burn_in)
+    update = make_update(agent, burn_in_steps=params.sample_form_ctor().burn_in)
     experience: Any = trajectory.Trajectory(mid, here, action, (), mid, rewards, ones)
     if not params.recurrent:
         following = ts.TimeStep(mid, rewards, ones, there)
@@ -169,18 +163,6 @@ def _acts(policy: Any, observation: Any, params: Params) -> Any:
     batch = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], observation)
     seen = seen_by_actor(batch, params.actor_observations)
     return policy.distribution(ts.restart(seen, 1), ()).action.mode().numpy()
-
-
-def test_lanes_act_as_single_environments_do() -> None:
-    params, spec, agent = built("normalised")
-    policy = make_worker_policy(agent, 0, 3, 1, params.actor_observations)
-    observations = numbers(spec, np.random.default_rng(1), (3,))
-    zeros = np.zeros(3, np.float32)
-    steps = LaneSteps(np.ones(3, np.int32), zeros, zeros, tree.flatten(observations), spec)
-    (found,) = policy.batch(steps, greedy=True)
-    for lane in range(3):
-        one = tree.map_structure(lambda leaf, lane=lane: leaf[lane], observations)
-        np.testing.assert_allclose(found[lane], _acts(policy, one, params), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["sac", "recurrent", "images"])
@@ -230,51 +212,3 @@ def test_statistics_are_those_of_the_part_and_not_of_one_at_its_place(kind: str)
                 np.testing.assert_allclose(layer.mean, whole[source].mean(0), rtol=1e-4)
     of_actor, of_critics = (networks_of(agent)[part][0] for part in ("actor", "critics"))
     assert 0 < len(normalizations_of(of_actor)) < len(normalizations_of(of_critics)) or kind == "images"
-
-
-class Secret(gymnasium.Env):
-    """One step: -(a - 0.5 sign - 0.3 secret)^2, of a sign that is seen and a secret -1 or 1 that critics alone see."""
-
-    observation_space = gymnasium.spaces.Dict(
-        {name: gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32) for name in ("secret", "sign")}
-    )
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.sign, self.secret = self.np_random.choice([-1.0, 1.0], 2)
-        return self.observe(), {}
-
-    def observe(self) -> Any:
-        return observed(self.sign, self.secret)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observe(), reward(float(action[0]), self.sign, self.secret), True, False, {}
-
-
-def observed(sign: float, secret: float) -> Any:
-    return {"secret": np.array([secret, 0.0], np.float32), "sign": np.array([sign, 0.0], np.float32)}
-
-
-def reward(action: Any, sign: float, secret: float) -> Any:
-    return -((action - 0.5 * sign - 0.3 * secret) ** 2)
-
-
-def test_an_actor_learns_from_critics_that_know_more(tmp_path: Path) -> None:
-    """Critics know what is best with the secret; the actor does what is best without it."""
-    attributes = {
-        **learning_checks.SMALL,
-        **learning_checks.NO_ENTROPY,
-        "num_steps_per_iter": 500,
-        "actor_observations": ("sign",),
-    }
-    learner = Learner(tmp_path / "ring", Secret, 1, **attributes)
-    learner.collect(1000)
-    learner.train(500)
-    actions = np.linspace(-1.0, 1.0, 21)[:, None]
-    for sign in (-1.0, 1.0):
-        for secret in (-1.0, 1.0):
-            observation = observed(sign, secret)
-            best = actions[learner.q(observation, actions).argmax(axis=1), 0]
-            np.testing.assert_allclose(best, 0.5 * sign + 0.3 * secret, atol=0.2)
-            assert learner.greedy_action(observation) == pytest.approx(0.5 * sign, abs=0.12)

@@ -31,7 +31,7 @@ class BanditAgent(tf_agent.TFAgent):
         super().__init__(time_step_spec, action_spec, policy, policy, 2, train_step_counter=step)
         self.values = tf.Variable([0.0, 8.0])
 
-    def make_update(self, share_log_pi, seed, burn_in_steps):
+    def make_update(self, seed, burn_in_steps):
         return BanditUpdate(self)
 
     def _train(self, experience, weights):
@@ -74,7 +74,7 @@ class OwnTraining(EnsembleAgent):
 
 
 class OwnUpdate(OwnTraining):
-    def make_update(self, share_log_pi=True, seed=0, burn_in_steps=0):
+    def make_update(self, seed=0, burn_in_steps=0):
         return OwnTrain(self)
 
 

@@ -135,22 +135,6 @@ def test_a_run_goes_on_with_another_weight_or_none(tmp_path: Any, algorithm: str
         np.testing.assert_array_equal(after._actor_network.trainable_variables[0], saved)
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "crossq"])
-def test_a_run_goes_on_where_its_agent_had_the_weight_as_a_variable(tmp_path: Any, algorithm: str) -> None:
-    """Of an earlier version."""
-    earlier, now = (agent_of(TinyParams, OBSERVATION, ACTION, algorithm=algorithm) for _ in range(2))
-    earlier._cloning_weight = tf.Variable(0.4, trainable=False)
-    earlier.scheduled = {"behaviour_cloning_weight": earlier._cloning_weight}
-    assert signature_of(earlier) != signature_of(now)
-    saved = train_and_save(tmp_path, earlier)
-    assert checkpoints_of(tmp_path, now)[0].restore() is not None
-    np.testing.assert_array_equal(now._actor_network.trainable_variables[0], saved)
-    earlier._log_alpha_2 = tf.Variable(0.4)  # Another scalar is another agent.
-    train_and_save(tmp_path, earlier)
-    with pytest.raises(UserError, match="different agents .variables of shape scalar: "):
-        checkpoints_of(tmp_path, now)[0].restore()
-
-
 def train_and_save(folder: Any, agent: Any) -> np.ndarray:
     agent._actor_network.trainable_variables[0].assign_add([[0.5] * 4] * 3)
     agent.train_step_counter.assign_add(1)

@@ -8,9 +8,6 @@ from tf_agents.trajectories import trajectory
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.errors import UserError
-from tfagents_system.replay.sample_forms import SequenceForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 BATCH, BURN_IN, LENGTH = 3, 2, 3
@@ -20,8 +17,7 @@ TOTAL = BURN_IN + LENGTH
 class Params(TrainParamsBase):
     actor_fc_layer_params = (6,)
     critic_joint_fc_layer_params = (6,)
-    recurrent = True
-    recurrent_lstm_units = 4
+    recurrent = {"lstm_units": 4}
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -143,7 +139,7 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
     class Few(Params):
         num_critics = None if algorithm == "sac" else 2
         actor_update_period = None if algorithm == "sac" else 1
-        num_quantiles = 3
+        tqc = {"num_quantiles": 3}
 
     learned, measured = [], []
     for junk in (0.0, 5.0):
@@ -169,32 +165,3 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     for name, value in measured[0].items():
         np.testing.assert_allclose(value, measured[1][name], rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("algorithm", ["redq", "droq", "tqc"])
-def test_recurrent_kin_learn_behind_a_burn_in(algorithm):
-    class Few(Params):
-        num_critics = 2
-        actor_update_period = 1
-        num_quantiles = 3
-
-    agent = build(algorithm, Few)
-    before = [variable.numpy() for variable in agent._critic_networks[1].trainable_variables]
-    measured = agent.make_update(burn_in_steps=BURN_IN).step(sequences())
-    assert all(np.isfinite(value) for value, _ in measured.values())
-    for variable, value in zip(agent._critic_networks[1].trainable_variables, before, strict=True):
-        assert not np.array_equal(variable, value), variable.name
-
-
-def test_an_agent_with_a_train_of_its_own_has_no_burn_in():
-    class OwnAgent(type(build("sac"))):
-        pass
-
-    class OwnParams(Params):
-        def agent_ctor(self, *args):
-            agent = super().agent_ctor(*args)
-            agent.__class__ = OwnAgent
-            return agent
-
-    with pytest.raises(UserError, match=r"recurrent_burn_in=2 .* OwnAgent is not .*: set it to 0"):
-        BlockUpdate(build("sac", OwnParams), BATCH, SequenceForm(TOTAL, 2))

@@ -87,7 +87,7 @@ def agent():
     tf.keras.utils.set_random_seed(0)
     attributes = {
         "algorithm": "crossq",
-        "batch_renormalization_warmup_steps": 0,
+        "batch_renormalization": {"warmup_steps": 0},
         "actor_fc_layer_params": (5,),
         "critic_joint_fc_layer_params": (4,),
         "discount": GAMMA,

@@ -11,8 +11,6 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tfagents_system.agents import encoder
 from tfagents_system.agents.action_sampling import Drawing
-from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -25,7 +23,7 @@ BATCH = 6
 
 
 class PixelParams(FakeParams):
-    image_encoder_filters = (2, 3, 2, 4)
+    image_encoder_layers = (2, 3, 2, 4)
     image_encoder_features = 5
 
 
@@ -109,7 +107,7 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
         assert np.any(moved["camera"] != time_steps.observation["camera"])
         assert np.any(moved["icon"] != time_steps.observation["icon"]) == icon_moves
         np.testing.assert_array_equal(moved["joints"], time_steps.observation["joints"])
-    params = build_params(image_augmentation_pixels=0, image_encoder_filters=())
+    params = build_params(image_augmentation_pixels=0, image_encoder_layers=())
     assert encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION) is None
 
 
@@ -181,7 +179,7 @@ def test_networks_of_the_users_own_see_pixels():
 
     for own in ({"actor_ctor": actor_ctor}, {"preprocessing_combiner": tf.keras.layers.Concatenate}):
         assert encoder.make_encoder(build_params(**own), OBSERVATION) is None
-    assert encoder.make_encoder(build_params(image_encoder_filters=()), OBSERVATION) is None
+    assert encoder.make_encoder(build_params(image_encoder_layers=()), OBSERVATION) is None
     assert encoder.make_encoder(build_params(), {"icon": OBSERVATION["icon"]}) is None, "too small"
 
 
@@ -245,14 +243,6 @@ def test_every_algorithm_trains_the_encoder(algorithm):
     assert {variable.ref() for variable in agent._encoder.variables} <= {each.ref() for each in agent.variables}
 
 
-def test_held_out_experience_is_not_shifted():
-    losses = [
-        build(image_augmentation_pixels=pixels).make_update().losses(transition())["critic_loss"].numpy()
-        for pixels in (4, 0)
-    ]
-    assert losses[0] == losses[1]
-
-
 def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
     after = {}
     for name, pixels in (("first", 4), ("again", 4), ("unshifted", 0)):
@@ -261,24 +251,6 @@ def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
         after[name] = np.concatenate([value.ravel() for value in values_of(agent._encoder.variables)])
     np.testing.assert_array_equal(after["first"], after["again"])
     assert np.any(after["first"] != after["unshifted"])
-
-
-def test_recurrent_networks_learn_from_encoded_sequences():
-    agent = build(recurrent=True, recurrent_lstm_units=3)
-    before = values_of(agent._encoder.trainable_variables)
-    steps = (BATCH, 5)
-    rng = np.random.default_rng(0)
-    experience = trajectory.Trajectory(
-        tf.ones(steps, tf.int32),
-        observations(steps),
-        tf.constant(rng.uniform(-1, 1, (*steps, 2)).astype(np.float32)),
-        (),
-        tf.ones(steps, tf.int32),
-        tf.constant(rng.standard_normal(steps).astype(np.float32)),
-        tf.ones(steps),
-    )
-    agent.make_update(burn_in_steps=2).step(experience)
-    assert all_differ(before, agent._encoder.trainable_variables)
 
 
 def test_workers_run_the_encoder_in_a_session():
@@ -291,20 +263,3 @@ def test_workers_run_the_encoder_in_a_session():
     found = policy.actions(steps, greedy=True)
     np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
     assert len(agent.policy.variables()) == 8 + len(agent._actor_network.variables)
-
-
-def test_features_are_not_normalised_and_what_stands_beside_them_is():
-    agent = build(normalize_observations=True)
-    layers = [layer for layer in agent._actor_network.submodules if isinstance(layer, RunningNormalization)]
-    assert [layer.leaf for layer in layers] == [2], "joints: neither the camera's features nor the icon's pixels"
-    agent.make_update().step(transition())
-
-
-def test_each_optimizer_is_known_with_its_variables():
-    agent = build()
-    update = make_update(agent)
-    optimizers = agent._critic_optimizer, agent._actor_optimizer, agent._alpha_optimizer
-    assert [optimizer for optimizer, _ in update.optimized] == list(optimizers)
-    update.step(transition())
-    stepped = [2 * len(variables) + 1 for _, variables in update.optimized]
-    assert stepped == [len(optimizer.weights) for optimizer in optimizers], "Adam's moments and its count of steps"

@@ -56,7 +56,7 @@ def test_a_fixed_alpha_of_plain_sac_never_moves_in_our_update_or_its_own():
         ({}, 1),
         ({"updates_per_env_step": 20.0}, 20),
         ({"updates_per_env_step": 0.25}, 1),
-        ({"asynchronous": True, "max_updates_per_env_step": 4.0}, 4),
+        ({"asynchronous": True, "updates_per_env_step": 4.0}, 4),
         ({"updates_per_env_step": 20.0, "actor_update_period": 3}, 3),
     ],
 )

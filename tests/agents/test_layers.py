@@ -1,7 +1,6 @@
 """The layers of the default networks against plain NumPy."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.specs import tensor_spec
@@ -191,33 +190,6 @@ def test_simba_is_residual_blocks_with_layer_normalisation_behind_normalised_obs
         stream = stream + np.maximum(layer_norm(stream, g, o) @ w1 + b1, 0.0) @ w2 + b2
     expected = layer_norm(stream, gamma, beta) @ w + b
     np.testing.assert_allclose(call(network, *inputs()), expected[:, 0], rtol=1e-3, atol=1e-3)
-
-
-NESTED = {"camera": tf.TensorSpec((4, 4, 3), tf.uint8, "camera"), "joints": tf.TensorSpec((5,), tf.float32, "joints")}
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"critic_layer_norm": True, "critic_dropout": 0.5},
-        {"batch_renormalization": True},
-        {"network": "simba"},
-        {"normalize_observations": True},
-    ],
-    ids=lambda attributes: next(iter(attributes)),
-)
-def test_copies_of_critics_of_nested_observations_share_nothing(attributes):
-    params = Params({"horizon": 10})
-    for name, value in attributes.items():
-        setattr(params, name, value)
-    network = networks.build_critic(params, NESTED, ACTION, 3)
-    copy = network.copy(name="Target")
-    network.create_variables()
-    copy.create_variables()
-    assert [variable.shape for variable in copy.variables] == [variable.shape for variable in network.variables]
-    assert not {variable.ref() for variable in copy.variables} & {variable.ref() for variable in network.variables}
-    observation = {"camera": tf.zeros((7, 4, 4, 3), tf.uint8), "joints": tf.ones((7, 5))}
-    assert call(copy, observation, np.zeros((7, 2), np.float32)).shape == (7, 3)
 
 
 def test_a_recurrent_critic_is_an_lstm_and_the_layers_behind_it_and_nothing_else():

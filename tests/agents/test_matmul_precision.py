@@ -1,12 +1,11 @@
 """bfloat16 is used in hidden layers' products only, and only where it is faster."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tfagents_system.agents import matmul_precision
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.matmul_precision import bfloat16_matmuls, bfloat16_speedup, choose_precision
+from tfagents_system.agents.matmul_precision import bfloat16_matmuls, choose_precision
 from tfagents_system.replay.sample_forms import TransitionForm
 
 
@@ -36,30 +35,6 @@ def test_hidden_layers_round_their_operands_and_heads_do_not():
     assert outputs.dtype == tf.float32
 
 
-@pytest.mark.parametrize("network", [{}, {"network": "simba", "actor_fc_layer_params": (64,)}, {"recurrent": True}])
-def test_quantiles_are_heads_however_many_there_are(network):
-    from tests.support.agent_for_tests import build
-
-    agent = build(algorithm="tqc", num_quantiles=48, critic_joint_fc_layer_params=(64, 64), **network)
-    dense = {id(layer): layer for layer in agent.submodules if type(layer) is tf.keras.layers.Dense}.values()
-    with bfloat16_matmuls([agent]):
-        rounding = [layer for layer in dense if "call" in vars(layer)]
-    heads = [layer for layer in dense if layer.units == 48]
-    assert len(heads) == 2 * 5, "five critics and their targets"
-    assert not any(layer in rounding for layer in heads)
-    assert sum(layer.units >= 64 for layer in rounding) >= 2 * 5 * 2
-
-
-def test_outside_of_it_layers_are_as_before():
-    network, hidden, _ = layers()
-    inputs = tf.random.stateless_normal((8, 20), (1, 2))
-    before = hidden(inputs)
-    with pytest.raises(ValueError, match="on purpose"), bfloat16_matmuls([network]):
-        assert np.abs(hidden(inputs) - before).max() > 1e-4
-        raise ValueError("on purpose")
-    np.testing.assert_array_equal(hidden(inputs), before)
-
-
 def test_gradients_are_float32_and_close_to_the_exact_ones():
     network, hidden, _ = layers()
     inputs = tf.random.stateless_normal((256, 20), (1, 2))
@@ -86,26 +61,6 @@ def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
     assert choose_precision("auto") == (precision, reason)
     assert precision == "float32"
     assert "0.31 times as fast" in reason
-
-
-def test_the_speedup_is_the_time_of_float32_over_that_of_as_many_bfloat16_products(monkeypatch):
-    timed = []
-
-    def seconds(function):
-        products = [node for node in function.graph.as_graph_def().node if node.op == "MatMul"]
-        timed.append((len(products), {tf.as_dtype(node.attr["T"].type) for node in products}))
-        return 3.0 if tf.float32 in timed[-1][1] else 0.5
-
-    monkeypatch.setattr(matmul_precision, "_seconds", seconds)
-    assert bfloat16_speedup() == 6.0
-    assert {count for count, _ in timed} == {20}
-    assert [types for _, types in timed].count({tf.bfloat16}) == len(timed) / 2 == 5
-
-
-def test_a_function_takes_the_time_that_the_clock_says(monkeypatch):
-    clock = iter((10.0, 12.5))
-    monkeypatch.setattr(matmul_precision.time, "perf_counter", lambda: next(clock))
-    assert matmul_precision._seconds(lambda: tf.constant(0.0)) == 2.5
 
 
 def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_products():

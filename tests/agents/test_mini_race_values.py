@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.support import learning_checks
 from tests.support.segments_for_tests import numbered_segment
-from tests.support.tasks_to_learn import Steady, SteadyArms
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.ring import Ring
@@ -113,26 +109,3 @@ def test_values_of_mini_races_are_the_sums_of_the_steps_to_come(tmp_path: Path, 
     for t in range(races.steps):
         wanted = best_values(races.steps - t) - (potential[:PLACES, None] if shaped else 0.0)
         np.testing.assert_allclose(table[t, :PLACES], wanted, atol=1e-4, err_msg=str(t))
-
-
-@pytest.mark.parametrize(
-    ("env", "attributes"),
-    [(SteadyArms, learning_checks.DISCRETE["dqn"]), (Steady, learning_checks.NO_ENTROPY)],
-    ids=["dqn", "sac"],
-)
-def test_a_value_is_the_number_of_steps_to_come(tmp_path: Path, env: Any, attributes: dict[str, Any]) -> None:
-    """A reward of 1 in each step: 8 (1 - t / T) of a mini-race of 8 steps; workers act at its beginning."""
-    settings = {"discount": 1.0, "n_step": 3, "mini_race_steps": 8, "mini_race_oversampling": (0, 0)}
-    trained = learning_checks.learner(tmp_path, lambda: env(1.0, None), 5, 200, **settings, **attributes)
-    observations = tf.constant(learning_checks._GOES_ON)
-    for t in (0.0, 0.25, 0.5):
-        timed = {"observation": observations, "horizon_time": tf.fill((len(observations), 1), t)}
-        if env is SteadyArms:
-            found = [trained.critics[0].acting_values(timed)]
-        else:
-            found = [critic((timed, tf.zeros((len(observations), 1))))[0] for critic in trained.critics]
-        assert np.all(np.abs(np.mean(found, axis=1) - 8.0 * (1.0 - t)) < 0.4), (t, np.mean(found, axis=1))
-    if env is SteadyArms:
-        assert trained.greedy_choice(observations[0].numpy()) in range(3)
-    else:
-        assert -1.0 <= trained.greedy_action(observations[0].numpy()) <= 1.0

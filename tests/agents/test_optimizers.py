@@ -12,8 +12,6 @@ from tests.support.agent_for_tests import ACT, OBS, B, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.optimizer_settings import optimizer_findings
-from tfagents_system.agents.optimizers import RAdam, ScheduleByTrainStep
 from tfagents_system.replay.sample_forms import TransitionForm
 
 RATE, LOG_ALPHA = 0.1, 0.5
@@ -53,8 +51,6 @@ def sgd(gradients, rates, momentum=0.0, l2=0.0):
 
 UPDATES = 4
 CONSTANT = [RATE] * UPDATES
-LINEAR = [0.1, 0.07, 0.04, 0.04]  # To 0.04 in two train steps.
-COSINE = [0.1, 0.02 + 0.08 * 0.75, 0.02 + 0.08 * 0.25, 0.02]  # cos 60 and 120 degrees are 1/2 and -1/2.
 
 
 @pytest.mark.parametrize(
@@ -66,17 +62,7 @@ COSINE = [0.1, 0.02 + 0.08 * 0.75, 0.02 + 0.08 * 0.25, 0.02]  # cos 60 and 120 d
         ({"epsilon": 0.5}, lambda g: adam(g, CONSTANT, epsilon=0.5)),
         ({"weight_decay": 3.0}, lambda g: adam(g, CONSTANT, l2=3.0)),
         ({"name": "adamw"}, lambda g: adam(g, CONSTANT, decoupled=0.01)),
-        (
-            {
-                "name": "adamw",
-                "weight_decay": 2.0,
-                "schedule": "linear",
-                "final_learning_rate": 0.04,
-                "schedule_steps": 2,
-            },
-            lambda g: adam(g, LINEAR, decoupled=2.0),
-        ),
-        ({"schedule": "cosine", "final_learning_rate": 0.02, "schedule_steps": 3}, lambda g: adam(g, COSINE)),
+        ({"name": "adamw", "weight_decay": 2.0}, lambda g: adam(g, CONSTANT, decoupled=2.0)),
         ({"name": "sgd"}, lambda g: sgd(g, CONSTANT)),
         ({"name": "sgd", "momentum": 0.8}, lambda g: sgd(g, CONSTANT, momentum=0.8)),
         ({"name": "sgd", "weight_decay": 1.5}, lambda g: sgd(g, CONSTANT, l2=1.5)),
@@ -97,64 +83,6 @@ def test_log_alpha_takes_the_steps_computed_by_hand(settings, by_hand):
         gradients.append(float(update(transition(k)).extra.alpha_loss) / log_alpha)
     assert max(abs(g) for g in gradients) > 0.1
     assert float(agent._log_alpha) == pytest.approx(by_hand(gradients), rel=2e-4, abs=1e-5)
-
-
-def radam(gradients, rate, beta_1, beta_2, decay, epsilon=1e-7):
-    """Algorithm 2 of arXiv 1908.03265 as its authors' code has it, and which steps are rectified."""
-    theta, m, v, rectified = LOG_ALPHA, 0.0, 0.0, []
-    most = 2 / (1 - beta_2) - 1
-    for t, g in enumerate(gradients, start=1):
-        m, v = beta_1 * m + (1 - beta_1) * g, beta_2 * v + (1 - beta_2) * g * g
-        rho = most - 2 * t * beta_2**t / (1 - beta_2**t)
-        rectified.append(rho > 5)
-        theta -= rate * decay * theta
-        step = m / (1 - beta_1**t)
-        if rho > 5:
-            r = math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
-            step *= r * math.sqrt(1 - beta_2**t) / (math.sqrt(v) + epsilon)
-        theta -= rate * step
-    return theta, rectified
-
-
-@pytest.mark.parametrize("decay", [0.0, 2.0])
-def test_radam_has_plain_momentum_until_the_second_moment_can_be_trusted(decay):
-    settings = {"name": "radam", "beta_1": 0.8, "beta_2": 0.9, "weight_decay": decay}
-    agent = build(alpha_optimizer={**settings, "weight_decay": 0.0}, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
-    optimizer, variable = RAdam(RATE, decay, beta_1=0.8, beta_2=0.9, epsilon=1e-7), tf.Variable(LOG_ALPHA)
-    assert type(agent._alpha_optimizer) is RAdam
-    gradients = np.random.default_rng(0).standard_normal(7)
-
-    @tf.function
-    def step(gradient):
-        optimizer.apply_gradients([(gradient, variable)])
-
-    for gradient in gradients:
-        step(tf.constant(gradient, tf.float32))
-    expected, rectified = radam(gradients, RATE, 0.8, 0.9, decay)
-    assert rectified == [False] * 5 + [True] * 2
-    assert float(variable) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("part", ["critic", "actor"])
-def test_adamw_takes_rate_times_decay_of_all_weights_in_a_step_and_changes_nothing_else(part):
-    rate, decay = 1e-3, 30.0
-    agents = [
-        build(**{f"{part}_optimizer": {"name": "adamw", "weight_decay": value}, f"{part}_learning_rate": rate})
-        for value in (0.0, decay)
-    ]
-    variables = [
-        agent._critic_network_1.trainable_variables if part == "critic" else agent._actor_network.trainable_variables
-        for agent in agents
-    ]
-    starts = [[variable.numpy() + 0.25 for variable in each] for each in variables]
-    for each, start in zip(variables, starts, strict=True):
-        for variable, value in zip(each, start, strict=True):
-            variable.assign(value)
-    for agent in agents:
-        make_update(agent)(transition())
-    for plain, decayed, start in zip(*variables, starts[0], strict=True):
-        np.testing.assert_allclose(decayed - plain, -rate * decay * start, atol=3e-7)
-        assert np.abs(plain - start).max() > 1e-4
 
 
 def step_by_sgd(part, algorithm, attributes):
@@ -189,40 +117,6 @@ def test_gradients_are_clipped_each_by_itself_or_all_of_a_part_together(part, al
         np.testing.assert_allclose(own, step * share, rtol=1e-3, atol=1e-6)
 
 
-def test_a_schedule_goes_by_train_steps_where_the_actor_steps_in_every_third_update():
-    """SGD's first steps are rate * gradient: those of train steps 2 and 5, not of its own steps 0 and 1."""
-    settings = {"name": "sgd", "schedule": "linear", "schedule_steps": 10}
-    agent = build(
-        algorithm="crossq",
-        batch_renormalization_warmup_steps=0,
-        actor_optimizer=settings,
-        alpha_optimizer=settings,
-        alpha_learning_rate=RATE,
-        sac_log_alpha=LOG_ALPHA,
-        actor_update_period=3,
-    )
-    update = tf.function(agent.make_update().step, autograph=False)
-    steps = []
-    for k in range(6):
-        before = float(agent._log_alpha)
-        loss, is_measured = update(transition(k))["alpha_loss"]
-        if float(is_measured):
-            steps.append((k, (before - float(agent._log_alpha)) / (float(loss) / before)))
-    assert [k for k, _ in steps] == [2, 5]
-    np.testing.assert_allclose([rate for _, rate in steps], [RATE * 0.8, RATE * 0.5], rtol=1e-3)
-
-
-def test_a_schedule_takes_the_whole_run_unless_it_says_otherwise():
-    agent = build(critic_optimizer={"schedule": "linear"}, critic_learning_rate=0.5, num_iter=4, num_steps_per_iter=25)
-    schedule = agent._critic_optimizer._hyper["learning_rate"]
-    assert isinstance(schedule, ScheduleByTrainStep)
-    rates = []
-    for step in (0, 25, 100, 900):
-        agent.train_step_counter.assign(step)
-        rates.append(float(schedule(0)))
-    np.testing.assert_allclose(rates, [0.5, 0.375, 0.0, 0.0], atol=1e-7)
-
-
 def test_plain_adam_stays_one_fused_operation_a_variable_and_decay_adds_one():
     def operations(settings):
         agent = build(critic_optimizer=settings)
@@ -243,7 +137,7 @@ def test_plain_adam_stays_one_fused_operation_a_variable_and_decay_adds_one():
 @pytest.mark.usefixtures("uncompiled")
 def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
     settings = {
-        "critic_optimizer": {"name": "adamw", "schedule": "cosine", "schedule_steps": 20},
+        "critic_optimizer": {"name": "adamw"},
         "actor_optimizer": {"name": "sgd", "momentum": 0.9},
     }
     agent = build(**settings)
@@ -271,60 +165,6 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
     assert restored != LOG_ALPHA and float(goes_on._log_alpha) == restored
     make_update(goes_on)(transition(1))
     assert float(goes_on._log_alpha) == restored, "a learning rate of 0"
-
-
-@pytest.mark.parametrize(
-    ("attribute", "given", "text"),
-    [
-        ("critic_optimizer", {"name": "AdamW"}, '"adamw" is meant'),
-        ("critic_optimizer", {"name": 3}, 'must be "adam" or "adamw" or "radam" or "sgd", found 3'),
-        ("critic_optimizer", {"beta1": 0.5}, '"beta_1" is meant'),
-        ("critic_optimizer", {"amsgrad": True}, "adam has name, weight_decay"),
-        ("critic_optimizer", {"momentum": 0.9}, "is a setting of sgd, not of adam"),
-        ("critic_optimizer", {"name": "sgd", "beta_1": 0.9}, "is a setting of adam and adamw and radam, not of sgd"),
-        ("actor_optimizer", {"beta_2": 1.0}, "at least 0 and below 1, found 1.0"),
-        ("actor_optimizer", {"epsilon": 0}, "above 0, found 0"),
-        ("actor_optimizer", {"weight_decay": -0.1}, "at least 0, found -0.1"),
-        ("actor_optimizer", {"schedule": "cos"}, 'must be "constant" or "linear" or "cosine"'),
-        ("actor_optimizer", {"schedule": "linear", "schedule_steps": 0}, "at least 1, or None"),
-        ("actor_optimizer", {"schedule_steps": 100}, "no effect with a constant learning rate"),
-        ("alpha_optimizer", {"name": "adamw"}, "would pull log(alpha) to 0"),
-        ("alpha_optimizer", {"weight_decay": 0.1}, "would pull log(alpha) to 0"),
-        ("critic_optimizer", {"learning_rate": 1e-3}, "is TrainParams.critic_learning_rate: set that instead"),
-        ("alpha_optimizer", {"lr": 1e-3}, "is TrainParams.alpha_learning_rate: set that instead"),
-        ("actor_optimizer", {"clipnorm": 1.0}, "is TrainParams.gradient_clipping: set that instead"),
-        ("actor_optimizer", {"weight_decay": 10**400}, "must be a number of at least 0"),
-    ],
-)
-def test_what_is_wrong_is_one_finding_with_attribute_and_remedy(attribute, given, text):
-    (finding,) = optimizer_findings(attribute, given)
-    assert finding.startswith(f"TrainParams.{attribute}")
-    assert text in finding
-
-
-def test_several_wrong_settings_are_told_at_once_and_right_ones_pass():
-    assert len(optimizer_findings("critic_optimizer", {"beta_1": 2, "epsilom": 1e-8})) == 2
-    assert optimizer_findings("critic_optimizer", {"name": "adamw", "schedule": "cosine", "schedule_steps": None}) == []
-    assert optimizer_findings("alpha_optimizer", {"name": "adamw", "weight_decay": 0}) == []
-    numpy_numbers = {"weight_decay": np.float32(0.01), "schedule": "linear", "schedule_steps": np.int64(5)}
-    assert optimizer_findings("critic_optimizer", numpy_numbers) == []
-
-
-@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0), (0.5, 0.9)])
-def test_a_run_goes_on_with_the_momentum_that_it_is_given_now(before, after, tmp_path):
-    """Velocities are in the checkpoint, where there were any; what they are multiplied by is not."""
-    began, goes_on = (
-        build(alpha_optimizer={"name": "sgd", "momentum": momentum}, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
-        for momentum in (before, after)
-    )
-    make_update(began)(transition())
-    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
-    checkpoints_of(tmp_path, goes_on)[0].restore()
-    first = float(began._log_alpha)
-    gradient = float(make_update(goes_on)(transition(1)).extra.alpha_loss) / first
-    velocity = (first - LOG_ALPHA) if before else 0.0
-    assert abs(velocity) > 0.01 or not before
-    assert float(goes_on._log_alpha) == pytest.approx(first + after * velocity - RATE * gradient, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])

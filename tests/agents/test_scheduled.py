@@ -14,7 +14,6 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled, scheduled_variables
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.settings import params_check
 
 RATE = {"points": [[0, 0.4], [2, 0.2], [4, 0.1]], "by": "iterations"}
 RATES = [0.4, 0.3, 0.2, 0.15, 0.1]
@@ -83,22 +82,6 @@ def test_variables_and_attributes_must_fit_each_other() -> None:
     with pytest.raises(UserError, match="TrainParams.actor_learning_rate is a schedule, but the agent of agent_ctor"):
         check_scheduled(own, agent_with())
     check_scheduled(own, agent_with(actor_learning_rate=0.1))
-
-
-def test_two_schedules_of_one_rate_are_refused_and_one_is_right() -> None:
-    both = params_with(critic_learning_rate=RATE, critic_optimizer={"schedule": "cosine", "schedule_steps": 5})
-    assert params_check.check_params(both) == [
-        'TrainParams.critic_optimizer["schedule"]="cosine" changes critic_learning_rate, which is a schedule itself: '
-        "remove one"
-    ]
-    one = params_with(critic_learning_rate=RATE)
-    assert params_check.check_params(one) == []
-    assert params_check.resolved_attributes(one)["critic_learning_rate"] == {
-        "points": [[0.0, 0.4], [2.0, 0.2], [4.0, 0.1]],
-        "interpolation": "linear",
-        "by": "iterations",
-    }
-    assert any("critic_learning_rate=0.4: such steps mostly diverge" in note for note in params_check.advice(one))
 
 
 def test_what_the_replay_server_follows_is_in_the_metrics_too() -> None:

@@ -177,11 +177,12 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
         )
     priorities = Priorities(ring, 1.0)
     settings = DrawSettings(32, FORM, 50, 0, prioritized=Prioritized(priorities, beta), whole_bootstrap=True)
-    agent = choosing(critic_optimizer={"schedule": "cosine", "schedule_steps": 1000}, critic_learning_rate=1e-2)
+    agent = choosing(learning_rate={"points": [[0, 1e-2]]})
     update = BlockUpdate(agent, 32, FORM)
     update.tell_errors = lambda rows, errors: priorities.measure(rows.ravel(), errors.ravel())
     rng = np.random.default_rng(0)
-    for _ in range(100):
+    for k in range(100):
+        agent._critic_optimizer.scheduled_rate.assign(1e-2 * (1.0 - k / 100))
         update(sampling.draw(ring, rng, settings, 10))
     found = float(agent._critic_networks[0].acting_values(tf.ones((1, OBS)))[0, 0])
     assert found == pytest.approx(value, abs=0.02)

@@ -1,16 +1,8 @@
 """How many updates the experience asks for."""
 
 import pytest
-import tensorflow as tf
 
-from tfagents_system.agents.iteration_counts import (
-    iteration_after,
-    steps_of_worker,
-    updates_due,
-    updates_of_run,
-    updates_per_iter,
-)
-from tfagents_system.agents.optimizers import build_optimizer
+from tfagents_system.agents.iteration_counts import steps_of_worker, updates_due, updates_of_run, updates_per_iter
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -59,42 +51,9 @@ def test_updates_of_the_whole_run(attributes, updates):
     assert updates_of_run(made(**attributes)) == updates
 
 
-def test_a_default_schedule_ends_with_the_last_update_of_a_run_that_begins_offline():
-    """At the first update of the environment's own experience its rate is half of what it was, not 0."""
-    params = made(
-        env_steps_per_iter=200,
-        num_iter=100,
-        prior_data=["a"],
-        offline_updates=20_000,
-        actor_optimizer={"schedule": "cosine"},
-    )
-    step = tf.Variable(0, dtype=tf.int64)
-    optimizer = build_optimizer(params, "actor", step)
-    rates = [float(optimizer._decayed_lr(tf.float32)) for at in (0, 20_000, 40_000) if step.assign(at) is not None]
-    assert rates == pytest.approx([params.actor_learning_rate, params.actor_learning_rate / 2, 0.0], abs=1e-9)
-
-
 def test_kept_steps_that_earn_no_updates_are_not_among_those_of_the_run():
     params = made(env_steps_per_iter=200, num_iter=10**6, num_env_steps=10_000)
     assert [updates_of_run(params, kept) for kept in (0, 500, 4000, 20_000)] == [9000, 9000, 6000, 0]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "of_iteration"),
-    [
-        ({"num_steps_per_iter": 50}, 50),
-        ({"asynchronous": True, "num_steps_per_iter": 50}, 50),
-        ({"env_steps_per_iter": 250}, 250),
-        ({"env_steps_per_iter": 100, "updates_per_env_step": 0.29}, 29),
-        ({"asynchronous": True, "env_steps_per_iter": 100, "updates_per_env_step": 0.29}, 29),
-        ({"updates_per_env_step": 2, "n_train_episodes_per_iter": 3}, 600),
-    ],
-)
-def test_updates_say_which_iteration_it_is(attributes, of_iteration):
-    params = made(**attributes)
-    assert [iteration_after(params, 7 * of_iteration + more) for more in (-1, 0, 1)] == [6, 7, 7]
-    params.prior_data, params.offline_updates = "prior", 1000
-    assert [iteration_after(params, updates) for updates in (0, 999, 1000 + 7 * of_iteration)] == [0, 0, 7]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8])

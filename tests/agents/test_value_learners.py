@@ -175,43 +175,6 @@ def test_discrete_sacs_losses_are_expectations_over_actions():
     assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.98 * np.log(N)), rel=1e-3)
 
 
-def test_quantiles_of_a_reward_of_two_outcomes_are_learned():
-    """0 with probability 0.7, else 1: quantiles below 0.7 are 0, those above are 1; the mean is 0.3."""
-    # Weights as at a run's start: large ones of the embedding would make noise of neighbouring fractions.
-    tf.keras.utils.set_random_seed(3)
-    k, size = 800, 64
-    settings = {"critic_learning_rate": 3e-3, "critic_optimizer": {"schedule": "cosine", "schedule_steps": k}}
-    sizes = {"critic_joint_fc_layer_params": (32,), "value_head_units": 32}
-    agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm="iqn", **settings, **sizes)
-    rng = np.random.default_rng(0)
-    seen = rng.uniform(-1, 1, (k, size, OBS)).astype(np.float32)
-    reward = (rng.random((k, size)) < 0.3).astype(np.float32)
-    action = rng.integers(0, N, (k, size)).astype(np.int32)
-    BlockUpdate(agent, size, TransitionForm())([seen, action, reward, np.zeros((k, size), np.float32), seen])
-    tau = np.repeat(np.float32([[0.1, 0.3, 0.5, 0.8, 0.9]]), 20, axis=0)
-    found = agent._critic_networks[0](tf.constant(seen[0, :20]), tau=tf.constant(tau))[0].numpy().mean(axis=(0, 2))
-    np.testing.assert_allclose(found, [0.0, 0.0, 0.0, 1.0, 1.0], atol=0.1)
-    means = agent._critic_networks[0].acting_values(tf.constant(seen[0, :20])).numpy()
-    assert means.mean() == pytest.approx(0.3, abs=0.06)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_reward_that_goes_on_is_worth_ten_and_one_that_ends_is_worth_one(algorithm):
-    fixed = {"learn_entropy_coef": False, "sac_log_alpha": -20.0, "target_update_tau": 0.1}
-    agent = build(algorithm, critic_learning_rate=3e-3, **fixed)
-    rng, k, size = np.random.default_rng(0), 1500, 32
-    seen = rng.uniform(-1, 1, (k, size, OBS)).astype(np.float32)
-    seen[..., 0] = rng.choice([-1.0, 1.0], (k, size))  # Says whether this step ends the episode.
-    action = rng.integers(0, N, (k, size)).astype(np.int32)
-    following = seen.copy()
-    bootstrap = np.where(seen[..., 0] > 0, 0.9, 0.0).astype(np.float32)
-    BlockUpdate(agent, size, TransitionForm())([seen, action, np.ones((k, size), np.float32), bootstrap, following])
-    found = agent._critic_networks[0].acting_values(tf.constant(seen[0])).numpy().mean(1)
-    goes_on = seen[0, :, 0] > 0
-    np.testing.assert_allclose(found[goes_on], 10.0, rtol=0.1)
-    np.testing.assert_allclose(found[~goes_on], 1.0, atol=0.25)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_update_repeats_itself_and_only_the_actors_network_goes_to_workers(algorithm):
     def after(seed):
@@ -274,7 +237,7 @@ def _actor_and_critics(agent):
 
 def test_images_have_an_encoder_in_each_network():
     image = {"camera": tf.TensorSpec((32, 32, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
-    agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_filters=(4, 4), **SMALL)
+    agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_layers=(4, 4), **SMALL)
     (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
     assert critic.images is not None and target.images is not None and critic.images is not target.images
     rng = np.random.default_rng(0)

@@ -219,14 +219,6 @@ def test_crossqs_statistics_are_over_both_halves():
     check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.min(0)[..., 0])
 
 
-@pytest.mark.parametrize("algorithm", ["redq", "droq", "tqc", "crossq"])
-def test_a_fixed_alpha_never_moves(algorithm):
-    agent = build(algorithm=algorithm, learn_entropy_coef=False, actor_update_period=1)
-    measured = agent.make_update().step(Minibatch().transition())
-    assert "alpha_loss" not in measured and "actor_loss" in measured
-    assert float(agent._log_alpha) == -0.5
-
-
 def test_losses_without_learning_are_those_of_the_networks_as_they_are():
     agent = build(algorithm="redq", num_critics=3, num_target_critics=3)
     update, batch, before = sgd_update(agent), Minibatch(), NumpyAgent(agent)
@@ -242,18 +234,3 @@ def test_losses_without_learning_are_those_of_the_networks_as_they_are():
     np.testing.assert_allclose(losses["alpha_loss"], -0.5 * np.mean(-log_pi + 2), **CLOSE)
     for variable, value in zip(agent.variables, variables, strict=True):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
-
-
-def test_losses_without_learning_draw_a_set_that_is_not_the_next_updates():
-    """Else held-out experience would be measured with the very numbers that the next update learns from."""
-    agent = build(algorithm="redq", num_critics=10, num_target_critics=2)
-    update, batch = sgd_update(agent), Minibatch()
-    sets, drawn = [], update.drawn
-    update.drawn = lambda: sets.append(tuple(np.flatnonzero(value := drawn()))) or value
-    for step in range(6):
-        agent.train_step_counter.assign(step)
-        update.losses(batch.transition())
-        sets.append(tuple(np.flatnonzero(drawn())))
-    measured, next_ones = sets[::2], sets[1::2]
-    assert sum(a == b for a, b in zip(measured, next_ones, strict=True)) <= 1, "one of 45 sets, by chance"
-    assert len(set(measured)) > 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.agent_for_tests import B, block, build, build_quiet
+from tests.support.agent_for_tests import B, block, build_quiet
 from tfagents_system.agents import xla
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sample_forms import TransitionForm
@@ -54,22 +54,6 @@ def test_what_it_can_not_compile_runs_without_it(caplog: pytest.LogCaptureFixtur
         function = xla.concrete_function(own, [tf.TensorSpec((2,), tf.float32)], by_xla=True)
     np.testing.assert_array_equal(function(tf.constant([1.0, 2.0])), [2.0, 3.0])
     assert "XLA does not compile the update" in caplog.text
-
-
-@pytest.mark.usefixtures("usable")
-def test_an_agent_s_own_train_is_left_to_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    real = xla.concrete_function
-
-    def seen(function: object, signature: list[object], *, by_xla: bool) -> object:
-        asked.append(by_xla)
-        return real(function, signature, by_xla=False)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(xla, "concrete_function", seen)
-    agent = build()
-    agent.__class__ = type("Own", (type(agent),), {})
-    assert BlockUpdate(agent, B, TransitionForm()).kind == "generic"
-    assert asked[-1] is False
 
 
 def test_flags_say_where_the_compiler_is_unless_the_user_s_own_do(tmp_path: Path) -> None:

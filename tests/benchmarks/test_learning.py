@@ -1,6 +1,5 @@
 """The record of learning curves: what is in it, and what a run of it is asked for. No run is trained here."""
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -88,44 +87,6 @@ def test_value_learners_have_discrete_actions_alone(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         algorithms.main()
     assert ended.value.code == 2
-
-
-def test_learners_of_values_have_the_same_settings_as_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, asked = TASKS["cartpole"], list[list[str]]()
-
-    def run_json(command: list[str], secs: float) -> dict[str, list[float]]:
-        asked.append(command)
-        return {"env_steps": [], "eval_returns": []}
-
-    monkeypatch.setattr(algorithms, "run_json", run_json)
-    algorithms.train(task, PEERS["SB3 DQN"], 0, "python")
-    theirs, ours = json.loads(asked[0][asked[0].index("--options") + 1]), attributes_of(task, OURS["dqn"])
-    assert ours["updates_per_env_step"] == theirs["gradient_steps"] / theirs["train_freq"] == 0.5
-    assert ours["exploration_epsilon"] == {"points": [[0, 1.0], [8_000, 0.04]]}
-    assert theirs["exploration_fraction"] * task.steps == 8_000
-    assert (ours["critic_learning_rate"], ours["train_batch_size"]) == (theirs["learning_rate"], theirs["batch_size"])
-    # It copies every 10 steps that it collects, after 128 updates all at once: as good as after each 128 updates.
-    assert (theirs["target_update_interval"], ours["target_update_period"]) == (10, 128)
-    assert attributes_of(TASKS["acrobot"], OURS["iqn"])["target_update_period"] == 250
-    assert "critic_learning_rate" not in attributes_of(task, OURS["sac_discrete"])
-
-
-def test_hindsight_is_switched_off_where_there_are_goals(monkeypatch: pytest.MonkeyPatch) -> None:
-    without, task = OURS["sac, no hindsight"], TASKS["fetch_reach"]
-    assert [name for name in TASKS if without.fits(TASKS[name])] == ["reach", "fetch_reach", "fetch_push"]
-    assert [name for name in TASKS if OURS["sac, raw observations"].fits(TASKS[name])] == ["fetch_reach", "fetch_push"]
-    assert attributes_of(task, OURS["sac"])["hindsight_share"] == 0.8
-    asked: list[list[str]] = []
-
-    def run_json(command: list[str], secs: float) -> dict[str, list[float]]:
-        asked.append(command)
-        return {"env_steps": [], "eval_returns": []}
-
-    monkeypatch.setattr(algorithms, "run_json", run_json)
-    for name in ("fetch_reach", "pendulum"):
-        algorithms.train(TASKS[name], PEERS["SB3 SAC"], 0, "python")
-    assert [[flag in command for flag in ("--goals", "--normalize")] for command in asked] == [[True] * 2, [False] * 2]
-    assert '{"gamma": 0.95, "tau": 0.05}' in asked[0]
 
 
 def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,20 +93,6 @@ def test_faults_of_an_outcome_are_named(change, named):
     assert named in fault
 
 
-def test_a_missing_part_of_an_outcome_is_named():
-    outcome = an_outcome()
-    del outcome["notes"]
-    assert run.faults(outcome) == ["'notes' is missing"]
-
-
-def test_only_flags_that_matter_are_kept():
-    cpuinfo = (
-        "processor : 0\nmodel name : Some CPU\nflags : fpu amx_bf16 avx2 sse\n\nprocessor : 1\nmodel name : Other\n"
-    )
-    machine = run.describe_machine(cpuinfo, [0, 3])
-    assert (machine["cpu"], machine["flags"], machine["cpus"]) == ("Some CPU", ["avx2", "amx_bf16"], 2)
-
-
 def test_table_says_which_target_was_met():
     lines = run.to_markdown({"fast": a_result()}).splitlines()
     assert "| ours over theirs | 2.00 | 1.5 met |" in lines
@@ -143,7 +129,7 @@ def test_wrong_usage_is_told(arguments):
     assert done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_benchmarks_run_quickly_without_peers():
     # Those with real runs take minutes: ./run_benchmarks.sh --quick has all of them.

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from benchmarks import whole_system
 from benchmarks.half_cheetah import environment
 from benchmarks.outcome import Outcome
-from benchmarks.processes import run_json
 from benchmarks.whole_system import OURS, Measurement, Task
 from tfagents_system.settings.load_params import load_params
 
@@ -61,40 +59,6 @@ def test_our_run_has_the_tasks_seed_and_workers_and_all_cpus_for_updates():
     assert variables == {"SAC_SEED": 3, "SAC_NUM_COLLECT_WORKERS": 2, "SAC_TRAIN_CPUS": 2}
 
 
-def test_our_run_ends_once_its_iterations_are_measured(monkeypatch):
-    """Two of warm-up, then as many as the task has steps for; another run's rows stand for what it does."""
-    rows = [row(k, 10.0 * k, -float(k)) for k in range(1, 7)]
-    runs = []
-
-    class Run:
-        def __init__(self, params, config, variables):
-            assert params.is_file()
-            assert (config, variables) == (whole_system.config_of(task), whole_system.variables_of(task))
-            self.done = 0
-            runs.append(self)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.has_ended = True
-
-        def iterations(self):
-            self.done += 1
-            return rows[: self.done]
-
-        def wait_until(self, condition, what, timeout_secs, poll_secs):
-            while not condition():
-                pass
-            assert self.done == 4 and what == "4 iterations" and timeout_secs == task.timeout_secs
-
-    task = Task(2000, horizon=1000)
-    monkeypatch.setattr(whole_system, "RealRun", Run)
-    measurement = whole_system.train_ours(task)
-    assert measurement == Measurement(2000.0 / 20.0, [-1.0, -2.0])
-    assert len(runs) == 1 and runs[0].has_ended
-
-
 def test_who_takes_part():
     everybody = set(whole_system.contestants_of(Task(2000), arguments()))
     assert everybody == {*whole_system.TARGETS_OF_OURS, *whole_system.TARGETS, "SBX, 50 updates after 50 steps"}
@@ -102,13 +66,6 @@ def test_who_takes_part():
     assert set(whole_system.contestants_of(slow, arguments())) == {OURS, "SBX"}
     assert set(whole_system.contestants_of(slow, arguments(full=True))) == {OURS, *whole_system.TARGETS}
     assert set(whole_system.contestants_of(Task(2000), arguments(quick=True))) == {OURS, "SBX"}
-
-
-def test_tasks_are_those_of_the_claim():
-    tasks = whole_system.choose_tasks(arguments())
-    assert [(task.step_ms, task.busy) for task in tasks] == [(0, True), (1, True), (5, True), (20, True), (20, False)]
-    assert whole_system.choose_tasks(arguments(full=True))[0].steps == 30_000
-    assert [task.step_ms for task in whole_system.choose_tasks(arguments(step_ms=[20.0]))] == [20.0, 20.0]
 
 
 def test_report_divides_medians(capsys):
@@ -141,12 +98,3 @@ def test_slow_steps_take_their_time(busy, clock):
     used_secs = time.thread_time() - cpu
     assert used_secs >= 0.1 if busy else used_secs < 0.05
     assert truncated == [False] * 4 + [True]
-
-
-@pytest.mark.slow
-def test_the_example_of_tf_agents_runs():
-    options = ["--steps", "30", "--learning_starts", "520", "--horizon", "100"]
-    result = run_json([sys.executable, "-m", "benchmarks.peers.tf_agents_single", *options], 250.0)
-    assert result["steps_per_s"] > 0.0
-    assert len(result["returns"]) >= 5
-    assert np.isfinite(result["returns"]).all()

@@ -49,7 +49,7 @@ class TrainParams(TrainParamsBase):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
     asynchronous = True
-    max_updates_per_env_step = 0.25
+    updates_per_env_step = 0.25
 
     def env_ctor(self, **kwargs):
         with (Path(__file__).parent / "built").open("a") as file:

@@ -68,7 +68,7 @@ class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     {{ITERATION}}
     n_buffer_init_episodes = 3
-    n_episodes_in_buffer = 24  # A quarter more may come after a checkpoint: little more than an iteration.
+    buffer_size = 720  # A quarter more may come after a checkpoint: little more than an iteration.
     n_eval_episodes = 2
     eval_period_itrs = 4
     checkpoint_period_itrs = 3

@@ -38,7 +38,7 @@ class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     num_steps_per_iter = {UPDATES}
     n_buffer_init_episodes = 2
-    n_episodes_in_buffer = 50
+    buffer_size = 2500
     n_eval_episodes = 0
     eval_period_itrs = 100
     checkpoint_period_itrs = 4

@@ -3,7 +3,6 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from tests.support.launching import UserRun, finish
@@ -55,7 +54,7 @@ class TrainParams(TrainParamsBase):
     updates_per_env_step = {RATIO}
     n_step = 3
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {EPISODES_IN_BUFFER}
+    buffer_size = {EPISODES_IN_BUFFER * HORIZON}
     n_eval_episodes = 1
     eval_period_itrs, log_period_itrs = 10, 1
     train_batch_size = 16
@@ -67,71 +66,10 @@ class TrainParams(TrainParamsBase):
 """
 
 
-def open_ring(run, has_returns=False):
+def open_ring(run):
     paths = RunPaths(run.exp_dir)
-    layout = Layout.from_specs(*specs.load_specs(paths.specs), has_returns=has_returns)
+    layout = Layout.from_specs(*specs.load_specs(paths.specs))
     return Ring.open(paths.replay, layout, EPISODES_IN_BUFFER * (HORIZON + 1))
-
-
-def test_each_iteration_has_its_steps_and_updates_whoever_collects_them(tmp_path):
-    workers = 5
-    run = UserRun(tmp_path, PARAMS.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=workers)
-    code, output = finish(run.start())
-    assert code == 0, f"{output}\n{run.logs()}"
-    ring = open_ring(run)
-    assert [ring.steps_up_to(iteration) for iteration in range(ITERATIONS)] == [
-        STEPS * (iteration + 1) for iteration in range(ITERATIONS)
-    ]
-    rows = read_metrics(run.exp_dir / "metrics.csv")
-    trained = {int(row["iteration"]): int(row["train_step"]) for row in rows if row["critic_loss"] is not None}
-    assert trained == {iteration: int(RATIO * STEPS * iteration) for iteration in range(1, ITERATIONS + 1)}
-    lengths = [row["train/episode_length"] for row in rows if row.get("train/episode_length") is not None]
-    assert max(lengths) > STEPS / workers, "episodes are longer than what a worker collects of them in an iteration"
-    place = ring.held_rows
-    starts = place[(ring.steps_left[place] > 0) & ~ring.is_repeated(place)]
-    observation = ring.observation[0]
-    next_steps = observation[(starts + 1) % ring.num_rows, 0] - observation[starts, 0]
-    assert np.all(next_steps == 1), "no transition leads from one episode into another one"
-    told = {(float(episode), int(step)) for step, episode in observation[starts]}
-    assert len(told) == len(starts), "each step is a start once"
-
-
-def in_few_iterations(tmp_path, iterations, settings, workers):
-    """A finished run with these settings and several environments a worker, its ring, and steps of the policy in it."""
-    run = UserRun(
-        tmp_path, PARAMS.format(SECS=0.001), {"horizon": HORIZON}, num_collect_workers=workers, envs_per_worker=3
-    )
-    settings = (*settings, f"num_iter={iterations}")
-    code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
-    assert code == 0, f"{output}\n{run.logs()}"
-    row = run.trainer()
-    assert row["iteration"] == iterations and row["update"] == "fused"
-    ring = open_ring(run, has_returns="normalize_rewards=true" in settings)
-    return run, row["train_step"], ring.env_steps - ring.init_steps
-
-
-def test_asynchronous_runs_have_iterations_of_steps(tmp_path):
-    settings = ("asynchronous=true", "updates_per_env_step=0.5", "min_updates_per_env_step=0.25")
-    _, updates, policy_steps = in_few_iterations(tmp_path, 12, settings, workers=2)
-    assert updates == 12 * STEPS // 2 and policy_steps >= 2 * updates
-
-
-def test_recurrent_networks_with_all_that_sequences_can_have(tmp_path):
-    settings = ("recurrent=true", "recurrent_sequence_length=5", "recurrent_burn_in=2", "n_step=1")
-    settings += ("recurrent_lstm_units=8", "action_history=2", "max_policy_lag=0", "eval_period_itrs=3")
-    settings += ("normalize_observations=true", "normalize_rewards=true", "validation_share=0.3", "log_period_itrs=1")
-    run, updates, policy_steps = in_few_iterations(tmp_path, 8, settings, workers=1)
-    assert policy_steps == 8 * STEPS and updates == int(RATIO * policy_steps)
-    rows = read_metrics(run.exp_dir / "metrics.csv")
-    assert {row["train/policy_lag"] for row in rows if row["train/policy_lag"] is not None} == {0}
-    # Returns are between 0 and 60.
-    assert all(1 < row["reward_scale"] < 30 for row in rows if row["critic_loss"] is not None)
-    assert any(row["validation/critic_loss"] is not None for row in rows)
-    worker = run.status()["roles"]["worker_0"]
-    assert worker["inference"] == "numpy"
-    shares = worker["time_shares"]
-    assert shares["simulator"] > 0 and shares["policy"] > 0 and shares["evaluating"] > 0
-    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):

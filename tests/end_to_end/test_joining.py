@@ -18,7 +18,7 @@ WAIT_SECS, STRAGGLER_SECS = 300.0, 360.0  # No wait ends because the run has giv
 class JoinedRun(NumberedRun):
     """Planned are worker 0, which the run starts, and worker 1, which it leaves to those who join."""
 
-    def __init__(self, folder, iterations, *, asynchronous):
+    def __init__(self, folder, iterations):
         super().__init__(
             folder,
             iterations,
@@ -28,8 +28,6 @@ class JoinedRun(NumberedRun):
             eval_period=1000,
             straggler_secs=STRAGGLER_SECS,
         )
-        params = folder / "my_params.py"
-        params.write_text(params.read_text() + f"    asynchronous = {asynchronous}\n")
         self.joins = []
 
     def join_two(self):
@@ -66,7 +64,7 @@ def start(tmp_path):
 
     def start_run(*args, **kwargs):
         run = JoinedRun(tmp_path, *args, **kwargs)
-        run.set_pace(2.0 if kwargs["asynchronous"] else 0.5)
+        run.set_pace(0.5)
         started.append((run, run.start()))
         return started[-1]
 
@@ -79,7 +77,7 @@ def start(tmp_path):
 
 
 def test_in_lockstep_they_come_and_go_as_they_like(start):
-    run, process = start(200, asynchronous=False)
+    run, process = start(200)
     join = run.join_two()
     run.wait_until_all_collect()
     assert "going on without" not in run.log("replay"), "it waits for worker 1, which is planned"
@@ -108,22 +106,3 @@ def test_in_lockstep_they_come_and_go_as_they_like(start):
     assert run.trainer()["train_step"] == run.iterations * UPDATES
     starts = {name: len(list(run.journal.glob(f"{name}_start_*.steps"))) for name in ("worker_0", *JOINED, "worker_3")}
     assert starts == {"worker_0": 1, "worker_1": 2, "worker_2": 3, "worker_3": 0}, "each came again as what it was"
-
-
-def test_their_experience_counts_in_asynchronous_runs(start):
-    run, process = start(300, asynchronous=True)
-    join = run.join_two()
-    run.wait_until_all_collect()
-    join.send_signal(signal.SIGKILL)  # Its workers end with it.
-    finish(join, 30.0)
-    earlier = run.pids()
-    join = run.join_two()
-    run.wait_until_all_collect(earlier)
-    run.set_pace(0.0)
-    assert finish(process)[0] == 0, run.output.read_text()
-    assert finish(join, 60.0)[0] == 0, (run.folder / "join.txt").read_text()
-    balance = run.balance()
-    assert balance.violations == []
-    # The workers don't wait for the trainer: they may collect more than the ring holds.
-    assert balance.stored + balance.evicted == balance.collected - sum(balance.lost.values())
-    assert run.trainer()["train_step"] == run.iterations * UPDATES

@@ -24,7 +24,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 60
     num_steps_per_iter = 10
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = 400  # Room for all steps of both agents, whenever the stop comes.
+    buffer_size = 8000  # Room for all steps of both agents, whenever the stop comes.
     train_batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)

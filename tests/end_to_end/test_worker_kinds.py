@@ -58,7 +58,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 2
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = {EPISODES}
+    buffer_size = {EPISODES * HORIZON}
     n_eval_episodes = 3
     eval_period_itrs = 10
     checkpoint_period_itrs = 1_000_000

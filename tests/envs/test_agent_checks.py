@@ -15,7 +15,7 @@ from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionR
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system.launch import agent_checks, spec_checks
+from tfagents_system.launch import agent_checks
 from tfagents_system.launch import environment_checks as checks_module
 
 
@@ -31,7 +31,7 @@ def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed(
 
     assert report(CounterEnv, deterministic=True)[0].errors == []
     assert report(Seeing)[0].errors == []
-    flat: Any = {"image_encoder_filters": ()}
+    flat: Any = {"image_encoder_layers": ()}
     for attributes in (flat, {**flat, "frame_stack": 2}):
         assert report(Seeing, deterministic=True, **attributes)[0].errors == []
     [finding] = report(Seeing, deterministic=True)[0].errors
@@ -99,8 +99,8 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
         ({"agent_ctor": own_agent(gamma=1.0)}, ""),
         ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
         (
-            {"agent_ctor": own_agent(), "recurrent": True, "recurrent_sequence_length": 3, "recurrent_burn_in": 2},
-            "recurrent_burn_in=2 is not possible, OwnAgent is not",
+            {"agent_ctor": own_agent(), "recurrent": {"sequence_length": 3, "burn_in": 2}},
+            "recurrent.burn_in=2 is not possible, OwnAgent is not",
         ),
         (
             {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},
@@ -165,12 +165,6 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_module, "try_saving", lambda *arguments: None)
 
 
-@pytest.fixture
-def untried(unsaved: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So has what an update says."""
-    monkeypatch.setattr(checks_module, "try_update", lambda *arguments: None)
-
-
 @pytest.mark.usefixtures("unsaved")
 @pytest.mark.parametrize(
     ("hooks", "length", "is_refused"),
@@ -184,14 +178,6 @@ def untried(unsaved: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are_learned_from(
     hooks: Any, length: int, is_refused: bool
 ) -> None:
-    checks, _ = report(CounterEnv, recurrent=True, recurrent_sequence_length=length, **hooks)
-    told = f"TrainParams.recurrent_sequence_length={length} is longer than any episode (horizon=10)"
+    checks, _ = report(CounterEnv, recurrent={"sequence_length": length}, **hooks)
+    told = "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode (horizon=10)"
     assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors
-
-
-@pytest.mark.usefixtures("untried")
-def test_an_episode_that_is_cut_off_by_the_check_says_nothing_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (checks_module, spec_checks):
-        monkeypatch.setattr(module, "EPISODE_SECS", 0.0)
-    hooks: Any = {"recurrent": True, "recurrent_sequence_length": 6, "agent_ctor": own_agent()}
-    assert report(CounterEnv, **hooks)[0].notes == []

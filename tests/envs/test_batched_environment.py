@@ -17,7 +17,6 @@ from tf_agents.utils import nest_utils
 from tests.support.fakes import CounterEnv, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs.backends import is_batched
-from tfagents_system.envs.batch_converters import as_numpy
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -279,22 +278,6 @@ def test_what_can_not_be_told_apart_is_refused_with_its_remedy() -> None:
         [endless.step() for _ in range(3)]
 
 
-class Tensor:
-    """As torch's: not an array, and with a gradient."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-
-    def detach(self) -> Tensor:
-        return self
-
-    def cpu(self) -> Tensor:
-        return self
-
-    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        return self._array
-
-
 class JaxArray:
     """As JAX's: converted by `np.asarray`."""
 
@@ -305,20 +288,7 @@ class JaxArray:
         return self._array
 
 
-@pytest.mark.parametrize("kind", [Tensor, JaxArray])
-def test_batches_of_other_libraries_are_taken_as_they_come(kind: Any) -> None:
-    last = kind(np.array([[4.0], [5.0], [6.0]], np.float32))
-    driven = Driven(Bare("SameStep", kind, {"final_obs": last, "log/height": kind(np.arange(3.0))}))
-    assert driven.reset() == [[0.0]] * 3
-    driven.step()
-    step = driven.step()
-    assert driven.out[0].tolist() == [[4.0], [5.0], [6.0]] and step.first[0].tolist() == [[2.0]] * 3
-    assert step.is_last.all() and step.reward.tolist() == [1.0] * 3
-    array = np.zeros(3, np.float32)
-    assert np.shares_memory(as_numpy(kind(array)), array), "no copy before the only one"
-
-
-@pytest.mark.parametrize("kind", [np.asarray, Tensor, JaxArray])
+@pytest.mark.parametrize("kind", [np.asarray, JaxArray])
 def test_the_last_step_counts_without_final_info(kind: Any) -> None:
     """`info` then has what it says of all lanes, ended ones too."""
     told = {"log/height": kind(np.array([2.0, 4.0, 6.0])), "is_success": kind(np.array([True, False, True]))}

@@ -17,7 +17,7 @@ from pytest import approx
 
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
-from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.settings.load_params import load_params
 
@@ -212,21 +212,6 @@ def test_an_interrupted_reset_ends_before_the_device_is_told_to_wait(
         assert env.device.take_metrics()["late_steps"] == 0.0
     did = ("reset", "capture", "wait", "close")
     assert log.read_text() == "".join(f"{what} begins, {what} ends, " for what in did)
-
-
-def test_an_interrupted_reset_that_hangs_is_told_as_a_process_that_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEVICE_LOG", str(tmp_path / "log"))
-    is_resetting = False
-    settings = ProcessSettings(Path(sys.executable), 2.0, interrupts_once(lambda: is_resetting))
-    with in_own_process(tmp_path, "import os\nimport time\n", SLOW.replace("1.2", "60.0"), settings) as env:
-        assert env.device is not None
-        is_resetting = True
-        with pytest.raises(KeyboardInterrupt):
-            env.reset()
-        with pytest.raises(EnvironmentDiedError, match=r"reset\(\) has not returned for 2 s .*was killed"):
-            env.device.wait()
 
 
 FORKING = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tf_agents.specs import array_spec
@@ -12,7 +10,6 @@ from tests.support.devices_for_tests import DummyDevice, Forwarding, OwnDevice
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
-from tfagents_system.envs.layers import device_layer, gym_layers
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -31,32 +28,6 @@ def test_within_a_wrapper_that_forwards_attributes_it_knows_of_evaluations_and_o
     assert device.log[0] == ("reset", 0.0, {"evaluation": True, "episode": 3})
     assert [env.step(np.zeros(2, np.float32)).is_last() for _ in range(2)] == [False, True]
     assert len(device.sent()) == 2, "after the last step nothing is sent"
-
-
-def test_the_outermost_layer_that_says_so_itself_is_the_device() -> None:
-    class Own(Forwarding):
-        real_time = True
-
-    inner = OwnDevice()
-    for env in (inner, Own(inner), Own(Forwarding(inner))):
-        assert device_layer(gym_layers(env)) is env
-        assert device_layer(gym_layers(Forwarding(env))) is env
-    inner.real_time = False
-    assert device_layer(gym_layers(Forwarding(inner))) is None
-
-
-def test_what_forwards_to_something_that_is_no_layer_is_the_device() -> None:
-    class Remote:
-        """Whatever it is asked for, the robot has it."""
-
-        def __init__(self) -> None:
-            self.robot = OwnDevice()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(vars(self)["robot"], name)
-
-    env = Remote()
-    assert device_layer(gym_layers(env)) is env
 
 
 def test_without_a_default_action_it_is_tried_with_the_middle_of_its_bounds_where_there_is_one() -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,27 +61,6 @@ def test_what_is_recorded_of_a_step_passes_where_somebody_asks_for_it(user: Fold
         np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
     finally:
         env.close()
-
-
-def test_what_can_not_be_recorded_is_left_out_and_told_once(user: Folder, capfd: Any) -> None:
-    config = {"horizon": 10, "name": "Counter", "kwargs": {"does": "odd records"}}
-    params = load_params(user.folder / "my_params.py", config, attributes={"keep_best_episodes": 1})
-    env = loading.make_collect_env(params, 3, 11, process=user.settings)
-    seen = []
-    try:
-        env.reset()
-        for _ in range(4):
-            env.step(zeros(env))
-            seen.append({key for key in env.info if key.startswith("record/")})
-            assert {"log/first", "log/action", "is_success"} <= set(env.info)
-    finally:
-        env.close()
-    usual = {"record/zone", "record/at", "record/track", "record/large"}
-    assert seen == [usual, set(), usual, usual], "in one step it is too much"
-    told = capfd.readouterr().err
-    assert told.count("of the environment's info is not recorded") == 4
-    assert "record/ragged of the environment's info is not recorded: it is [[1], [2, 3]], neither numbers nor" in told
-    assert "at most 65536 are taken" in told
 
 
 def test_functions_of_goals_are_called_on_the_other_side(user: Folder) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.user_environments import MY_ENVS, Folder, pid_of, steps, zeros
 from tests.support.waiting import gone
-from tfagents_system.envs import env_process, loading
+from tfagents_system.envs import loading
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -128,29 +128,6 @@ def test_when_the_worker_is_killed_its_supervisor_finds_the_players_by_its_mark(
 def players_of(capfd: pytest.CaptureFixture[str]) -> list[int]:
     told = capfd.readouterr().out.split("players ")[1].split("\n")[0]
     return [int(pid) for pid in told.split()]
-
-
-@pytest.mark.parametrize("shows_environment", [True, False])  # One that is stuck while it ends shows none.
-def test_a_process_that_the_kernel_does_not_let_go_is_told_and_not_waited_for(
-    user: Folder, monkeypatch: pytest.MonkeyPatch, shows_environment: bool
-) -> None:
-    env = user.make(does="hang", timeout_secs=1.0)
-    pid = pid_of(env)
-    with monkeypatch.context() as patch:
-        told: list[str] = []
-        patch.setattr(processes, "KILL_SECS", 0.3)
-        patch.setattr(os, "killpg", lambda *_: None)
-        patch.setattr(processes, "kill_all", lambda *_: None)
-        if not shows_environment:
-            patch.setattr(processes, "environment_of", lambda pid: set())
-        patch.setattr(env_process.logging, "warning", lambda text, *more: told.append(text % more))
-        began = time.monotonic()
-        fault_of(env)
-        assert time.monotonic() - began < 8.0
-    assert len(told) == 1 and f"has not ended 0.3 s after SIGKILL: the kernel holds on to pid {pid}" in told[0]
-    assert isinstance(env.user_env, EnvProcess) and env.user_env._process is not None
-    os.killpg(pid, signal.SIGKILL)
-    assert env.user_env._process.wait(5.0) == -signal.SIGKILL
 
 
 def test_a_hang_in_reset_and_a_stopped_process(user: Folder) -> None:

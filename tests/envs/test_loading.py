@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.devices_for_tests import OwnDevice
-from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
+from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.envs import hooks, loading
 from tfagents_system.errors import UserError
 
@@ -83,20 +83,6 @@ def test_env_ctor_without_a_seed() -> None:
     env = loading.make_collect_env(NoSeed(CONFIG), 0, 9)
     env.reset()
     assert env.user_env.terminate_at == 7 and env.user_env.seeds == [9]
-
-
-def test_env_ctor_that_hands_all_it_gets_to_a_constructor_without_seed() -> None:
-    class AnyKwargs(FakeParams):
-        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
-            return CounterEnv(*args, **kwargs)
-
-    assert isinstance(loading.make_collect_env(AnyKwargs(CONFIG), 0, 9).user_env, CounterEnv)
-
-    class WithSeed(FakeParams):
-        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
-            return NumberedEnv(*args, **kwargs)
-
-    assert loading.make_collect_env(WithSeed(CONFIG), 0, 9).user_env.seed_of_ctor == 9
 
 
 def test_seed_in_the_users_own_arguments_wins() -> None:

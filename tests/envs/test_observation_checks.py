@@ -102,20 +102,20 @@ LINESIGHT: Any = {"image_encoder_layers": ((16, 4, 2), (32, 4, 2), (64, 3, 2), (
         ((15, 17, 3), (4, 4, 4, 4), "observation is encoded"),
         ((17, 14, 3), (4, 4, 4, 4), "observation is flattened: smaller than 15 x 15 pixels"),
         ((3, 16, 16), (4, 4), "observation is flattened: smaller than 7 x 7 pixels"),
-        ((17, 17, 3), (), "observation is flattened: image_encoder_filters=()"),
+        ((17, 17, 3), (), "observation is flattened: image_encoder_layers=()"),
         ((33, 50, 3), LINESIGHT, "observation is flattened: smaller than 34 x 34 pixels"),
         ((34, 50, 3), LINESIGHT, "observation is encoded"),
         ((17, 17, 3), {"image_encoder_layers": ()}, "observation is flattened: image_encoder_layers=()"),
     ],
 )
 def test_what_becomes_of_an_image_is_told(shape: Any, filters: Any, text: str) -> None:
-    given = filters if isinstance(filters, dict) else {"image_encoder_filters": filters}
+    given = filters if isinstance(filters, dict) else {"image_encoder_layers": filters}
     checks, _ = report(observing(shape), **given)
     assert (checks.errors, checks.notes) == ([], [])
     assert text in checks["environment"].facts
 
 
-FLAT: Any = {"image_encoder_filters": ()}
+FLAT: Any = {"image_encoder_layers": ()}
 
 
 OWN: Any = {"critic_ctor": lambda self, *specs: FakeParams.critic_ctor(self, *specs)}
@@ -142,7 +142,7 @@ OWN_AGENT: Any = {"agent_ctor": lambda self, *specs: FakeParams.agent_ctor(self,
     ],
 )
 def test_images_with_channels_first_are_refused_where_it_matters(shape: Any, hooks: Any, is_refused: bool) -> None:
-    errors, _ = check(observing(shape), **{"image_encoder_filters": (4, 4, 4, 4), **hooks})
+    errors, _ = check(observing(shape), **{"image_encoder_layers": (4, 4, 4, 4), **hooks})
     text = f"images are [height, width, channels], and observation {shape} has its channels first: transpose it"
     assert [error.startswith(text) for error in errors] == [True] * is_refused
 

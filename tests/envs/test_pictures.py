@@ -1,12 +1,10 @@
 """Pictures made smaller, and rays in them, by hand-computed ones."""
 
-import time
-
 import gymnasium
 import numpy as np
 import pytest
 
-from tfagents_system.envs.pictures import SmallPictures, _narrowed, _shares, crop, grayscale, resize
+from tfagents_system.envs.pictures import SmallPictures, _shares, crop, grayscale, resize
 from tfagents_system.envs.rangefinder import Rangefinder
 
 
@@ -30,28 +28,11 @@ def test_areas_become_their_means_and_parts_of_pixels_count_by_their_share():
     ("shape", "size"),
     [((120, 160, 3), (40, 40)), ((97, 101, 4), (13, 7)), ((64, 64, 1), (50, 37)), ((30, 40, 3), (64, 64))],
 )
-def test_a_small_picture_is_bit_for_bit_the_product_with_all_shares(shape, size):
+def test_a_small_picture_is_the_product_with_all_shares(shape, size):
     picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     rows, columns = (_shares(*each) for each in zip(shape[:2], size, strict=True))
-    np.testing.assert_array_equal(
-        _narrowed(picture, columns), np.einsum("wc,rck->rwk", columns, picture.astype(np.float32))
-    )
     whole = np.einsum("hr,wc,rck->hwk", rows.astype(float), columns.astype(float), picture)
     assert np.abs(resize(picture, *size) - whole).max() <= 0.5001
-
-
-def test_a_large_picture_is_made_small_without_the_products_with_zero():
-    picture = np.zeros((400, 400, 3), np.uint8)
-    columns = _shares(400, 50)
-
-    def secs(function):
-        began = time.process_time()
-        function()
-        return time.process_time() - began
-
-    slow = min(secs(lambda: np.einsum("wc,rck->rwk", columns, picture.astype(np.float32))) for _ in range(3))
-    fast = min(secs(lambda: _narrowed(picture, columns)) for _ in range(3))
-    assert fast < slow / 3  # A fifteenth, measured.
 
 
 def test_luminance():

@@ -78,26 +78,6 @@ def test_an_action_at_the_end_of_the_elasticity_is_late_and_begins_the_clock_ane
     assert device.calls("send") == about([0.0, 0.100002, 0.150002]) and env.late_steps == 1
 
 
-@pytest.mark.parametrize(("factor", "late"), [(0.0, True), (0.5, True), (2.0, False)])
-def test_the_elasticity_is_in_time_steps(factor: float, late: bool) -> None:
-    clock = VirtualClock()
-    env, _ = make(clock, time_step_timeout_factor=factor)
-    env.reset()
-    clock.advance(0.05 + 0.03)
-    env.step(action(0.1))
-    assert env.late_steps == late
-    assert env.time_step_start == approx(0.08 if late else 0.05, abs=MICROSECOND)
-
-
-def test_what_sending_takes_counts_for_the_rule_as_in_rtgym() -> None:
-    clock = VirtualClock()
-    env, _ = make(clock, DummyDevice(clock, send_secs=0.03), time_step_timeout_factor=0.5)
-    env.reset()
-    assert env.time_step_start == approx(0.03, abs=MICROSECOND) and env.late_steps == 0
-    env.step(action(0.1))
-    assert env.late_steps == 1 and env.time_step_start == approx(0.08 + 0.03, abs=MICROSECOND)
-
-
 def test_a_capture_may_last_beyond_its_time_step() -> None:
     clock = VirtualClock()
     device = DummyDevice(clock, capture_secs=0.03)
@@ -110,16 +90,6 @@ def test_a_capture_may_last_beyond_its_time_step() -> None:
     assert device.calls("send") == about([0.0, 0.07, 0.12, 0.17]) and env.late_steps == 0
 
 
-def test_a_capture_runs_while_the_policy_computes() -> None:
-    clock = VirtualClock()
-    device = DummyDevice(clock, capture_secs=0.03)
-    env, _ = make(clock, device, start_obs_capture=0.01)
-    env.reset()
-    clock.advance(0.045)
-    env.step(action(0.5))
-    assert device.calls("capture") == about([0.01]) and device.calls("send") == about([0.0, 0.05])
-
-
 def test_a_reset_may_take_any_time_and_is_never_late() -> None:
     clock = VirtualClock()
     device = DummyDevice(clock, reset_secs=1.5, terminate_at=2)
@@ -130,16 +100,6 @@ def test_a_reset_may_take_any_time_and_is_never_late() -> None:
         env.step(action(0.2))
     # From the second reset on, which comes at 1.6 s and takes 1.5 s.
     assert device.calls("send") == about([1.5, 1.55, 3.1, 3.15]) and env.late_steps == 0
-
-
-def test_a_reset_that_takes_no_time_keeps_the_clock() -> None:
-    clock = VirtualClock()
-    env, device = make(clock, DummyDevice(clock, terminate_at=1))
-    env.reset()
-    env.step(action(0.1))
-    clock.advance(0.02)
-    env.reset()
-    assert env.time_step_start == approx(0.05, abs=MICROSECOND) and device.calls("send") == about([0.0, 0.07])
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -204,20 +164,6 @@ def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
         env.step(action(0.1))
     env.close()
     assert device.log[-1][0] == "wait"
-
-
-def test_a_wait_that_has_failed_is_told_again() -> None:
-    clock = VirtualClock()
-    env, device = make(clock)
-    env.reset()
-    working, device.wait = device.wait, lambda: 1 / 0  # type: ignore
-    with pytest.raises(ZeroDivisionError):
-        env.wait()
-    device.wait = working  # type: ignore
-    env.wait()
-    env.wait()
-    assert len(device.calls("wait")) == 1
-    assert env.step(action(0.1))[0][0] == approx([1, 0.25, -0.5]), "nothing is lost"
 
 
 def test_an_observation_that_fails_before_a_pause_is_told_by_the_next_step() -> None:
@@ -319,12 +265,6 @@ def test_metrics_are_of_the_steps_since_the_last_call() -> None:
     assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
 
 
-def test_percentiles() -> None:
-    assert step_times.percentile([], 0.99) == 0.0
-    assert step_times.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert step_times.percentile(list(range(1, 101)), 0.99) == 99
-
-
 # The machine's clock.
 
 
@@ -376,16 +316,6 @@ def test_a_picture_is_not_drawn_while_an_observation_is_captured() -> None:
     may_end.set()
     thread.join(20.0)
     assert drawn == [True]
-    env.close()
-
-
-def test_real_steps_take_their_time() -> None:
-    env = RealTimeEnvironment(DummyDevice(), 0.02, 0.01)
-    env.reset()
-    began = time.monotonic()
-    for _ in range(25):
-        env.step(action(0.0))
-    assert time.monotonic() - began >= 24 * 0.02
     env.close()
 
 
@@ -449,19 +379,6 @@ def test_it_does_what_rtgym_does(monkeypatch: pytest.MonkeyPatch, settings: Any,
     assert told[0][1] == told[1][1], "calls and their times"
 
 
-def test_rtgyms_own_environment_works_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = VirtualClock()
-    device = DummyDevice(clock)
-    rtgym = rtgym_env(monkeypatch, clock, device)
-    env = TrainingEnvironment(rtgym, horizon=3, action_history=1)
-    assert env.device is not None and env.device.has_real_clock
-    assert env.reset().observation["action_history"].tolist() == DEFAULT
-    steps = [env.step(action(0.1)) for _ in range(3)]
-    assert steps[-1].is_last() and rtgym.ep_max_length == 3
-    env.device.wait()
-    assert device.log[-1][0] == "wait"
-
-
 @pytest.mark.filterwarnings("ignore:Time-step timed out")
 def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it counts is what RealTimeEnvironment counts, with the same device and the same caller."""
@@ -503,21 +420,6 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
     assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
 
 
-def test_rtgyms_other_environment_is_followed_too() -> None:
-    from rtgym.envs import real_time_env
-
-    config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": DummyDevice, "time_step_duration": 0.02}
-    env: Any = real_time_env.RealTimeEnvTS({**config, "start_obs_capture": 0.02, "act_in_obs": False})
-    device = device_of(gym_layers(env))
-    assert device is not None
-    env.reset()
-    for _ in range(4):
-        time.sleep(0.005)
-        env.step(action(0.1))
-    metrics = device.take_metrics()
-    assert metrics["late_steps"] <= 4 and metrics["step_ms_p99"] > 10.0 and metrics["inference_ms_p99"] >= 5.0
-
-
 def test_a_reset_that_was_interrupted_ends_the_wait_before(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock()
     device = DummyDevice(clock)
@@ -543,20 +445,3 @@ def test_rtgyms_steps_without_a_duration_are_taken_as_fast_as_they_can_be() -> N
     assert device_of(gym_layers(real_time_env.RealTimeEnv(config))) is not None
     with pytest.raises(UserError, match="time_step_duration=-1 must be above 0"):
         device_of(gym_layers(real_time_env.RealTimeEnv({**config, "time_step_duration": -1.0})))
-
-
-def test_what_a_capture_raised_before_a_wait_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = VirtualClock()
-    device = DummyDevice(clock)
-    env = RealTimeEnvironment(device, 0.05, clock=clock)
-    env.reset()
-
-    def fail() -> Any:
-        raise OSError("the camera is gone")
-
-    monkeypatch.setattr(device, "get_obs_rew_terminated_info", fail)
-    env.wait()
-    assert "the camera is gone" in caplog.text
-    env.reset()

@@ -1,7 +1,5 @@
 """The rules of the reward from a trajectory, by walks that are computed by hand, and against TMRL's loops."""
 
-import time
-
 import gymnasium
 import numpy as np
 import pytest
@@ -103,19 +101,6 @@ def test_going_to_and_fro_pays_once_unless_it_may_regain(regain, rest):
     assert rewards == pytest.approx([0.5, *rest]) and indices == [50, 30, 50, 30, 50, 60]
 
 
-def test_part_of_the_way_may_be_new():
-    assert follow(STRAIGHT, [(5.0, 0.0), (4.0, 0.0), (5.5, 0.0)], check_backward=30)[0] == pytest.approx(
-        [0.5, 0.0, 0.05]
-    )
-
-
-def test_reset_forgets_what_was_paid():
-    reward = TrajectoryReward(STRAIGHT, TrajectoryRewardSettings(min_steps=0, failure_countdown=0))
-    assert reward.step((5.0, 0.0)) == (0.5, False) and reward.step((5.0, 0.0))[1]
-    reward.reset()
-    assert reward.step((5.0, 0.0)) == (0.5, False)
-
-
 def tmrl_steps(points, places, check_forward, check_backward):
     """TMRL 0.7.1's loops, point by point, with 0 as the last point of the search behind: reward, index, count."""
     index, failures = 0, 0
@@ -155,55 +140,6 @@ def test_random_walks_are_rewarded_as_by_tmrls_loops():
             assert reward.step(place)[0] == pytest.approx(paid) and reward.index == index
 
 
-def test_a_step_takes_at_most_four_searches_of_the_points_ahead():
-    """CPU time, the best of five; two searches where it was written, 15 us."""
-    points = np.arange(5000)[:, None] * np.array([0.1, 0.0, 0.0])
-    settings = TrajectoryRewardSettings(failure_countdown=10**6)
-
-    def steps():
-        reward = TrajectoryReward(points, settings)
-        for k in range(300):
-            reward.step((1.0 * k, 0.5, 0.0))
-        for _ in range(300):
-            reward.step((299.0, 0.5, 0.0))
-
-    def searches():
-        for k in range(600):
-            offsets = points[k : k + settings.check_forward] - np.asarray((1.0 * k, 0.5, 0.0))
-            np.einsum("ij,ij->i", offsets, offsets).argmin()
-
-    def secs(function):
-        began = time.process_time()
-        function()
-        return time.process_time() - began
-
-    times = [(secs(steps), secs(searches)) for _ in range(5)]
-    assert min(step for step, _ in times) <= 4 * min(search for _, search in times)
-
-
-class Counted(np.ndarray):
-    """Points that know how many of them were looked at."""
-
-    looked = 0
-
-    def __getitem__(self, key):
-        rows = np.asarray(self)[key]
-        Counted.looked += len(rows)
-        return rows
-
-
-@pytest.mark.parametrize(("walk", "most"), [([0.0, 1.0, 20.0, 20.0], 500 + 10), ([30.0, 29.5, 25.0], 500 + 60)])
-def test_a_step_looks_at_the_patience_and_the_way_it_goes(walk, most):
-    """However long the trajectory is; behind it looks only without progress."""
-    reward = TrajectoryReward(np.arange(5000)[:, None] * np.array([0.1, 0.0]), TrajectoryRewardSettings())
-    reward._points = reward._points.view(Counted)
-    for x in walk:
-        Counted.looked, before = 0, reward.index
-        reward.step((x, 0.5))
-        moved = max(0, reward.index - before)
-        assert Counted.looked <= most + moved, x
-
-
 class Walker(gymnasium.Env):
     """Moves along x by its action."""
 
@@ -231,25 +167,6 @@ def test_an_environment_gets_its_reward_and_ends():
     env.reset()
     _, reward, terminated, _, info = env.step([-1.0])
     assert (reward, terminated, info["end"], info["is_success"]) == (0.0, True, "fell", False)
-
-
-def test_a_snapshot_has_the_way_along_the_trajectory():
-    class Saved(Walker):
-        def snapshot(self):
-            return self.x
-
-        def restore(self, snapshot):
-            self.x = snapshot
-
-    env = TrajectoryRewardEnvironment(Saved(), STRAIGHT, TrajectoryRewardSettings())
-    env.reset()
-    env.step([4.0])
-    snapshot = env.snapshot()
-    rewards = []
-    for _ in range(2):
-        rewards.append([env.step([metres])[1] for metres in (2.0, -1.0, 2.0)])
-        env.restore(snapshot)
-    assert rewards == [pytest.approx([0.2, 0.0, 0.1])] * 2
 
 
 class Driven(DummyDevice):
@@ -292,24 +209,6 @@ def test_a_device_knows_of_the_trajectorys_end_before_anything_is_sent(tmp_path,
         assert steps[-1][1] == pytest.approx(0.0 if ends_by == "standing" else 7.0 + 0.99, abs=0.02)
         assert [what for what, _, _ in device.log] == ["capture", "send"] * 2 + ["capture", "wait"]
     assert env.take_metrics()["step_ms_p99"] == pytest.approx(50.0)
-
-
-def test_what_wraps_a_device_may_end_its_episodes_without_harm_to_its_times():
-    clock = VirtualClock()
-    real_time = RealTimeEnvironment(DummyDevice(clock, reset_secs=2.0), 0.05, clock=clock)
-    env = gymnasium.wrappers.TimeLimit(real_time, 2)
-    for _ in range(3):
-        env.reset()
-        assert [env.step(np.zeros(2, np.float32))[3] for _ in range(2)] == [False, True]
-    assert real_time.take_metrics()["step_ms_p99"] == pytest.approx(50.0)
-
-
-def test_what_else_a_device_has_is_there_with_the_reward(tmp_path):
-    clock = VirtualClock()
-    env = RealTimeEnvironment(Driven(clock), 0.05, clock=clock)
-    with_trajectory_reward(env, file_of(tmp_path, {}))
-    assert env.render().shape == (20, 20, 3) and not hasattr(env.interface, "set_state")
-    assert list(env.default_action) == [0.25, -0.5]
 
 
 def test_a_device_of_another_track_is_refused_and_closed(tmp_path):

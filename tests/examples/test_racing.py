@@ -40,7 +40,7 @@ def test_the_agent_of_seven_seconds_passes_the_check_with_its_fifteen_actions():
     assert report.errors == [] and trial is not None
     assert len(params.action_table) == 15
     assert trial.layout.optional == ("explored",)
-    assert params.discount == 1.0 and params.mini_race_steps * 0.05 == 7.0
+    assert params.discount == 1.0 and params.mini_race["steps"] * 0.05 == 7.0
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
@@ -51,7 +51,7 @@ def test_the_shipped_curriculum_reaches_the_car(module):
         for iteration in range(301):
             for name, value in curriculum.due(iteration):
                 env.set_state({name: value})
-                seen.append(env.user_env.snapshot().parameters.friction)
+                seen.append(env.user_env._now.parameters.friction)
     assert seen == pytest.approx([1.2, 1.1, 1.0, 0.9])
 
 

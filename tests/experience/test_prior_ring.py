@@ -76,22 +76,6 @@ def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
     assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25%) are outside of the action space" in notes[0]
 
 
-def test_actions_between_the_rows_of_a_table_are_told(tmp_path: Path) -> None:
-    table = [[0.1, 0.5], [2.0, 0.5]]
-    layout = Layout(LAYOUT.observation, (Column("action", (), "int32", 2),))
-    form = PriorForm(Conversion(layout, [actions_of(ACTION, table)], 0.9))
-    data = [episode(0, 4), episode(1, 3)]
-    data[0].actions[""][:] = [[0.1, 0.5], [2.0, 0.5], [0.2, 0.5], [1.0, 0.5]]
-    for path, episodes in (("rows", data[1:]), ("others", data)):
-        columns.write(tmp_path / f"{path}.npz", episodes)
-        notes: list[str] = []
-        build([tmp_path / f"{path}.npz"], tmp_path / path, form, notes.append)
-        told = f"{tmp_path}/others.npz: 2 of 7 actions (29%) are no row of action_table: they count as the nearest row."
-        assert notes == [] if path == "rows" else len(notes) == 1 and notes[0].startswith(told)
-    (first, _) = StoredRing(tmp_path / "others").segments()
-    assert first.action[0].tolist() == [0, 1, 0, 0]
-
-
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)

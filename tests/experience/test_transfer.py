@@ -121,21 +121,6 @@ def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
     assert read.rewards.dtype == read.actions[""].dtype == np.float32
 
 
-def test_flags_may_be_rows_and_observations_have_fewer_digits_than_next_ones(
-    tmp_path: Path, files: dict[str, str]
-) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        data = {name: file[name] for name in file}
-    flags = {name: data[name].reshape(1, -1) for name in ("terminations", "truncations")}
-    coarse = (data["observations"] + 1 / 3).astype(np.float16)
-    changed = {"observations": coarse, "next_observations": data["next_observations"] + np.float32(1 / 3)}
-    np.savez(tmp_path / "changed.npz", **data | flags | changed)
-    stored, _, notes = imported(str(tmp_path / "changed.npz"), tmp_path / "imported", files)
-    assert [len(each.reward) for each in episodes_of(stored)] == [len(each.rewards) for each in EPISODES]
-    assert notes == []
-
-
 def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
@@ -174,14 +159,6 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
         np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
     else:
         assert [each.discount[-1] for each in episodes_of(stored)] == [0, 0, 0] and notes == []
-
-
-def test_columns_that_nobody_asks_for_may_be_of_any_kind(tmp_path: Path) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        np.savez(tmp_path / "data.npz", **file, infos=np.array([{}] * 13, object))
-    read = columns.read(tmp_path / "data.npz", lambda text: None)
-    np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
 
 
 def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(

@@ -44,7 +44,7 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = {updates}
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 4
-    n_episodes_in_buffer = {episodes}
+    buffer_size = {episodes * HORIZON}
     n_eval_episodes = 4
     eval_period_itrs = {eval_period}
     checkpoint_period_itrs = 1_000_000

@@ -13,8 +13,6 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.launch.agent_start_checks import check_start
-from tfagents_system.policies import numpy_file
-from tfagents_system.policies.policy_description import describe
 from tfagents_system.run_files.run_paths import RunPaths
 
 TABLE = [[-3.0, 0.0], [5.0, 0.0], [-3.0, 1.0], [5.0, 1.0]]
@@ -44,38 +42,14 @@ def test_an_agent_that_chose_from_other_actions_is_no_start(table, tmp_path):
 
 def test_an_agent_of_other_bounds_is_a_start_that_is_told(tmp_path):
     run = saved(trained(), tmp_path)
-    *_, file = policy_of(trained(), Path(run), actions_of(BOUNDS))
-    Path(file).rename(tmp_path / "policy.npz")
+    policy_of(trained(), Path(run), actions_of(BOUNDS))
     save_specs(RunPaths(Path(run)).specs, OBSERVATION, BOUNDS)
     wider = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [6.0, 1.0], "action")
-    for source in (run, f"{run}@latest", str(tmp_path / "policy.npz")):
+    for source in (run, f"{run}@latest"):
         start, check = started(source, fresh(), actions_of(wider))
         assert start is not None and check.errors == [] and len(check.notes) == 1
         assert "its actions are (2,) in [-3, 5], this run's (2,) in [-3, 6]" in check.notes[0]
         assert started(source, fresh(), actions_of(BOUNDS))[1].notes == []
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "told"),
-    [
-        (
-            actions_of(BOUNDS, TABLE),
-            actions_of(BOUNDS, TABLE[::-1]),
-            "4 actions of (2,) in [-3, 5], this run's 4 actions",
-        ),
-        (actions_of(BOUNDS, TABLE), actions_of(BOUNDS), "4 actions of (2,) in [-3, 5], this run's (2,) in"),
-        (actions_of(BOUNDS), actions_of(BOUNDS, TABLE), "(2,) in [-3, 5], this run's 4 actions of (2,) in"),
-    ],
-    ids=["other order", "table there alone", "table here alone"],
-)
-def test_the_rows_in_an_exported_policy_are_compared(there, here, told, tmp_path):
-    """Within the same bounds. The layers are those of another agent, which leaves the actions alone to compare."""
-    file = tmp_path / "policy.npz"
-    numpy_file.save(file, trained().policy, describe(OBSERVATION, there, (), "policy_checkpoint_7", 7, 3))
-    start, check = started(str(file), fresh(), here)
-    assert start is None and len(check.errors) == 1 and f"its actions are {told}" in check.errors[0]
-    start, check = started(str(file), fresh(), there)
-    assert start is not None and check.errors == check.notes == []
 
 
 def test_critics_of_as_many_numbers_in_other_parts_are_a_start_that_is_told(tmp_path):

@@ -333,16 +333,15 @@ def test_no_core_has_two_runs_while_there_are_others(tmp_path: Path) -> None:
     assert split(machine, range(6), 4, 1) == [[0, 1], [2, 3], [4], [5]]
 
 
-def test_runs_are_dealt_to_nodes_then_to_cores_then_to_threads(tmp_path: Path) -> None:
+def test_runs_get_stretches_of_nodes_then_of_cores_then_of_threads(tmp_path: Path) -> None:
     machine = two_sockets(tmp_path)
     everything, nodes = range(16), ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
     assert split(machine, everything, 1, 4) == [list(everything)]
     assert split(machine, everything, 2, 4) == list(nodes)
     assert split(machine, everything, 4, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
-    # The first node has two free cores fewer: one run there, two on the other.
     held = [0, 9]
-    assert split(machine, everything, 3, 4, held=held) == [[1, 2, 3, 8, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
-    # A node can give five CPUs to one run alone: the third run has some of both, and threads of others' cores.
+    assert split(machine, everything, 3, 4, held=held) == [[1, 2, 8, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
+    # Three runs of whole cores would leave the last one four CPUs.
     assert split(machine, everything, 3, 5) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
     assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
 

@@ -173,7 +173,7 @@ def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says
     assert time.monotonic() - start < 30.0 and "saved" in log(run_dir, "replay")
     out = capfd.readouterr().out
     assert re.search(r"killing tracker after \d s\n", out), "nothing of it is unsaved"
-    assert f"a report so far: python -m tfagents_system.report.page.write {run_dir}\n" in out
+    assert f"a report so far: sac report {run_dir}\n" in out
 
 
 def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(

@@ -29,7 +29,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     num_iter = 3
     train_batch_size = 32
-    n_episodes_in_buffer = 10
+    buffer_size = 200
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (4,)
     prior_data = "data/demos.npz"
@@ -168,7 +168,7 @@ def test_missing_files_are_told_before_the_environment_is_built(
 
 
 def test_potentials_of_files_are_computed(environ: dict[str, str], tmp_path: Path) -> None:
-    params = PARAMS + "\n    n_step = 3\n    mini_race_steps = 8\n    mini_race_oversampling = (4, 1)\n"
+    params = PARAMS + "\n    n_step = 3\n    mini_race = {'steps': 8, 'oversampling': (4, 1)}\n"
     shaped = params + "\n    def potential(self, observation):\n        return 2.0 * observation[1]\n"
     (tmp_path / "mine" / "params.py").write_text(shaped)
     assert prepare.prepare(environ, None)

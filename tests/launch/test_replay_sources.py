@@ -20,7 +20,7 @@ from tfagents_system.experience.transfer import import_into
 from tfagents_system.launch import prepare
 from tfagents_system.replay.filling import fill
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_sizes import capacity_rows, episodes_to_take, slack_rows
+from tfagents_system.replay.ring_sizes import buffer_size_to_take, capacity_rows, slack_rows
 from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
@@ -40,7 +40,7 @@ def imported(folder: Path, name: str, steps: int) -> Path:
 def filled(paths: RunPaths, *sources: Path, episodes: int = 10, horizon: int = 20) -> Ring:
     """The ring as the replay server of a start fills it."""
     params = load_params(paths.params, {"horizon": horizon})
-    params.n_episodes_in_buffer = episodes
+    params.buffer_size = episodes * horizon
     layout = conversion_for(params, paths.specs).layout
     ring = Ring.open(paths.replay, layout, capacity_rows(params, layout), slack_rows(params, layout))
     fill(ring, sources, paths.replay, paths.trainer_checkpoints)
@@ -65,24 +65,6 @@ def test_before_the_first_update_a_run_begins_with_the_sources_of_this_start(
     assert "it starts over" in capsys.readouterr().out
     assert filled(paths, *others).ring_steps == (9 if then else 0)
     assert read_run_json(paths)["replay_from"] == [str(other) for other in others]
-
-
-def test_a_run_of_an_earlier_version_goes_on_with_the_sources_that_it_did_not_record(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths, source = RunPaths(tmp_path / "run"), imported(tmp_path, "source", 7)
-    given = {**environ, "SAC_REPLAY_FROM": str(source)}
-    assert prepare.prepare(given, None)
-    filled(paths, source)
-    update(paths, 0)
-    run = read_run_json(paths)
-    del run["replay_from"]
-    paths.run_json.write_text(json.dumps(run))
-    capsys.readouterr()
-    assert prepare.prepare(given, None)
-    assert "it starts over" not in capsys.readouterr().out
-    assert paths.trainer_checkpoints.exists() and filled(paths, source).ring_steps == 7, "it has what it had"
-    assert read_run_json(paths)["replay_from"] == [str(source)]
 
 
 def test_sources_count_for_a_run_that_was_stopped_before_it_had_any(environ: dict[str, str], tmp_path: Path) -> None:
@@ -117,14 +99,14 @@ def test_segments_that_the_buffer_can_not_take_are_refused_with_the_size_that_is
         prepare.prepare(given, None)
     (finding,) = raised.value.findings
     assert f"SAC_REPLAY_FROM={long} has segments of 201 rows, and the replay buffer takes 84 at most" in finding
-    enough = int(re.findall(r"set n_episodes_in_buffer to at least (\d+)$", finding)[0])
-    assert enough == 39, "a quarter of 39 * 21 rows are 205, of 38 * 21 only 200"
-    (tmp_path / "params.py").write_text(PARAMS.replace("buffer = 10", f"buffer = {enough}"))
+    enough = int(re.findall(r"set buffer_size to at least (\d+)$", finding)[0])
+    assert enough == 780, "a quarter of 39 * 21 rows are 205, of 38 * 21 only 200"
+    (tmp_path / "params.py").write_text(PARAMS.replace("buffer_size = 200", f"buffer_size = {enough}"))
     assert prepare.prepare(given, None)
-    assert filled(paths, fits, long, episodes=enough).ring_steps == 283
+    assert filled(paths, fits, long, episodes=39).ring_steps == 283
     shutil.rmtree(paths.replay)
     with pytest.raises(UserError, match="a segment of 201 rows does not fit a ring of 200"):
-        filled(paths, fits, long, episodes=enough - 1)
+        filled(paths, fits, long, episodes=38)
 
 
 def test_the_size_that_is_enough_for_segments_hardly_longer_than_the_runs_own(
@@ -134,5 +116,5 @@ def test_the_size_that_is_enough_for_segments_hardly_longer_than_the_runs_own(
     paths = RunPaths(tmp_path / "run")
     params = load_params(paths.params, {"horizon": 20})
     layout = conversion_for(params, paths.specs).layout
-    told = {rows: episodes_to_take(rows, params, layout) for rows in (21, 22, 84, 85)}
-    assert told == {21: 1, 22: 2, 84: 4, 85: 17}, "4 * 21 rows are always there; more are a quarter of the capacity"
+    told = {rows: buffer_size_to_take(rows, params, layout) for rows in (21, 22, 84, 85)}
+    assert told == {21: 20, 22: 40, 84: 80, 85: 340}, "4 * 21 rows are always there; more are a quarter of the capacity"

@@ -36,7 +36,7 @@ def layout(count: int | None = None, size: int = 1) -> Layout:
 
 
 def findings(now: Layout, folder: Path, **attributes: Any) -> list[str]:
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3, **attributes})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60, **attributes})({"horizon": 20})
     return ring_findings(params, now, folder, RunPaths(folder))
 
 
@@ -59,7 +59,7 @@ def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
         (layout(), with_("explored"), {}, "explored: now uint8 [], one of 2, before none", True),
         (with_("episode"), layout(), {}, "episode: now none, before int64 [2]", True),
         (layout(), with_("potential"), {}, "potential: now float32 [], before none", False),
-        (layout(), layout(), {"n_episodes_in_buffer": 4}, "rows: now 84 (n_episodes_in_buffer=4 of", True),
+        (layout(), layout(), {"buffer_size": 80}, "rows: now 84 (buffer_size=80", True),
         (
             layout(),
             layout(),

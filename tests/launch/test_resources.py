@@ -77,7 +77,7 @@ def test_prior_data_beyond_the_memory_is_a_note() -> None:
 def test_a_replay_buffer_beyond_the_memory_is_a_note() -> None:
     assert memory(10 * GIB, ring=8 * GIB).notes == []
     (note,) = memory(10 * GIB, ring=9 * GIB).notes
-    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "n_episodes_in_buffer" in note
+    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "buffer_size" in note
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_open_files() -> None:
 
 
 def test_a_folder_that_can_be_made_has_no_fault(tmp_path: Path) -> None:
-    assert resources.folder_fault(tmp_path / "a/b/c", "SAC_EXP_DIR") is None
-    assert resources.folder_fault(tmp_path, "SAC_EXP_DIR") is None
+    assert resources.folder_fault(tmp_path / "a/b/c", "SAC_LOGS_DIR") is None
+    assert resources.folder_fault(tmp_path, "SAC_LOGS_DIR") is None
     assert not list(tmp_path.iterdir())
 
 
 def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone")
-    fault = resources.folder_fault(tmp_path / "run", "SAC_EXP_DIR")
+    fault = resources.folder_fault(tmp_path / "run", "SAC_LOGS_DIR")
     assert fault is not None and "can't be a folder" in fault

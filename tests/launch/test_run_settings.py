@@ -207,17 +207,6 @@ def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
     assert "began with (no settings)" in finding and str(paths.overrides) not in finding
 
 
-def test_another_name_needs_another_directory(environ: dict[str, str]) -> None:
-    (finding,) = settle(environ, "SAC_EXP_NAME=fresh").findings
-    assert finding == (
-        f"--set SAC_EXP_NAME=fresh has no effect, SAC_EXP_DIR={environ['SAC_EXP_DIR']} says where the run is: "
-        "add --set SAC_EXP_DIR=logs/fresh, or remove SAC_EXP_DIR from the vars file"
-    )
-    assert settle(environ, "SAC_EXP_NAME=fresh", "SAC_EXP_DIR=/else/where").findings == ()
-    assert settle({**environ, "SAC_EXP_DIR": ""}, "SAC_EXP_NAME=fresh").findings == ()
-    assert settle({**environ, "SAC_SERVER": "node7:8443"}, "SAC_EXP_NAME=fresh").findings == (), "it joins a run"
-
-
 def test_a_seed_that_is_ignored_is_not_kept(environ: dict[str, str]) -> None:
     paths = begin(environ)
     assert begin(environ, "SAC_SEED=6") == paths
@@ -239,9 +228,6 @@ def test_what_is_resolved_has_the_seed_in_use_and_is_json(environ: dict[str, str
     assert resolved["params"] == {"limit": "inf", "limits": [1.0, {"low": "-inf"}], "none": "nan"}
     assert resolved["variables"]["SAC_SEED"] == "0"
     assert paths.resolved.stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
-    paths.resolved.chmod(0o644)  # As earlier versions wrote it.
-    run_directory.write_resolved(paths, RunVariables(**values), attributes, {"horizon": 20})
-    assert paths.resolved.stat().st_mode & 0o777 == 0o600
 
 
 def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]) -> None:
@@ -258,21 +244,3 @@ def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
     paths = begin(environ, "train_batch_size=512")
     paths.overrides.write_text("{")
     assert "overrides.json cannot be read" in settle(environ).findings[0]
-
-
-@pytest.mark.parametrize(
-    ("assignments", "told"),
-    [
-        (("SAC_EXP_NAME=b",), "--set SAC_EXP_NAME=b has no effect, SAC_EXP_DIR={dir} says where the run is: add --set "
-         "SAC_EXP_DIR=logs/b,"),
-        (("SAC_LOGS_DIR=runs",), "--set SAC_LOGS_DIR=runs has no effect, SAC_EXP_DIR={dir} says where the run is: add "
-         "--set SAC_EXP_DIR=runs/try,"),
-        (("SAC_LOGS_DIR=runs", "SAC_EXP_NAME=b"), "--set SAC_EXP_NAME=b SAC_LOGS_DIR=runs has no effect"),
-        (("SAC_LOGS_DIR=runs", "SAC_EXP_DIR=x"), ""),
-    ],
-)  # fmt: skip
-def test_a_place_that_the_run_directory_overrules_is_refused(
-    environ: dict[str, str], assignments: tuple[str, ...], told: str
-) -> None:
-    findings = settle(environ, *assignments).findings
-    assert [finding.startswith(told.format(dir=environ["SAC_EXP_DIR"])) for finding in findings] == [True] * bool(told)

@@ -139,6 +139,7 @@ case $1 in
   *) exit 1 ;;
 esac
 """
+INSTALLED = ["venv --quiet", "pip install", "pip install"]  # The packages, then the toolkit itself.
 
 
 class Repository:
@@ -199,10 +200,10 @@ def test_setup_installs_once_and_again_when_the_lock_changes(repository: Reposit
     done = repository.setup()
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{repository.root}/.venv/bin/python\n"
-    assert repository.calls == ["venv --quiet", "pip install"]
-    assert repository.setup().stdout == done.stdout and len(repository.calls) == 2
+    assert repository.calls == INSTALLED
+    assert repository.setup().stdout == done.stdout and len(repository.calls) == 3
     (repository.root / "requirements.lock").write_text("# other\n")
-    assert repository.setup().returncode == 0 and len(repository.calls) == 4
+    assert repository.setup().returncode == 0 and len(repository.calls) == 6
 
 
 def test_an_installation_tells_what_it_does_and_that_it_goes_on(repository: Repository) -> None:
@@ -213,7 +214,7 @@ def test_an_installation_tells_what_it_does_and_that_it_goes_on(repository: Repo
     assert done.returncode == 0 and done.stdout == f"{repository.root}/.venv/bin/python\n"
     said = [line.removeprefix("setup: ") for line in done.stderr.splitlines()]
     assert said[0].startswith(f"making {repository.root}/.venv with ") and "2 pinned packages" in said[0]
-    assert re.fullmatch(r"downloading and installing 2 packages, \d s so far", said[1])
+    assert re.fullmatch(r"downloading and installing 2 packages, \d+ s so far", said[1])
     assert said[-2] == "checking what was installed" and re.fullmatch(r"installed in \d+ s", said[-1])
     failed = repository.setup(UV_FAIL="1")
     assert failed.returncode == 0 and "installing" not in failed.stderr, "it is installed"
@@ -267,7 +268,7 @@ def test_two_setups_at_once_install_once(repository: Repository) -> None:
     for thread in threads:
         thread.join()
     assert codes == [0, 0]
-    assert repository.calls == ["venv --quiet", "pip install"]
+    assert repository.calls == INSTALLED
 
 
 def test_an_active_environment_is_used_or_left_as_it_is(repository: Repository, tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ def test_the_lock_is_a_file_that_may_be_written(repository: Repository) -> None:
     (repository.root / "requirements.lock").chmod(0o444)
     done = repository.setup()
     assert done.returncode == 0 and "waiting" not in done.stderr, done.stderr
-    assert repository.calls == ["venv --quiet", "pip install"]
+    assert repository.calls == INSTALLED
 
 
 def test_a_file_system_without_locks_is_told_as_what_it_is(repository: Repository) -> None:
@@ -390,3 +391,40 @@ def test_an_environment_whose_python_is_gone_is_not_used(repository: Repository)
         (repository.root / ".venv/bin" / name).unlink()
     done = repository.setup(SLURM_JOB_ID="7")
     assert done.returncode == 2 and "name a Python that holds them (SAC_PYTHON)" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_toolkit_is_imported_and_started_from_anywhere_even_in_a_folder_with_spaces(tmp_path: Path) -> None:
+    checkout = tmp_path / "my projects/sac"
+    listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    for name in filter(lambda name: (ROOT / name).is_file(), listed):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, checkout / name)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(  # The packages are those of this Python, by a link; the rest is pip's.
+        f"""#!/usr/bin/env bash
+set -e
+for last; do :; done
+case "$*" in
+  venv*) {sys.executable} -m venv --without-pip "$last" ;;
+  *--editable*) {sys.executable} -m pip --python "$last/.venv" install --quiet "${{@:6}}" ;;
+  *) echo {Path(packaging.__file__).parents[1]} >"{checkout}/.venv/lib/python3.11/site-packages/packages.pth" ;;
+esac
+"""
+    )
+    (tools / "uv").chmod(0o755)
+    environ = {"PATH": f"{tools}:{os.environ['PATH']}", "VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PYTHONPATH": ""}
+    done = run(checkout / "setup.sh", cwd=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    where = run(
+        checkout / ".venv/bin/python", "-c", "import tfagents_system as t; print(t.__file__)", cwd="/", **environ
+    )
+    assert where.stdout == f"{checkout}/tfagents_system/__init__.py\n", where.stderr
+    example = "tfagents_system/examples/pendulum"
+    four = f"SAC_EXP_NAME=four\nSAC_PARAMS={example}/params.py\nSAC_CONFIG={example}/config.json\nSAC_SEED=3\n"
+    (tmp_path / "vars.sh").write_text(four)
+    done = run(checkout / ".venv/bin/sac", "check", "vars.sh", cwd=tmp_path, **environ)
+    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
+    assert f"{tmp_path}/logs/four: a new run" in done.stdout, "in the current folder"
+    assert re.search(r"CPUs +replay \S+, trainer \S+, worker_0 ", done.stdout), "as many workers as there is room for"

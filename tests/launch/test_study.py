@@ -128,7 +128,6 @@ class Search:
         code = self.runner.run()
         if self.stop.is_set():
             self.trials.look(is_stopped=True)
-        self.trials.leave_refused()
         return code
 
 

@@ -14,7 +14,6 @@ from tfagents_system.launch import study as studies
 from tfagents_system.launch.study import _keep_space, _space, open_study
 from tfagents_system.launch.sweep_plan import SweepPlan
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.effects import without_effect_in_search
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.settings.search_spaces import SPACES, Range, Space, as_json, corners, read_space
 from tfagents_system.train_params_base import TrainParamsBase
@@ -35,23 +34,7 @@ def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> Non
         for name, value in settings.items():
             assert hasattr(TrainParamsBase, name), name
             setattr(params, name, value)
-        assert check_params(params) == [] and without_effect_in_search(params, SPACES[algorithm]) == []
-
-
-def test_what_has_no_effect_in_any_trial_is_not_searched(user_folder: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        studies.main([str(user_folder / "vars.sh"), "--space", "sac", "--set", "algorithm=dqn"])
-    told = (
-        "_learning_rate has no effect with algorithm='dqn': remove it, or change that, or give a --space without it: "
-        "sac tune-params --show_space NAME prints a shipped one as JSON"
-    )
-    assert [*caught.value.findings] == [f"the space's {part}{told}" for part in ("actor", "alpha")]
-    assert not list(user_folder.glob("*_study"))
-    params = Params({"horizon": 100})
-    params.algorithm = "dqn"
-    assert without_effect_in_search(params, {"actor_learning_rate", "algorithm"}) == [], (
-        "other trials may have an actor"
-    )
+        assert check_params(params) == []
 
 
 def test_a_space_is_read_as_it_is_written(tmp_path: Path) -> None:
@@ -124,7 +107,7 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     run.config.write_text('{"horizon": 40}')
     run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
     run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    with pytest.raises(UserError, match=r"c\.json \(line 1\)"):
+    with pytest.raises(UserError, match=r"c\.json"):
         studies.main(command)
     assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
     for option in ("--keep", "--take_edits"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.login_node import ROOT, User, refused
+from tests.support.login_node import User, refused
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -50,8 +50,7 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     assert f"{launch}/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
 
 
-@pytest.mark.parametrize("is_sac", [True, False])
-def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User, is_sac: bool) -> None:
+def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User) -> None:
     """It reads its variables from the snapshot, whose package is its repository."""
     (user.folder / "expert.npz").touch()
     (user.folder / "old_run").mkdir()
@@ -60,13 +59,13 @@ def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User, i
     )
     with (user.folder / "vars.sh").open("a") as file:
         file.write("SAC_PASSWORD_FILE=secret\nSAC_CREDENTIALS_DIR=~/mine\n")
-    done = user.submit(HOME="/home/me", **({"TFAGENTS_FOLDER": str(user.folder)} if is_sac else {}))
+    done = user.submit(HOME="/home/me")
     assert done.returncode == 0, done.stderr
     values = user.resolved()
     assert values["SAC_EXPERT_POLICY"] == f"{user.folder}/expert.npz"
     assert values["SAC_REPLAY_FROM"] == f"{user.folder}/old_run,{user.folder}/expert.npz"
     assert values["SAC_AGENT_FROM"] == f"{user.folder}/old_run@best"
-    assert values["SAC_PASSWORD_FILE"] == str((user.folder if is_sac else ROOT) / "secret")
+    assert values["SAC_PASSWORD_FILE"] == str(user.folder / "secret")
     assert values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
 
 

@@ -189,7 +189,7 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(wrap_up, "write_results", raises)
-    hostile = '{"state": "[/x]", "time": "never", "remote": true, "time_shares": {"a": "b"}, "restarts": [1]}'
+    hostile = '{"state": "[/x]", "time": 1.0, "remote": true, "time_shares": {"[/]": 0.5}}'
     says = "; ".join(
         f"echo '{hostile}' > {run_dir}/heartbeats/{role}.json" for role in ("trainer", "worker_0", "worker_9")
     )
@@ -256,7 +256,7 @@ def test_status_json_is_written_as_seldom_as_heartbeats(
         run_status, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
     )
     monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
-    monkeypatch.setattr(run_status, "beat_secs", lambda folder: 0.3)
+    monkeypatch.setattr(run_status, "BEAT_SECS", 0.3)
     touch_once(run_dir / "enough", lambda: [state for _, state in written].count("running") >= 3)
     began = time.monotonic()
     assert make_supervisor(run_dir, stop, {"trainer": waits_for(run_dir / "enough") + "exit 0"}).run() == 0

@@ -74,7 +74,7 @@ def test_a_normal_stop_shows_no_role_as_down(
     supervisor.status._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
     looks: list[dict[str, Any]] = []
     monkeypatch.setattr(run_status, "write_status", lambda path, status: looks.append(status))
-    supervisor.status._beat_secs = 0.02
+    monkeypatch.setattr(run_status, "BEAT_SECS", 0.02)
     once_up(run_dir, stop.set)
     assert supervisor.run() == 75
     out = capfd.readouterr().out

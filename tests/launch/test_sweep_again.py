@@ -85,7 +85,7 @@ def test_tasks_whose_files_were_edited_are_refused_together(
     with pytest.raises(UserError) as refused:
         sweep.main(command)
     (finding,) = refused.value.findings
-    assert finding.startswith("tasks 1, 2: edited since the run began") and "p.py (line 11)" in finding
+    assert finding.startswith("tasks 1, 2: edited since the run began") and "p.py. " in finding
     assert "--keep goes on" in finding and "--fresh" in finding and not started
     for option, states in (("--keep", [DONE, *[WAITING] * 3]), ("--take_edits", [DONE, *[WAITING] * 3])):
         assert sweep.main([*command, option]) == 0

@@ -19,7 +19,7 @@ REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 def params(**attributes):
     lockstep = {"asynchronous": False, "num_steps_per_iter": 400, "n_train_episodes_per_iter": 2}
-    ratios = {"max_updates_per_env_step": 0.5, "updates_per_env_step": None, "env_steps_per_iter": None}
+    ratios = {"updates_per_env_step": 0.5, "env_steps_per_iter": None}
     return types.SimpleNamespace(**(lockstep | ratios | attributes))
 
 
@@ -173,7 +173,7 @@ def test_findings_in_the_variables_are_told(tmp_path):
 
 @pytest.mark.slow
 def test_the_shipped_example_is_measured_and_lines_for_its_vars_file_come_out():
-    done = tune("training_variables.sh", "--secs", "1", "--cpus", "8", timeout=300)
+    done = tune("training_variables.sh", "--secs", "0.2", "--cpus", "8", timeout=300)
     assert done.returncode == 0, done.stderr
     assert "200 steps an episode" in done.stdout
     assert "1 updates for each step" in done.stdout

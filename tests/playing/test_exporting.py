@@ -30,7 +30,6 @@ from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.policy_description import describe
 from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.random_observations import draw
 from tfagents_system.policies.weights import assign_weights, named_variables
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -315,14 +314,6 @@ def leaf(shape, dtype):
     return [{"name": "pixels", "path": [], "shape": shape, "dtype": dtype}]
 
 
-@pytest.mark.parametrize(("value", "told"), [(0.5, "0.5"), (256, "256"), (-1, "-1"), (np.nan, "nan")])
-def test_integers_that_would_change_are_refused(value, told):
-    with pytest.raises(ValueError, match=f"pixels: expected uint8, but found {told}"):
-        numpy_policy.observation_leaves([1, value], leaf([2], "uint8"))
-    (kept,), is_batch = numpy_policy.observation_leaves([1.0, 255.0], leaf([2], "uint8"))
-    assert kept.tolist() == [[1, 255]] and kept.dtype == np.uint8 and not is_batch
-
-
 class Pair(NamedTuple):
     right: np.ndarray
     left: np.ndarray
@@ -334,30 +325,6 @@ def test_named_tuples_are_taken_by_their_fields():
     assert [each.item() for each in leaves] == [2.0, 1.0]
     with pytest.raises(ValueError, match="the observation has no up"):
         numpy_policy.observation_leaves(Pair(np.float32(1.0), np.float32(2.0)), [{**wanted[0], "path": ["up"]}])
-
-
-def test_integer_leaves_are_drawn_from_what_was_seen():
-    rng = np.random.default_rng(0)
-    gears = np.concatenate([draw(tf.TensorSpec((50,), tf.int64), (3.0, 1.0), 8, rng) for _ in range(20)])
-    assert gears.dtype == np.int64 and np.median(gears) == 3 and 20 < np.ptp(gears) < 100
-    pixels = draw(tf.TensorSpec((1000,), tf.uint8), None, 8, rng)
-    assert pixels.min() == 0 and pixels.max() == 255
-
-
-@pytest.mark.parametrize(("steps", "expected"), [(0, 0.0), (1, 0.0), (3, 2 * 2.0**-7 / 250.0)])
-def test_one_rounding_at_the_size_of_the_bounds_is_no_difference(monkeypatch, steps, expected):
-    bounds = tensor_spec.BoundedTensorSpec((1,), tf.float32, [101_000.0], [101_500.0], "action")
-    source = export_files.Source(None, "reference", actions_of(bounds), {})
-
-    def acts(policy, observations, n=1):
-        action = np.full((export_files._STEPS, n, 1) if n > 1 else (export_files._STEPS, 1), 101_200.0, np.float32)
-        for _ in range(steps if policy == "found" else 0):
-            action = np.nextafter(action, np.float32(np.inf))
-        return action
-
-    monkeypatch.setattr(export_files, "_acts", acts)
-    monkeypatch.setattr(export_files, "_random_observations", lambda source, rng: np.zeros((export_files._EPISODES, 1)))
-    assert export_files.largest_difference(source, "found") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["numpy", "tflite"])
@@ -406,12 +373,6 @@ def test_a_choice_of_actions(tmp_path, name):
     assert export_files.largest_difference(source, Worst()) > 0.01
 
 
-def test_names_of_arrays_differ_from_those_of_the_memory():
-    spec = {"state": (VECTOR, VECTOR), "action": VECTOR}
-    names = [each["name"] for each in describe(spec, actions_of(BOUNDS), (), "c", 1, None)["observation"]]
-    assert names == ["action_", "state_0_", "state_1_"]
-
-
 @pytest.fixture(scope="module")
 def recurrent():
     spec, attributes = KINDS["recurrent"]
@@ -456,7 +417,7 @@ def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attr
     frame_stack = {"lidar": 4, "camera": 2}
     stacked = stacked_spec(single, frame_stack)
     assert [tuple(stacked[name].shape) for name in single] == [(3, 3, 2), (20,), (2,)]
-    agent = trained(stacked, frame_stack=frame_stack, image_encoder_filters=(), **attributes)
+    agent = trained(stacked, frame_stack=frame_stack, image_encoder_layers=(), **attributes)
     source = source_of(of_single_frames(agent.policy, frame_stack), single)
     for name in ("numpy", "tflite", "onnx"):
         if name == "onnx":
@@ -480,7 +441,7 @@ def test_files_of_every_format_stack_vectors_and_flattened_images(tmp_path, attr
 )
 def test_policies_of_mini_races_take_what_the_environment_gives(tmp_path, spec, frame_stack, formats):
     """They act at a mini-race's beginning."""
-    attributes = {"mini_race_steps": 50, "normalize_observations": True, "frame_stack": frame_stack}
+    attributes = {"mini_race": {"steps": 50}, "normalize_observations": True, "frame_stack": frame_stack}
     params = type("Params", (numpy_actors.Params,), attributes)({"horizon": 100})
     seen = policy_time_step_spec(params, spec).observation
     source = source_of(of_single_frames(trained(seen, **attributes).policy, frame_stack), spec)
@@ -522,28 +483,6 @@ def described(description):
     return lambda file: np.savez(file, description=np.array(description))
 
 
-@pytest.mark.parametrize(
-    ("save", "reason"),
-    [
-        (lambda file: file.write_bytes(b""), "EOFError: No data left in file"),
-        (lambda file: file.write_bytes(b"PK\x03\x04"), "BadZipFile: File is not a zip file"),
-        (lambda file: saved_array(file, np.zeros(3)), "TypeError: "),
-        (lambda file: np.savez(file, low=np.zeros(3)), "KeyError: 'description'"),
-        (described("[1]"), "AttributeError: 'list'"),
-        (described("{"), "JSONDecodeError: "),
-        (described(json.dumps({"format": numpy_policy.FORMAT})), "KeyError: 'observation'"),
-    ],
-    ids=["empty", "zip", "npy", "npz", "list", "no json", "bare"],
-)
-def test_a_file_that_is_no_npz_of_a_policy_is_a_value_error(tmp_path, save, reason):
-    file = tmp_path / "policy.npz"
-    save(file)
-    with pytest.raises(ValueError, match=rf"policy\.npz is no exported policy \({reason}.*\): export it again"):
-        numpy_policy.load(file)
-    with pytest.raises(UserError, match=r"--policy=.*policy\.npz can't be loaded: .* is no exported policy"):
-        load_policy(file, "--policy")
-
-
 def test_pickles_are_not_read(tmp_path):
     np.savez(tmp_path / "policy.npz", description=np.array([{"format": 1}], object))
     with pytest.raises(UserError, match="allow_pickle=False"):
@@ -560,7 +499,7 @@ def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_
     """From its files alone: the stack is part of the network's input, and of the policy's state."""
     frames = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
     params = numpy_actors.Params({"horizon": 10})
-    params.frame_stack, params.normalize_observations, params.image_encoder_filters = 2, True, (4, 4)
+    params.frame_stack, params.normalize_observations, params.image_encoder_layers = 2, True, (4, 4)
     paths, train_step = RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
     specs.save_specs(paths.specs, frames, BOUNDS)
     observation_spec, action_spec = specs.load_specs(paths.specs)

@@ -107,7 +107,7 @@ def test_each_leaf_has_a_file_of_its_own_in_the_ring(trial: Trial, tmp_path: Pat
     assert len(set(files)) == len(files) == len(KEYS) + 3
 
 
-def test_names_of_plain_keys_are_those_of_earlier_versions() -> None:
+def test_plain_keys_keep_their_names() -> None:
     leaf = tf.TensorSpec((2,), tf.float32)
     nest = {"joints": leaf, "x.y": leaf, "Camera-1": leaf, "parts": (leaf, leaf), "0": leaf}
     layout = Layout.from_specs(nest, leaf)

@@ -54,13 +54,6 @@ def test_an_action_that_is_not_finite_is_the_experts_fault(wrong):
         assert policy.chosen == 0
 
 
-def test_no_update_changes_it():
-    policy = FixedPolicy(lambda observation: np.array([1.0, 0.5]), actions_of(BOUNDS))
-    before = policy.action(step(OBSERVATIONS[0]), greedy=False)
-    policy.assign({"anything": np.ones(3)})
-    np.testing.assert_array_equal(policy.action(step(OBSERVATIONS[0]), greedy=False), before)
-
-
 @pytest.mark.parametrize("kind", ["model", "checkpoint"])
 def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
     agent, paths, checkpoint = saved

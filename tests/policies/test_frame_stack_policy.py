@@ -99,17 +99,3 @@ def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path
     lengths = [play._run_episode(env, policy, env.reset()).length for _ in range(3)]
     places = [(0, episode, k) for episode, length in enumerate(lengths) for k in range(length)]
     np.testing.assert_allclose(actions, [expected_action(stacks[place]) for place in places], atol=1e-5)
-
-
-def test_a_state_of_zeros_begins_an_episode_whatever_the_time_step_says(agent):
-    policy = of_single_frames(agent.policy, FRAMES)
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 1, 3, 4, 2), np.uint8)
-    state, actions = policy.get_initial_state(1), []
-    for frame in pixels:
-        observation = {"camera": tf.constant(frame), "place": tf.zeros((1, 3))}
-        step = policy.distribution(ts.transition(observation, tf.zeros(1)), state)
-        state = step.state
-        actions.append(float(step.action.mode()))
-    first, second = pixels[:, 0]
-    stacks = [np.concatenate([first, first, first], -1), np.concatenate([first, first, second], -1)]
-    np.testing.assert_allclose(actions, list(map(expected_action, stacks)), atol=1e-5)

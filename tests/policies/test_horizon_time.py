@@ -10,15 +10,9 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.numpy_actors import ACTION, as_after_training
 from tfagents_system.envs.history import (
-    HORIZON_TIME,
-    has_horizon_time,
-    horizon_time_leaf,
-    policy_frames,
     policy_time_step_spec,
     with_horizon_time,
-    without_horizon_time,
 )
-from tfagents_system.policies.frame_stack_policy import innermost, of_single_frames
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.weights import assign_weights, named_variables
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -28,7 +22,7 @@ VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 NEST = {"camera": tf.TensorSpec((2, 2), tf.uint8), "lidar": tf.TensorSpec((4,), tf.float32)}
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 4, "action")
 SMALL = {"actor_fc_layer_params": (16,), "critic_joint_fc_layer_params": (16,), "value_head_units": 8}
-RACES = {**SMALL, "mini_race_steps": 50, "n_step": 3, "discount": 1.0}
+RACES = {**SMALL, "mini_race": {"steps": 50}, "n_step": 3, "discount": 1.0}
 NORMALISED = {"normalize_observations": True}
 KINDS = {
     "sac": (VECTOR, ACTION, {}),
@@ -62,25 +56,6 @@ def observation_of(spec, rng):
     )
 
 
-@pytest.mark.parametrize(
-    "nest", [1, (1, 2), {"a": 1, "z": 2}, {"observation": 1}, {"observation": 1, "z": 2}, {"z": 1}]
-)
-def test_what_is_put_beside_an_observation_can_be_taken_away_again(nest):
-    joined = with_horizon_time(nest, 0.5)
-    assert joined[HORIZON_TIME] == 0.5
-    assert without_horizon_time(joined) == nest
-
-
-def test_only_the_agents_own_is_taken_away():
-    theirs = {HORIZON_TIME: tf.TensorSpec((1,), tf.float32, f"observation/{HORIZON_TIME}"), "x": VECTOR}
-    assert not has_horizon_time(theirs) and not has_horizon_time(VECTOR) and horizon_time_leaf(theirs) is None
-    params = type("TrainParams", (FakeParams,), RACES)({"horizon": 100})
-    ours = policy_time_step_spec(params, NEST).observation
-    assert has_horizon_time(ours) and horizon_time_leaf(ours) == 1
-    assert policy_frames(ours, {"lidar": 3}) == (1, 1, 3)
-    assert policy_time_step_spec(FakeParams({"horizon": 100}), NEST).observation == NEST
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_act_as_the_network_does_at_the_beginning(kind):
     """Greedy actions over an episode, in NumPy where that is possible; scores where actions are chosen by them."""
@@ -103,18 +78,6 @@ def test_workers_act_as_the_network_does_at_the_beginning(kind):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_the_time_matters_to_the_network():
-    """Else the tests above would say nothing."""
-    _, agent, _ = agent_for("sac")
-    actions = [
-        agent.policy.distribution(
-            ts.restart({"observation": tf.ones((1, 3)), HORIZON_TIME: tf.constant([[t]])}, 1)
-        ).action.mode()
-        for t in (0.0, 1.0)
-    ]
-    assert np.abs(actions[0] - actions[1]).max() > 0.01
-
-
 @pytest.mark.parametrize("kind", ["sac, nest", "dqn, nest"])
 def test_lanes_get_the_same_actions(kind):
     params, agent, values = agent_for(kind)
@@ -127,11 +90,3 @@ def test_lanes_get_the_same_actions(kind):
     (together,) = policy.batch(LaneSteps(types, ones, ones, leaves, spec), greedy=True)
     alone = policy.actions({env: ts.restart(each) for env, each in enumerate(observations)}, greedy=True)
     np.testing.assert_allclose(together, [alone[env] for env in range(9)], atol=1e-5)
-
-
-def test_wrappers_come_off_again():
-    params, agent, _ = agent_for("sac, frames")
-    wrapped = of_single_frames(agent.policy, params.frame_stack)
-    assert innermost(wrapped) is agent.policy
-    tf.nest.assert_same_structure(wrapped.time_step_spec.observation, NEST)
-    assert len(wrapped.variables()) == len(agent.policy.variables())

@@ -12,7 +12,7 @@ from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.envs.history import stacked_spec
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
+from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor
 
 LANES = 5
 VECTOR = tf.TensorSpec((3,), tf.float32)
@@ -94,9 +94,3 @@ def test_samples_differ_by_lane_follow_the_seed_and_new_weights_count():
     changed = policy.batch(steps, greedy=True)[0]
     assert np.abs(changed - greedy).max() > 1e-3
     np.testing.assert_allclose(changed[0], policy.action(steps.of_lane(0), greedy=True), atol=1e-5)
-
-
-def test_random_actions_of_all_lanes():
-    (actions,) = RandomActor(ACTION, np.random.default_rng(0)).batch(lane_steps(VECTOR, 0, np.ones(LANES, bool)))
-    assert actions.shape == (LANES, 2) and actions.dtype == np.float32
-    assert np.abs(actions).max() <= 1.0 and len(np.unique(actions)) == 2 * LANES

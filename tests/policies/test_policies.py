@@ -16,8 +16,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import agent_of
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.errors import UserError
-from tfagents_system.policies import numpy_network, weights
+from tfagents_system.policies import weights
 from tfagents_system.policies.checkpoint_names import checkpoint_name, iteration_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.graph_session import GraphSession
@@ -35,7 +34,6 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (32, 16)
     critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -43,7 +41,7 @@ class Params(TrainParamsBase):
 
 def build(spec=VECTOR, seed=0, recurrent=False):
     tf.random.set_seed(seed)
-    return agent_of(Params, spec, ACTION, recurrent=recurrent)
+    return agent_of(Params, spec, ACTION, recurrent={"lstm_units": 4} if recurrent else False)
 
 
 def scramble(agent, seed=1):
@@ -130,7 +128,7 @@ def with_gru():
             )
 
     params = GruParams({"horizon": 10})
-    params.recurrent = True
+    params.recurrent = {"lstm_units": 4}
     return params.agent_ctor(ts.time_step_spec(VECTOR), ACTION, tf.Variable(0, dtype=tf.int64))
 
 
@@ -212,51 +210,6 @@ def test_a_batch_in_numpy_equals_its_observations_one_by_one(batch_size):
     assert len(np.unique(explored[:, :, 0])) == 2 * batch_size, "noise of its own for each"
 
 
-def test_numpy_exploration_forgets_no_call():
-    policy = make_worker_policy(build(), seed=0)
-    actions = [policy.action(time_step(VECTOR), greedy=False).tobytes() for _ in range(3000)]
-    assert len(set(actions)) == 3000
-
-
-class Repeated(tf.keras.layers.Layer):
-    """Its loop is one in the graph: its length is known only when it runs."""
-
-    def call(self, inputs):
-        return tf.while_loop(
-            lambda count, values: count < tf.cast(tf.reduce_max(inputs) * 0, tf.int32) + 3,
-            lambda count, values: (count + 1, tf.tanh(values) + 0.5),
-            (0, inputs),
-        )[1]
-
-
-def test_networks_with_loops_run_in_a_session_too():
-    agent = combined(Repeated)
-    policy = make_worker_policy(agent, seed=0)
-    assert policy.inference == "tensorflow session"
-    step = time_step(VECTOR)
-    expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
-    np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
-
-
-class Deciding(tf.keras.layers.Layer):
-    """Python's `if` of a tensor: only AutoGraph makes a graph of it."""
-
-    def call(self, inputs):
-        if tf.reduce_sum(inputs) > 0.0:
-            return tf.tanh(inputs)
-        return 0.5 * inputs
-
-
-def test_a_network_whose_code_decides_by_a_tensor_runs_in_a_session_too():
-    agent = combined(Deciding)
-    policy = make_worker_policy(agent, seed=0)
-    assert policy.inference == "tensorflow session"
-    for sign in (1.0, -1.0):
-        step = time_step(VECTOR)._replace(observation=np.float32([0.5, 1.0, 0.25]) * np.float32(sign))
-        expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
-        np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
-
-
 def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     agent = build()
     monkeypatch.setattr(NumpyWorkerPolicy, "actions", lambda self, time_steps, greedy: {0: np.full(2, 0.9)})
@@ -270,53 +223,6 @@ def test_a_fast_path_that_differs_from_the_network_is_not_taken(monkeypatch):
     step = time_step(VECTOR)
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
     np.testing.assert_allclose(policy.action(step, greedy=True), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_envs", [1, 2, 16])
-def test_a_spread_that_differs_is_seen_in_samples(monkeypatch, num_envs):
-    """The greedy action does not show it."""
-    assert make_worker_policy(build(), seed=0, num_envs=num_envs).inference == "numpy"
-    monkeypatch.setattr(numpy_network, "_LOG_STD_MAX", -1.0)
-    policy = make_worker_policy(build(), seed=0, num_envs=num_envs)
-    assert policy.inference == "tensorflow session"
-
-
-def test_given_noise_is_used_once():
-    agent = build()
-    given, drawn = (make_worker_policy(agent, seed=0) for _ in range(2))
-    step = time_step(VECTOR)
-    assert given.set_noise(np.zeros((1, 2), np.float32))
-    np.testing.assert_array_equal(given.action(step, greedy=False), given.action(step, greedy=True))
-    assert np.abs(given.action(step, greedy=False) - given.action(step, greedy=True)).max() > 1e-3
-    for policy in (given, drawn):
-        policy.reseed(3)
-    np.testing.assert_array_equal(given.action(step, greedy=False), drawn.action(step, greedy=False))
-
-
-def test_a_memory_that_works_differently_is_seen_in_the_second_step(monkeypatch):
-    """The gates of the recurrent kernel in another order; in an episode's first step it multiplies zeros."""
-    fill = numpy_network._fill_lstm
-
-    def fill_wrongly(matrix, names, arrays):
-        fill(matrix, names, arrays)
-        units = matrix.shape[1] // 4
-        recurrent = matrix[-1 - units : -1]
-        recurrent[:] = np.roll(recurrent, units, axis=1)
-
-    assert make_worker_policy(build(recurrent=True), seed=0).inference == "numpy"
-    monkeypatch.setattr(numpy_network, "_fill_lstm", fill_wrongly)
-    assert make_worker_policy(build(recurrent=True), seed=0).inference == "tensorflow session"
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "gru"])
-def test_a_recurrent_policy_forgets_at_reset(kind):
-    policy = make_worker_policy(any_network(kind), seed=0)
-    policy.reset()
-    first = policy.action(time_step(VECTOR), greedy=True)
-    second = policy.action(time_step(VECTOR), greedy=True)
-    policy.reset()
-    assert not np.allclose(first, second, atol=1e-7)
-    np.testing.assert_array_equal(policy.action(time_step(VECTOR), greedy=True), first)
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "preprocessing"])
@@ -465,9 +371,3 @@ def test_noise_follows_from_the_seed_that_was_given_last(num_envs):
     first = actions(7)
     np.testing.assert_array_equal(actions(7), first)
     assert np.abs(np.array(actions(8)) - np.array(first)).max() > 0.01
-
-
-def test_a_policy_whose_noise_can_not_be_seeded_anew_says_so():
-    policy = make_worker_policy(any_network("gru"), seed=0)
-    with pytest.raises(UserError, match="SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy"):
-        policy.reseed(1)

@@ -175,7 +175,7 @@ def test_a_run_that_has_begun_keeps_its_steps_whatever_is_asked_for_now(tmp_path
 
 def test_the_server_of_a_run_that_has_begun_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its metrics say so before the first checkpoint does."""
-    params = type("TrainParams", (FakeParams,), {"n_episodes_in_buffer": 3})({"horizon": 20})
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
     paths.exp_dir.mkdir()
     role = types.SimpleNamespace(params=params, paths=paths, deterministic=False, max_workers=4, agents_before=0)
@@ -285,5 +285,5 @@ def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
 
 def test_segments_that_are_too_long_are_refused(tmp_path: Path) -> None:
     filled_ring(tmp_path / "source", 2, capacity=100, slack=60, steps=40)
-    with pytest.raises(UserError, match="a segment of 41 rows does not fit a ring of 20: raise n_episodes_in_buffer"):
+    with pytest.raises(UserError, match="a segment of 41 rows does not fit a ring of 20: raise buffer_size"):
         fill_run(tmp_path / "new", tmp_path / "source", capacity=20)

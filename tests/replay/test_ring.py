@@ -344,23 +344,6 @@ def test_a_header_has_records_for_the_runs_workers_and_no_more(tmp_path):
     assert Ring.open(tmp_path / "ring", LAYOUT, 100).worker(15).number == 0, "as many as it has"
 
 
-@pytest.mark.parametrize(("wanted", "kept"), [(16, 16), (4, 10)])
-def test_a_header_gets_fewer_records_with_all_that_is_stored(tmp_path, wanted, kept):
-    ring = ring_of_many(tmp_path / "ring")
-    assert header_bytes(ring) == 2 * 139360
-    before, snapshot = content(ring), ring.snapshot()
-    again = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
-    assert content(again) == before
-    assert len(again.iterations_done) == kept, "what is stored of a worker beyond is kept"
-    assert header_bytes(again) < 20_000
-    assert again.worker(9).iteration_done == 3 and again.worker(2).number == -1
-    assert again.append(numbered_segment(worker_id=9, number=1, steps=5))
-    again.rollback(snapshot)
-    assert content(again) == before, "an earlier snapshot can be gone back to"
-    last = Ring.open(tmp_path / "ring", LAYOUT, 100, max_workers=wanted)
-    assert content(last) == before and last.append(numbered_segment(worker_id=9, number=1, steps=5))
-
-
 def test_a_snapshot_with_more_workers_than_the_ring_makes_room_for_them(tmp_path):
     ring = ring_of_many(tmp_path / "ring")
     before, snapshot = content(ring), ring.snapshot()

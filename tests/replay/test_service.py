@@ -54,8 +54,7 @@ def test_a_wait_for_experience_that_is_not_held_out_is_told(server):
     server.turn_until(lambda: server.ring.held_out_steps == 50)
     server.turn()
     assert server.service.waiting_for == (
-        "experience to train on, all that the ring holds is held out: lower validation_share, or raise "
-        "n_episodes_in_buffer"
+        "experience to train on, all that the ring holds is held out: lower validation_share, or raise buffer_size"
     )
     server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=5).to_wire())
     server.turn_until(lambda: server.service.waiting_for is None)

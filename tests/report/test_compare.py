@@ -99,22 +99,6 @@ def test_peers_are_read(tmp_path: Path) -> None:
     assert read_runs([tmp_path / "long"])[0].values[-1] == np.mean(range(20, 30))
 
 
-def test_what_is_not_finite_of_peers_is_left_out(tmp_path: Path) -> None:
-    nan, inf = float("nan"), float("inf")
-    (run,) = read_runs([evaluations(tmp_path / "a", [1, 2, 3], [[1.0, 3.0], [nan, 1.0], [inf, 1.0]])])
-    assert run.steps.tolist() == [1.0] and run.values.tolist() == [2.0] and run.best == 2.0
-    monitor(tmp_path / "b" / "monitor.csv", (1.0, 10, 0.5), (nan, 10, 1.0), (3.0, 10, 1.5))
-    (run,) = read_runs([tmp_path / "b"])
-    assert run.steps.tolist() == [10.0, 30.0] and run.values.tolist() == [1.0, 2.0]
-    bad = [evaluations(tmp_path / "c", [1], [[nan]]), tmp_path / "d"]
-    monitor(tmp_path / "d" / "monitor.csv", (nan, 10, 0.5))
-    with pytest.raises(UserError) as raised:
-        read_runs(bad)
-    assert all(
-        f"{folder}/" in told and "finite" in told for folder, told in zip(bad, raised.value.findings, strict=True)
-    )
-
-
 @pytest.mark.parametrize("state", ["running", "stopped", "failed"])
 def test_a_run_that_is_not_done_may_have_nothing_yet(tmp_path: Path, state: str) -> None:
     (run,) = read_runs([our_run(tmp_path / "exp_task_0", [], state)])
@@ -188,16 +172,6 @@ def test_runs_without_success_are_refused_with_what_they_have(tmp_path: Path) ->
     assert read_runs([peer], "eval_success")[0].values.tolist() == [0.5]
 
 
-def test_the_picture_lies_where_all_runs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "logs").mkdir()
-    assert compare._beside([Path("logs/a"), Path("logs/b")]) == tmp_path / "logs/compare.png"
-    assert compare._beside([Path("logs/a"), Path("b")]) == Path("compare.png")
-    assert compare._beside([Path("a"), Path("b")]) == Path("compare.png")
-    monkeypatch.setattr(compare.os, "access", lambda *_: False)
-    assert compare._beside([Path("logs/a")]) == Path("compare.png")
-
-
 # Grouping.
 
 
@@ -242,22 +216,6 @@ def test_single_runs_have_their_names(
     assert [line.get_label() for line in thick_lines(figures[1])][1] == "z (2 runs)"
 
 
-def test_groups_are_named_by_what_not_all_runs_share(tmp_path: Path) -> None:
-    shared: dict[str, Any] = {"train_batch_size": 64, "critic_optimizer": {"name": "sgd", "beta_1": None}}
-    owns: list[dict[str, Any]] = [{}, {"tau": 1}, {"tau": True}, {"tau": 1, "critic_optimizer": {"name": "adam"}}]
-    folders = [our_run(tmp_path / f"exp_task_{k}", [1.0], params={**shared, **own}) for k, own in enumerate(owns)]
-    folders += [our_run(tmp_path / f"exp_seed_{k}", [1.0], params={**shared, **own}) for k, own in enumerate(owns)]
-    names = [group.name for group in group_runs(read_runs(folders))]
-    sgd = "critic_optimizer.name=sgd critic_optimizer.beta_1=null"
-    assert names == [sgd, f"tau=1 {sgd}", f"tau=true {sgd}", "tau=1 critic_optimizer.name=adam"] or names == [
-        sgd,
-        f"{sgd} tau=1",
-        f"{sgd} tau=true",
-        "critic_optimizer.name=adam tau=1",
-    ]
-    assert [group.name for group in group_runs(read_runs([*folders[1:3], *folders[5:7]]))] == ["tau=1", "tau=true"]
-
-
 def test_patterns_decide_first(tmp_path: Path) -> None:
     runs = read_runs([our_run(tmp_path / name, [1.0]) for name in ("a_task_0", "a_task_1", "b_task_0", "c")])
     groups = group_runs(runs, ["mine=[ab]_task_0", "b_*", f"{tmp_path}/c"])
@@ -300,12 +258,6 @@ def test_a_curve_counts_each_run_as_far_as_it_has_come() -> None:
     assert curve.low.tolist()[2:] == curve.high.tolist()[2:] == [2.0, 3.0]
 
 
-def test_runs_are_not_evaluated_after_the_very_same_steps() -> None:
-    curve = curve_of(Group("g", (a_run([10, 110, 205], [0, 10, 20]), a_run([0, 100, 200], [0, 10, 20]))))
-    assert curve.counts.tolist() == [2, 2, 2] and curve.steps[0] == 10.0
-    assert curve.iqm[0] == pytest.approx((0.0 + 1.0) / 2)  # Linear in between.
-
-
 def test_the_table(tmp_path: Path) -> None:
     done = [our_run(tmp_path / f"exp_task_{k}", [0.0, 50.0 + k, 10.0 * k]) for k in range(4)]
     late = our_run(tmp_path / "exp_task_4", [], "running")
@@ -340,27 +292,6 @@ def test_the_policies_of_an_agent_that_was_replaced_are_not_the_best_ones(tmp_pa
     rows = "train_step,env_steps,eval_return,reset\n100,100,9,\n0,100,1,1\n100,200,3,1\n200,300,2,1\n"
     (run / "metrics.csv").write_text(rows)
     assert read_runs([run])[0].best == 3.0
-
-
-def test_what_the_best_policy_is_like_is_no_largest_value_of_a_column(tmp_path: Path) -> None:
-    run = our_run(tmp_path / "run", [0.0, 5.0, 1.0])
-    rows = ["0,0,1,0,3,", "100,100,2,5,1,", "150,150,2,,,0.5", "200,200,3,1,2,0.7"]
-    names = "train_step,env_steps,iteration,eval_return,eval/falls,critic_loss"
-    (run / "metrics.csv").write_text("\n".join([names, *rows, ""]))
-    (run / "policies").mkdir()
-    (run / "policies" / "best.json").write_text('{"checkpoint": "c", "eval_return": 5.0, "iteration": 2}')
-
-    def best_and_in_table(metric: str) -> tuple[Any, Any]:
-        runs = read_runs([run], metric)
-        return runs[0].best, table_of([Group("run", tuple(runs))], metric)[0]["best"]
-
-    assert best_and_in_table("eval_return") == (5.0, 5.0)
-    assert best_and_in_table("eval/falls") == (1.0, 1.0), "of the best policy's evaluation, not the most"
-    assert best_and_in_table("critic_loss") == best_and_in_table("iteration") == (None, None), "of no one policy"
-    (run / "policies" / "best.json").unlink()
-    assert best_and_in_table("eval/falls") == (1.0, 1.0), "of the highest return"
-    both = read_runs([run, run], "eval/falls")
-    assert table_of([Group("run", tuple(both))], "eval/falls")[0]["best"] is None, "of several runs"
 
 
 # The command.
@@ -401,14 +332,6 @@ def thick_lines(figure: Figure) -> list[Line2D]:
     return [line for line in figure.axes[0].get_lines() if line.get_linewidth() == 2.0]
 
 
-def test_lines_of_many_groups_can_be_told_apart(tmp_path: Path, figures: list[Figure]) -> None:
-    groups = [Group(f"g{k}", (a_run([0, 1, 2, 3], [k, k, k, k]),)) for k in range(40)]
-    compare.draw(groups, tmp_path / "x.png")
-    assert len({(line.get_color(), line.get_marker()) for line in thick_lines(figures[0])}) == 40
-    (legend,) = figures[0].legends
-    assert len(legend.get_texts()) == 40
-
-
 def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[Figure]) -> None:
     runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
     compare.draw([Group("g", runs)], tmp_path / "x.png")
@@ -418,12 +341,6 @@ def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[F
         ("--", [100, 200]),
     ]
     assert thick[0].get_label() == "g (2 runs, 1 unfinished)"
-
-
-def test_a_run_with_one_evaluation_is_seen_beside_others(tmp_path: Path, figures: list[Figure]) -> None:
-    compare.draw([Group("g", (a_run(range(9), range(9)), a_run([4], [7])))], tmp_path / "x.png")
-    thin = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() < 1.0]
-    assert [line.get_marker() for line in thin] == ["None", "o"]
 
 
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ from tfagents_system.report.episodes import (
     Episode,
     Evaluations,
     Report,
-    eval_episodes,
     eval_share,
-    extra_episodes,
     extra_share,
     summarize,
 )
@@ -99,15 +97,6 @@ def test_a_part_of_a_share_never_counts():
     assert evaluations.pop_ready() == [], "it is back, and the other is waited for"
 
 
-def test_reports_of_workers_without_a_share_change_nothing():
-    evaluations = Evaluations(num_episodes=1, sharing=range(2))
-    evaluations.add(share(3, 1))
-    assert evaluations.pop_ready() == []
-    evaluations.add(share(3, 0, 7.0))
-    [(_, reports)] = evaluations.pop_ready()
-    assert summarize("eval", reports)["eval_episodes"] == 1
-
-
 def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
     evaluations = Evaluations(num_episodes=3, sharing=range(2))
     evaluations.add(share(2, 0, 1.0, 2.0))
@@ -123,11 +112,6 @@ def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
     evaluations.add(share(8, 0, 1.0, 2.0))
     assert evaluations.pop_ready() == [], "it is back"
     assert evaluations.missing(8) == [1]
-
-
-def test_workers_without_a_share_are_never_missing():
-    evaluations = Evaluations(num_episodes=2, sharing=range(5))
-    assert evaluations.missing(0) == [0, 1]
 
 
 def test_time_is_counted_from_the_first_update_on_and_once():
@@ -159,15 +143,6 @@ def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
     assert sorted(e.episode_return for r in reports for e in r.episodes) == [1.0, 2.0, 3.0, 4.0, 5.0]
     evaluations.leave_out([7])
     assert evaluations.missing(5) == [0, 1]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
-def test_each_of_an_evaluations_episodes_is_one_workers(workers):
-    sharing = range(4, 4 + workers)
-    dealt = [number for worker in range(20) for number in eval_episodes(5, sharing, worker)]
-    assert sorted(dealt) == [0, 1, 2, 3, 4]
-    assert not set(dealt) & set(extra_episodes(5, sharing))
-    assert len(extra_episodes(5, sharing)) == extra_share(5, sharing)
 
 
 def test_shares_of_planned_workers_and_of_others():
@@ -203,15 +178,3 @@ def test_what_devices_say_is_summed_or_the_largest_and_needs_no_episode():
     assert Report.from_wire(reports[1].to_wire()).device == said[1]
     reports.append(Report("train", 0, 3, 4, 40, 4, [Episode(1.0, 10)]))
     assert summarize("train", reports).items() > expected.items()
-
-
-@pytest.mark.parametrize("order", [(2, 3, 4), (4, 3, 2)])
-def test_more_evaluators_than_episodes_leave_the_last_ones_without_work(order):
-    evaluations = Evaluations(num_episodes=2, sharing=range(2, 5))
-    for worker in order:
-        evaluations.add(share(-1, worker))
-    for worker in order:
-        evaluations.add(share(0, worker, 100.0 * worker))
-    [(_, reports)] = evaluations.pop_ready()
-    assert summarize("eval", reports)["eval_episodes"] == 2 and summarize("eval", reports)["eval_return"] == 250.0
-    assert evaluations.pop_ready() == []

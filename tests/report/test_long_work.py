@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
-import pty
-import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr
-from typing import TextIO
 
 import pytest
 
 from tfagents_system.report import long_work
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.report.run_bar import RunBar
-
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
@@ -29,36 +21,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     return stream
-
-
-class Terminal:
-    """Standard error that is one, of 80 columns."""
-
-    def __init__(self, master: int, stream: TextIO) -> None:
-        self._master, self.stream, self._told = master, stream, b""
-
-    def told(self) -> str:
-        """All that was written to it."""
-        self.stream.flush()
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._told += os.read(self._master, 1 << 16)
-        return self._told.decode()
-
-    def text(self) -> str:
-        """Without what moves and colours."""
-        return _ESCAPE.sub("", self.told())
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    master, slave = pty.openpty()
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "80")
-    os.set_blocking(master, False)
-    with os.fdopen(slave, "w", buffering=1) as stream:
-        yield Terminal(master, stream)
-    os.close(master)
 
 
 class Patience(threading.Event):
@@ -83,11 +45,20 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_soon_over_is_not_told(lines: io.StringIO, terminal: Terminal) -> None:
-    for stream in (lines, terminal.stream):
-        with redirect_stderr(stream):
-            assert list(followed([1, 2, 3], "reading", "runs", 3)) == [1, 2, 3]
-    assert terminal.told() == "" and lines.getvalue() == ""
+def test_what_is_soon_over_is_not_told(lines: io.StringIO) -> None:
+    with redirect_stderr(lines):
+        assert list(followed([1, 2, 3], "reading", "runs", 3)) == [1, 2, 3]
+    assert lines.getvalue() == ""
+
+
+def test_a_line_in_place_replaces_the_one_before(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with redirect_stderr(lines), LongWork("run", 4, "steps", after_secs=0.0, in_place=True) as work:
+        wait_for(lambda: "run: 0 of 4 steps (0 %), 0 s" in lines.getvalue())
+        work.done = 4
+    assert "\r" in lines.getvalue() and lines.getvalue().count("\n") == 1
+    assert lines.getvalue().endswith("4 of 4 steps (100 %), 0 s\n")
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> None:
@@ -111,29 +82,6 @@ def test_nothing_is_more_than_whole() -> None:
     work = LongWork("run", 1500, "steps")
     work.done = 1600
     assert work._parts() == "1,600 of 1,500 steps (100 %)"
-
-
-def test_a_dumb_terminal_gets_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    work = LongWork("checks", after_secs=0.05)
-    work.doing = "building the environment"
-    with redirect_stderr(terminal.stream), work:
-        wait_for(lambda: "\n" in terminal.told())
-    assert terminal.told().replace("\r\n", "\n").startswith("checks: building the environment, ")
-
-
-def test_on_a_terminal_there_is_a_bar_which_goes(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
-    with redirect_stderr(terminal.stream), LongWork("checks", 4, "tasks", after_secs=0.01) as work:
-        work.doing = "[a]"  # Would be rich's markup.
-        work.advance(3)
-        wait_for(lambda: "3 of 4 tasks (75 %)" in terminal.text())
-        print("printed meanwhile")
-        print("long/" * 40, file=sys.stderr)
-        assert "━" in terminal.told() and "checks: [a]" in terminal.text()
-    assert "long/" * 40 in terminal.text(), "a path is copied as one"
-    assert terminal.told().rstrip("\r").endswith("\x1b[2K"), "the line is erased"
-    assert "\x1b[?25l" not in terminal.told(), "who is killed meanwhile would leave a terminal without its cursor"
-    assert capsys.readouterr().out == "printed meanwhile\n", "standard output is somewhere else, and stays there"
 
 
 def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from tfagents_system.report import plots
 from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.resets import Reset
@@ -121,59 +120,11 @@ def test_any_run_can_be_drawn(paths, figure, rows, panels):
     assert len(figure().axes) == 1 + panels
 
 
-@pytest.mark.parametrize("count", range(1, 10))
-def test_small_panels_fill_their_rows(count):
-    places = plots._places(count)
-    assert len(places) == count == len({(row, columns.start) for row, columns in places})
-    for row in {row for row, _ in places}:
-        assert sum(columns.stop - columns.start for at, columns in places if at == row) == 6
-
-
 def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
     write(paths, train(0), train(10_000), train(20_000, alpha=0.4))
     draw_learning_curve(paths)
     scales = {axes.get_title("left"): axes.get_yscale() for axes in figure().axes[1:]}
     assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
-
-
-def panel(figure, title):
-    (axes,) = [axes for axes in figure.axes if axes.get_title("left") == title]
-    return axes
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_first_loss_does_not_stretch_its_panel(paths, figure, sign):
-    losses = [5e4, 3.0, 2.5, 2.0, 2.2]
-    write(paths, *(train(step, critic_loss=sign * loss) for step, loss in enumerate(losses)))
-    draw_learning_curve(paths)
-    axes = panel(figure(), "critic loss")
-    low, high = axes.get_ylim()
-    assert (axes.get_yscale(), axes.get_title("right")) == ("linear", f"first: {sign * 5e4:.3g}")
-    assert sorted([low * sign, high * sign]) == pytest.approx([1.95, 3.05])
-    assert len(line(axes, "trained on")) == 5
-
-
-@pytest.mark.parametrize(
-    "losses",
-    [
-        [5e4, 3.0, 2.5, 2.0],  # Too few to know what is usual.
-        [3.9, 3.0, 2.5, 2.0, 2.2],
-        [1e5, 1e4, 1e3, 1e2, 1.0],  # A log scale has room for all.
-        [2.0, 2.5, 5e4, 2.0, 2.2],  # A later one is news.
-    ],
-)
-def test_other_losses_are_drawn_whole(paths, figure, losses):
-    write(paths, *(train(step, critic_loss=loss) for step, loss in enumerate(losses)))
-    draw_learning_curve(paths)
-    axes = panel(figure(), "critic loss")
-    low, high = axes.get_ylim()
-    assert low <= min(losses) and high >= max(losses) and axes.get_title("right") == ""
-
-
-def test_a_loss_that_is_the_same_but_for_its_first_can_be_drawn(paths, figure):
-    write(paths, *(train(step, actor_loss=loss) for step, loss in enumerate([7.0, 0.0, 0.0, 0.0, 0.0])))
-    draw_learning_curve(paths)
-    assert panel(figure(), "actor loss").get_ylim() == (-1.0, 1.0)
 
 
 def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
@@ -212,47 +163,6 @@ def test_agents_before_and_after_a_reset_are_two_curves_with_a_line_between(path
         assert list(reset.get_xdata()) == [80, 80] and reset.get_linestyle() == "--"
     assert [text.get_text() for text in returns.texts] == ["reset 1"]
     assert [text.get_text() for text in returns.get_legend().get_texts()][0] == "collected episodes, exploring"
-
-
-def test_the_only_point_of_an_agent_is_marked_in_a_long_curve_too(paths, figure):
-    def moved(by, *rows):
-        return [{**row, "env_steps": row["env_steps"] + by} for row in rows]
-
-    write_with_reset(paths, [row for step in range(70) for row in (train(step), evaluation(step, -9.0, 5.0))], [])
-    write(paths, *moved(140, train(10), evaluation(10, -1400.0, 10.0)))
-    resets = [RESET, dataclasses.replace(RESET, env_steps=170)]
-    paths.run_json.write_text(json.dumps({"resets": [dataclasses.asdict(reset) for reset in resets]}))
-    write(paths, *moved(170, *(train(step) for step in range(3))))
-    draw_learning_curve(paths)
-    returns = figure().axes[0]
-    for axes, label in (
-        (returns, "evaluation"),
-        (returns, "collected"),
-        (panel(figure(), "critic loss"), "trained on"),
-    ):
-        (curve,) = [each for each in axes.get_lines() if each.get_label().startswith(label)]
-        (alone,) = curve.get_markevery()
-        assert curve.get_marker() == "o" and curve.get_xdata()[alone] == 160
-    assert [bar.get_segments()[0].tolist() for bar in returns.collections[1:]] == [[[160.0, -1410.0], [160.0, -1390.0]]]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "limits", "told"),
-    [
-        ([5e4, 2.0, 9e6], [7e3, 3.0, 2.5, 2.0, 2.2], [1.95, 3.05], "before: 2 to 9e+06, first: 7e+03"),
-        ([5e4, 3.0, 2.5], [7e4, 2.0, 2.2, 2.4], [1.95, 3.05], "first: 5e+04, 7e+04"),
-        ([2.0, 9e6], [3.0, 2.5, 2.0, 2.2, 2.6], [1.95, 3.05], "before: 2 to 9e+06"),
-        ([3.0, 2.5], [2.9, 2.0, 2.2, 2.4, 2.1], None, ""),
-    ],
-)
-def test_losses_before_a_reset_do_not_stretch_the_panel(paths, figure, before, after, limits, told):
-    first, second = ([train(step, critic_loss=loss) for step, loss in enumerate(each)] for each in (before, after))
-    write_with_reset(paths, first, [{**row, "env_steps": row["env_steps"] + 80} for row in second])
-    draw_learning_curve(paths)
-    axes = panel(figure(), "critic loss")
-    assert axes.get_title("right") == told
-    if limits is not None:
-        assert list(axes.get_ylim()) == pytest.approx(limits)
 
 
 def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):

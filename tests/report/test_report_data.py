@@ -1,8 +1,6 @@
 """What the report shows, as data: thinned curves, the timeline, settings, and nothing that is secret."""
 
 import json
-import os
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,12 +10,11 @@ from tfagents_system.errors import UserError
 from tfagents_system.report import compare, plots
 from tfagents_system.report.page.assembly import page, page_data, plotly_js
 from tfagents_system.report.page.media import videos_of
-from tfagents_system.report.page.points import short, thinned
+from tfagents_system.report.page.points import thinned
 from tfagents_system.report.page.run_data import AXES, Budget, run_data
 from tfagents_system.report.page.write import main
 from tfagents_system.report.status import format_number
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides, parse_assignments
 
 
 def test_thinning_keeps_ends_and_every_peak():
@@ -29,10 +26,6 @@ def test_thinning_keeps_ends_and_every_peak():
     # No value is farther from the curve through those that stay than a stretch of it is high.
     assert np.abs(np.interp(np.arange(10_000), kept, values[kept]) - values)[:1200].max() < 0.1
     assert thinned(values[:7], 500).tolist() == list(range(7))
-
-
-def test_numbers_are_short_and_whole_ones_exact():
-    assert short([1 / 3, 12345678.0, 1e-9 / 3, 2.0, 123456.789]) == [0.333333, 12345678, 3.33333e-10, 2, 123456.789]
 
 
 def test_curves_name_rows_of_shared_axes(tmp_path):
@@ -107,52 +100,6 @@ def test_settings_tell_defaults_and_no_secrets(tmp_path):
     assert not settings["discount"]["differs"] and not settings["SAC_MAX_RESTARTS"]["differs"]
     assert settings["SAC_TRAIN_CPUS"]["differs"] and settings["config.env.text"]["value"] == HOSTILE
     assert "secret" not in page(page_data([run.exp_dir]))
-
-
-def test_how_to_reproduce_is_a_command_of_the_runs_own_files(tmp_path):
-    run = make_run(tmp_path / "a run")
-    lines = run_data(run, Budget())["reproduce"]
-    assert lines[0].startswith("env SAC_EXP_NAME='a run_again' SAC_SEED=") and "SAC_JOB_PRELUDE" not in lines[0]
-    assert lines[1:3] == [f"  sac train '{run.params}' \\", f"  --config '{run.config}' \\"]
-    assert lines[3] == "  --set target_update_tau=0.01 \\"
-
-
-def test_to_reproduce_a_run_takes_all_that_it_began_with(tmp_path):
-    run = make_run(tmp_path / "run")
-    resolved = json.loads(run.resolved.read_text())
-    given = {name: f"/secret/{name}" for name in ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_ENV_PYTHON")}
-    resolved["variables"] |= {**given, "SAC_REPLAY_DIR": "/secret/scratch"}
-    resolved["config"]["trajectory_reward"] = {"file": "reward.npz"}
-    run.resolved.write_text(json.dumps(resolved))
-    run.agent_from.mkdir()
-    (run.agent_from / "start.json").write_text('{"source": "/secret/a", "kind": "policy", "parts": []}')
-    run.reward.touch()
-    lines = run_data(run, Budget())["reproduce"]
-    assert lines[-1] == f"  --set config.trajectory_reward.file={run.reward}" and "secret" not in "".join(lines)
-    assert f" SAC_AGENT_FROM={run.agent_from} " in lines[0] and "SAC_REPLAY_DIR" not in lines[0]
-    words = lines[0].removesuffix(" \\").replace("env ", "printf '%s\\n' ", 1)
-    told = [shell_of(words, PATH=os.environ["PATH"], **some) for some in ({}, given)]
-    assert told[0].returncode and "SAC_ENV_PYTHON: set it as in resolved.json" in told[0].stderr
-    assert {f"{name}={value}" for name, value in given.items()} - {*told[1].stdout.splitlines()} == {
-        "SAC_AGENT_FROM=/secret/SAC_AGENT_FROM"
-    }
-
-
-def test_the_command_is_accepted_where_the_json_relies_on_the_default_reward_file(tmp_path):
-    run = make_run(tmp_path / "run")
-    config = json.loads(run.config.read_text()) | {"trajectory_reward": {"max_stray": 10}}
-    run.config.write_text(json.dumps(config))
-    run.resolved.write_text(json.dumps(json.loads(run.resolved.read_text()) | {"config": config}))
-    run.reward.touch()
-    last = run_data(run, Budget())["reproduce"][-1]
-    settings, _ = parse_assignments([last.removeprefix("  --set ")])
-    overrides, findings = Overrides.from_settings(settings)
-    assert findings == []
-    assert overrides.merged(config)["trajectory_reward"] == {"max_stray": 10, "file": str(run.reward)}
-
-
-def shell_of(line, **environ):
-    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=20)
 
 
 def test_a_run_that_has_only_begun_has_a_report(tmp_path):

@@ -7,9 +7,8 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
-from tfagents_system.report.status import summary
 from tfagents_system.report.tables import SurvivingConsole
-from tfagents_system.report.terminal import ProgressView, progress_line, render, showing_runs
+from tfagents_system.report.terminal import ProgressView, progress_line, render
 
 
 def rendered(content, width=80, height=50):
@@ -29,33 +28,6 @@ def test_the_line_says_it_all():
     )
 
 
-@pytest.mark.parametrize("num_env_steps", [None, 1_500])
-def test_offline_updates_are_no_iteration(num_env_steps):
-    content = status()
-    content["roles"]["trainer"] |= {"iteration": -1, "train_step": 1_200, "num_env_steps": num_env_steps}
-    assert progress_line(content).startswith("[00:42] offline updates  env_steps ")
-    shown = words(rendered(content))
-    assert "offline updates: 1,200 " in shown and "-1" not in shown and "-4%" not in shown
-    assert summary(content, NOW)["iteration"] == "offline"
-
-
-@pytest.mark.parametrize(
-    ("done", "told"),
-    [(None, "-"), (1_200, "1,200/1,500"), (1_500, "1,500/1,500"), (1_600, "1,600 (1,500 asked for)")],
-)
-def test_more_steps_than_were_asked_for_are_no_share_of_them(done, told):
-    content = status()
-    content["roles"]["trainer"] |= {"num_env_steps": 1_500, "env_steps": done}
-    assert f"  env_steps {told}  updates/s" in progress_line(content)
-    assert f"env steps {'0/1,500' if done is None else told} " in words(rendered(content))
-
-
-def test_the_line_has_success_and_the_trainers_curriculum():
-    content = status()
-    content["roles"]["trainer"] |= {"eval_success": 0.845, "curriculum": {"wind": 0.3, "mass": 2}}
-    assert "  best -298.7  success 84%  wind 0.3  mass 2  alpha" in progress_line(content)
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_what_simulators_have_done_is_in_the_live_view(width):
     content = status(workers=64)
@@ -72,31 +44,6 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
         "[00:42] replay serving, trainer starting, worker_0..11 11 collecting, 1 waiting  env_steps 4,800  "
         "! trainer: no heartbeat for 00:42"
     )
-
-
-def test_what_a_start_is_at_is_told():
-    content = status()
-    content["roles"]["trainer"] = {"alive": True, "restarts": 0}
-    content["roles"]["replay"] = {**beat("starting"), "doing": "ring: 3 of 10 MiB (30 %), another size, 8 s"}
-    told = "replay starting (ring: 3 of 10 MiB (30 %), another size, 8 s), trainer starting"
-    assert told in progress_line(content) and "no heartbeat" not in progress_line(content).partition("! trainer")[0]
-    assert "starting (ring: 3 of 10 MiB (30 %)" in words(rendered(content, 100))
-
-
-def test_how_much_prior_data_there_is_and_how_many_rows_are_to_be_sent_is_told():
-    content = status()
-    content["roles"] |= {"replay": beat("serving", prior_steps=12_400), "tracker": beat("sending", waiting=0)}
-    text = words(rendered(content, 100))
-    assert "serving (12,400 steps of prior data)" in text and "to send" not in text
-    content["roles"]["tracker"] = beat("sending", waiting=3)
-    assert "sending (3 rows to send)" in words(rendered(content, 100))
-
-
-def test_what_is_not_known_yet_is_left_out_of_the_line():
-    content = status()
-    unknown = ("eval_return", "best_eval_return", "alpha", "train_return", "time_left_s")
-    content["roles"]["trainer"] |= dict.fromkeys(unknown)
-    assert progress_line(content).endswith("steps/s 172  mass 1.5  left -")
 
 
 def test_the_live_view_shows_every_number_and_role():
@@ -144,15 +91,6 @@ def test_restarts_and_problems_are_shown():
     assert "replay CPU 0 serving 1 s ago 2 restarts" in text
     assert "worker_0 CPU 4 down 1 s ago 1 restart" in text
     assert "worker_0: down" in text
-
-
-def test_a_worker_that_was_given_up_is_shown():
-    content = status()
-    content["roles"]["worker_1"] |= {"state": "stopped", "alive": False, "given_up": True, "restarts": 10}
-    text = words(rendered(content))
-    assert "worker_1 CPU 5 given up 1 s ago 10 restarts" in text
-    assert "worker_1: given up after 10 restarts" in text
-    assert progress_line(content).endswith("! worker_1: given up after 10 restarts")
 
 
 def test_many_workers_are_one_line_with_the_oldest_heartbeat():
@@ -264,33 +202,6 @@ def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
     assert "4,800" in text
     assert text.endswith("policy: there\n")
     assert "\x1b[?25h" in text  # The cursor is back.
-
-
-@pytest.mark.parametrize(("width", "missing"), [(130, ()), (80, ("updates/s", "steps/s", "best"))])
-def test_a_narrow_terminal_does_without_the_columns_that_matter_least(width, missing):
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with showing_runs(False, console) as show:
-        show([status(), status(name="halfcheetah", age=99)], NOW)
-    header, *lines = console.file.getvalue().splitlines()
-    names = [name.strip() for name in header.split("  ") if name.strip()]
-    assert [name for name in terminal.COLUMNS if name not in names] == list(missing)
-    assert "-310.2 ± 40.1" in lines[0] and "dead" in lines[1]
-    assert "halfcheetah: the supervisor" in lines[2]
-
-
-@pytest.mark.parametrize("width", [50, 80, 100, 130, 200])
-def test_settings_are_cut_and_take_what_room_there_is(width):
-    long = "discount=0.9 train_batch_size=512 config.env.mass=2.5 SAC_SEED="
-    statuses = [{**status(name=f"exp_task_{k}"), "settings": {"discount": k, "long": long}} for k in range(2)]
-    statuses[1]["settings"]["long"] = long * 2
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    with showing_runs(False, console) as show:
-        show(statuses, NOW)
-    header, *lines = console.file.getvalue().splitlines()
-    assert len(lines) == 2 and max(map(len, lines)) <= width
-    names = header.split()
-    assert names[:3] == ["run", "settings", "state"] and "iteration" in names
-    assert all(f"exp_task_{k}  discount={k}" in line and "12/25" in line for k, line in enumerate(lines)), lines
 
 
 def test_a_view_that_is_left_shows_the_end_and_nothing_more_moves():

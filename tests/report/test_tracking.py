@@ -233,7 +233,7 @@ def test_a_file_system_without_locks_is_told_in_words(paths: RunPaths, monkeypat
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(UserError, match=r"tracking.lock can't be locked, its file system has no locks .*SAC_EXP_DIR"):
+    with pytest.raises(UserError, match=r"tracking.lock can't be locked, its file system has no locks .*SAC_LOGS_DIR"):
         alone(paths).__enter__()
 
 
@@ -488,15 +488,18 @@ def test_a_key_in_an_address_of_mlflow_is_refused_and_not_shown(uri: str) -> Non
 @pytest.mark.parametrize(
     ("uri", "absolute"),
     [
-        ("sqlite:///a.db", "sqlite:////swings/a.db"),
-        ("sqlite:///../b/a.db?timeout=9", "sqlite:////b/a.db?timeout=9"),
-        ("file:runs", "file:///swings/runs"),
+        ("sqlite:///a.db", "sqlite:////usr/bin/a.db"),
+        ("sqlite:///../b/a.db?timeout=9", "sqlite:////usr/b/a.db?timeout=9"),
+        ("file:runs", "file:///usr/bin/runs"),
         ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
         ("sqlite:///:memory:", "sqlite:///:memory:"),
         ("file:///tmp/a", "file:///tmp/a"),
         ("http://host:5000", "http://host:5000"),
     ],
 )
-def test_a_relative_address_of_mlflow_is_beside_the_vars_file(uri: str, absolute: str) -> None:
+def test_a_relative_address_of_mlflow_is_in_the_current_folder(
+    uri: str, absolute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/usr/bin")
     values, _ = read_variables({"SAC_MLFLOW_URI": uri}, vars_file=Path("/swings/vars.sh"), root=Path("/elsewhere"))
     assert values["mlflow_uri"] == absolute

@@ -7,46 +7,33 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.support.statuses import NOW, TRAINED, status
 from tfagents_system.report import status as status_module
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
-from tfagents_system.report.terminal import ProgressView, progress_line, render, render_runs
-from tfagents_system.run_files.beats import MOST_BYTES, clean_text, parse_beat, read_heartbeat, read_status
+from tfagents_system.report.terminal import ProgressView, progress_line, render
+from tfagents_system.run_files.beats import clean_text, parse_beat, read_heartbeat, read_status
 from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_paths import RunPaths
 
 # Contents of heartbeat files.
 HOSTILE = {
-    "texts for numbers": b'{"state":"updating","time_shares":{"a":"b"},"curriculum":{"m":"x"},"updates_per_s":"9",'
-    b'"prior_steps":"many","waiting":"some"}',
-    "numbers for texts": b'{"state":"waiting","waiting_for":7,"error":{"a":1},"host":[],"role":null,"time":"now"}',
-    "null for times": b'{"state":"waiting","time":null,"since":null,"restarts":null,"iteration":null,"num_iter":null}',
-    "lists for all": json.dumps({"state": "updating", **dict.fromkeys(TRAINED, [1])}).encode(),
+    "texts for numbers": b'{"state":"updating","curriculum":{"m":"x"},"updates_per_s":"9"}',
+    "numbers for texts": b'{"state":"waiting","waiting_for":7,"host":[],"time":"now"}',
     "deep": b'{"state":"updating","iteration":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     "large": b'{"state":"updating","waiting_for":"' + b"x" * 10_000_000 + b'"}',
     "long": b'{"state":"' + b"y" * 100_000 + b'","error":"' + b"x" * 100_000 + b'"}',
-    "many fields": json.dumps({"state": "updating", **{f"n{i}": i for i in range(10_000)}}).encode(),
-    "many activities": json.dumps({"state": "a", "time_shares": {f"a{i}": 0.01 for i in range(9_000)}}).encode(),
     "nan": b'{"state":"updating","updates_per_s":NaN,"time_left_s":Infinity}',
-    "beyond floats": b'{"state":"updating","updates_per_s":1e999,"iteration":1' + b"0" * 400 + b"}",
-    "large numbers": b'{"state":"updating","updates_per_s":1e308,"time_left_s":1e308,"env_steps":-9007199254740992,'
-    b'"iteration":9007199254740992,"num_iter":1,"time":1e11,"since":0,"eval_return":-1e308,"eval_return_std":1e308}',
+    "large numbers": b'{"state":"updating","updates_per_s":1e308,"time_left_s":1e308,"eval_return":-1e308}',
     "zero iterations": b'{"state":"saving","iteration":5,"num_iter":0,"updates_per_s":-0.0,"time_left_s":-1}',
     "escapes": b'{"state":"\\u001b[31mred\\u0007","waiting_for":"a\\r\\n\\u001b]0;title\\u0007","error":"\\u202e\\u0000'
     b'","curriculum":{"\\u001b[2Jmass":1.5},"\\u009b31m":2,"time_shares":{"\\u001b[1mx":0.5}}',
-    "surrogates": b'{"state":"updating","error":"\\ud800","\\udfff":1,"curriculum":{"\\ud800":1}}',
     "no utf-8": b'{"state":"updating","error":"\xff\xfe"}',
-    "markup": b'{"state":"[/bold]","error":"[red]x[/blue]","waiting_for":"[/]","curriculum":{"[/x]":1},'
-    b'"time_shares":{"[/]":1}}',
+    "markup": b'{"state":"[/bold]","error":"[red]x[/blue]","waiting_for":"[/]","time_shares":{"[/]":1}}',
     "no object": b"[1]",
     "no state": b'{"time":1}',
     "half": b'{"state":"upd',
-    "the supervisor's": b'{"state":"updating","alive":"no","restarts":"many","given_up":{},"given_up_because":9,'
-    b'"failed_with":{},"has_worked":3}',
 }
 
 
@@ -56,7 +43,6 @@ def shown(content):
         file=io.StringIO(), force_terminal=True, width=100, height=40, color_system=None, legacy_windows=False
     )
     console.print(render(content, 100, 40))
-    console.print(render_runs([content], NOW, 100))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         status_module._show_json([content], NOW)
     json.loads(out.getvalue())
@@ -80,56 +66,18 @@ def test_whatever_is_in_a_heartbeat_can_be_shown_everywhere(tmp_path, name):
     text = shown(of_run(read_heartbeat(path)))
     assert not re.search(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202e]", text)
     assert set(re.findall(r"\x1b.{4}", text)) <= {"\x1b[0m\n"} and len(text) < 100_000
-    # The same in a status.json that somebody else has written.
-    whole = json.dumps(status()).encode().replace(b'"roles": {', b'"roles": {"x": ' + HOSTILE[name] + b", ")
-    (tmp_path / "status.json").write_bytes(whole)
-    content = read_status(tmp_path / "status.json")
-    if content is not None:
-        assert set(content["roles"]) == {"x", "replay", "trainer", "worker_0", "worker_1"}
-        shown(content)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("texts for numbers", {"state": "updating", "time_shares": None, "updates_per_s": None}),
-        ("null for times", {"state": "waiting"}),
-        ("large", None),
-        ("deep", None),
-        ("nan", None),
-        ("no state", None),
-        ("beyond floats", {"state": "updating"}),
-        ("the supervisor's", {"state": "updating"}),
+        *((name, None) for name in ("texts for numbers", "numbers for texts", "large", "deep", "nan", "no state")),
         ("escapes", {"state": "?[31mred?", "waiting_for": "a  ?]0;title?", "error": "??"}),
     ],
 )
-def test_what_is_not_of_its_type_is_left_out(content, expected):
+def test_what_is_not_of_its_type_is_no_heartbeat(content, expected):
     beat = parse_beat(HOSTILE[content])
-    if expected is None:
-        assert beat is None
-        return
-    assert {name: beat.get(name) for name in expected} == expected
-    assert beat.keys() <= expected.keys() | {"curriculum", "time_shares", "?31m"}
-
-
-def test_numbers_flags_and_texts_of_others_are_kept_up_to_a_bound():
-    content = {
-        "state": "updating",
-        "update": "fused",
-        "q_mean": 1.5,
-        "flag": True,
-        "none": None,
-        "list": [1],
-        "map": {},
-    }
-    assert parse_beat(json.dumps(content).encode()) == {
-        "state": "updating", "update": "fused", "q_mean": 1.5, "flag": True, "none": None,
-    }  # fmt: skip
-    assert len(parse_beat(HOSTILE["many fields"])) == 200
-    assert len(parse_beat(HOSTILE["many activities"])["time_shares"]) == 500
-    beat = parse_beat(HOSTILE["long"])
-    assert len(beat["state"]) == len(beat["error"]) == 500 and beat["error"].endswith("x...")
-    assert parse_beat(b'{"state":"' + b"y" * MOST_BYTES + b'"}') is None
+    assert beat is None if expected is None else {name: beat[name] for name in expected} == expected
 
 
 def test_a_text_is_one_printable_line():
@@ -146,39 +94,10 @@ def test_all_that_a_trainer_tells_arrives(tmp_path):
 
 def test_a_supervisors_status_arrives_whole(tmp_path):
     content = status() | {"pinned": True}
-    content["run"] |= {"exit_code": None, "stale_secs": 75.0, "port": 8008}
+    content["run"] |= {"exit_code": None, "port": 8008}
     content["roles"]["worker_0"] |= {"given_up": True, "given_up_because": "exit code 1"}
     write_json(tmp_path / "status.json", content)
     assert read_status(tmp_path / "status.json") == content
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = st.sampled_from(
-    [*TRAINED, "state", "time", "since", "error", "waiting_for", "curriculum", "alive", "restarts"]
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(beat=st.dictionaries(FIELDS, JSON, max_size=8), state=st.text(max_size=5))
-def test_fuzzed_heartbeats_are_shown(beat, state):
-    shown(of_run(parse_beat(json.dumps({"state": state, **beat}).encode())))
-
-
-def test_a_network_run_may_be_silent_for_longer():
-    content = status(age=60)
-    assert status_module.is_dead(content, NOW)
-    content["run"]["stale_secs"] = 75.0
-    assert not status_module.is_dead(content, NOW)
-    content = status()
-    content["run"]["stale_secs"] = 75.0
-    content["roles"]["worker_0"]["time"] = NOW - 60
-    assert problems(content, NOW) == []
-    content["roles"]["worker_0"]["time"] = NOW - 80
-    assert problems(content, NOW) == ["worker_0: no heartbeat for 01:20"]
 
 
 def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):

@@ -89,21 +89,6 @@ def test_however_often_the_state_changes_a_beat_is_written_as_seldom_as_it_shoul
     assert 3 <= len(written) <= (time.monotonic() - began) / 0.1 + 1
 
 
-@pytest.mark.parametrize(("kind", "secs"), [("ext4", 2.0), ("nfs4", 5.0), ("lustre", 5.0), ("fuse.sshfs", 5.0)])
-def test_file_servers_are_spared(tmp_path, monkeypatch, kind, secs):
-    device = tmp_path.stat().st_dev
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        f"22 1 999:999 / / rw - xfs /dev/root rw\n"
-        f"23 22 {os.major(device)}:{os.minor(device)} / /home rw,relatime shared:1 master:2 - {kind} server:/home rw\n"
-    )
-    monkeypatch.setattr(heartbeat_module, "MOUNTS", mounts)
-    assert heartbeat_module.beat_secs(tmp_path / "not" / "there" / "yet") == secs
-    assert heartbeat_module.stale_secs(tmp_path) == 15 * secs
-    monkeypatch.setattr(heartbeat_module, "MOUNTS", tmp_path / "missing")
-    assert heartbeat_module.beat_secs(tmp_path) == 2.0
-
-
 def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monkeypatch):
     paths, threads = RunPaths(tmp_path), []
     paths.heartbeats.mkdir()

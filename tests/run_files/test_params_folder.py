@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_the_modules_that_it_began_with(
     assert loaded_mass(paths) == ("1", paths.params_folder / "mass_of_robot.py")
     refused = start()
     assert refused.code == 2 and "Traceback" not in refused.told
-    assert f"{project}/models/robot.xml (gone), {project}/mass_of_robot.py (line 1). --keep goes on" in refused.told
+    assert f"{project}/models/robot.xml (gone), {project}/mass_of_robot.py. --keep goes on" in refused.told
     assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
     kept = start("--keep")
     assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +66,6 @@ def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_
         assert with_file_of(params, told_by_who_reads_it) == told_by_who_reads_it
 
 
-def test_a_runs_copy_is_read_whatever_it_was(tmp_path: Path) -> None:
-    points = read_points(record(tmp_path / "reward.npz", 30.0))
-    shutil.copy(tmp_path / "reward.npz", tmp_path / "reward.points")
-    assert np.array_equal(read_points(tmp_path / "reward.points"), points)
-    (tmp_path / "reward.points").write_bytes(points.dumps())
-    assert np.array_equal(read_points(tmp_path / "reward.points"), points)
-
-
 @pytest.mark.parametrize("place", ["beside the params", "elsewhere"])
 def test_recording_it_again_changes_no_run_that_has_begun(
     place: str, environ: dict[str, str], project: Path, config: Path, start: Starter, tmp_path: Path
@@ -91,7 +82,7 @@ def test_recording_it_again_changes_no_run_that_has_begun(
     train(paths)
     record(reward, 50.0)
     refused = start()
-    assert refused.code == 2 and f"{reward} (changed)" in refused.told and "edited since the run began" in refused.told
+    assert refused.code == 2 and f"{reward}. " in refused.told and "edited since the run began" in refused.told
     assert start("--keep").code == 0 and metres_of(paths) == 39.5
     taken = start("--take_edits")
     assert taken.code == 0 and metres_of(paths) == 49.5, taken.told
@@ -137,7 +128,7 @@ def test_a_run_whose_own_json_names_another_file_goes_on_with_that(
     assert len(run_directory.read_run_json(paths)["edits"]) == 1
     record(new, 50.0)
     refused = start()
-    assert refused.code == 2 and f"{new} (changed)" in refused.told
+    assert refused.code == 2 and f"{new}. " in refused.told
     assert start("--take_edits").code == 0
     assert metres_of(paths) == (29.5 if file == "config.json" else 49.5), "of the JSON as SAC_CONFIG has it now"
 

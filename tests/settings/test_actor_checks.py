@@ -82,11 +82,13 @@ def test_an_observation_without_parts_is_told() -> None:
 def test_a_lone_part_named_observation_is_refused_in_mini_races_alone() -> None:
     env = TrainingEnvironment(CounterEnv(), 10, seed=0, action_history=2)
     for names in (("observation",), ("action_history",)):
-        races = params_with(actor_observations=names, mini_race_steps=50)
+        races = params_with(actor_observations=names, mini_race={"steps": 50})
         assert check_actor_observations(races, env) == []
     env = TrainingEnvironment(_Goal(), 10, seed=0)
     assert check_actor_observations(params_with(actor_observations=("observation",)), env) == []
-    (finding,) = check_actor_observations(params_with(actor_observations=("observation",), mini_race_steps=50), env)
+    (finding,) = check_actor_observations(
+        params_with(actor_observations=("observation",), mini_race={"steps": 50}), env
+    )
     assert 'a part named "observation" can\'t be all that the actor sees' in finding
 
 

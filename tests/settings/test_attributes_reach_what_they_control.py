@@ -93,10 +93,10 @@ def test_drawing_follows_the_attributes():
 
 
 def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
-    params = params_with(recurrent=True, recurrent_sequence_length=8, recurrent_burn_in=5)
+    params = params_with(recurrent={"sequence_length": 8, "burn_in": 5})
     settings = draw_settings(params, LAYOUT, 0)
     assert (settings.form.sequence_length, settings.form.burn_in) == (13, 5)
-    transitions = params_with(recurrent_burn_in=5).sample_form_ctor()
+    transitions = params_with().sample_form_ctor()
     assert (transitions.sequence_length, transitions.burn_in) == (None, 0)
 
 
@@ -107,7 +107,7 @@ def test_workers_cut_episodes_for_sequences_and_stacked_frames():
         ({}, [0, 0], [0, 0]),
         ({"frame_stack": 3}, [0, 2], [0, 0]),
         ({"n_step": 4}, [0, 0], [0, 3]),
-        ({"recurrent": True, "recurrent_sequence_length": 2, "recurrent_burn_in": 1}, [0, 0], [0, 3]),
+        ({"recurrent": {"sequence_length": 2, "burn_in": 1}}, [0, 0], [0, 3]),
     ):
         sent = []
         builder = segment_builder(params_with(**attributes), images, sent.append, held_out=True)

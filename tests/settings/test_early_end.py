@@ -14,10 +14,9 @@ from tests.support.trainer_without_agent import Run, now
 from tfagents_system import sac_train
 from tfagents_system.launch.early_answers import what_goes_on
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.metrics import MetricsLog, read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
-from tfagents_system.settings.early_end import CallbackError, Callbacks, EarlyEnd, Logged, settings_of_end
+from tfagents_system.settings.early_end import CallbackError, EarlyEnd, Logged, settings_of_end
 from tfagents_system.settings.overrides import Overrides
 
 __all__ = ["now"]  # A fixture.
@@ -86,14 +85,6 @@ def test_evaluations_before_an_edit_was_taken_do_not_count(stop_when: dict[str, 
     end = EarlyEnd(params, 1)
     end.begin([*before, {"wall_time_s": 7200.0}])
     assert end.why == "max_hours=2 is reached", "hours are of the whole run"
-
-
-def test_a_trainer_counts_evaluations_since_the_last_edit(tmp_path: Path, now: list[float]) -> None:
-    (tmp_path / "run.json").write_text('{"edits": [{"train_step": 5, "before": null}]}')
-    (tmp_path / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\n5,1,100,9.0\n")
-    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is None
-    (tmp_path / "run.json").write_text("{}")
-    assert Run(tmp_path, stop_when={"eval_return": 5.0}).trainer._log._early_end.why is not None
 
 
 def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
@@ -185,17 +176,6 @@ def test_a_clock_may_not_end_a_deterministic_run() -> None:
     assert params_check.check_params(params) == []
     (finding,) = params_check.check_deterministic(params)
     assert finding.startswith("TrainParams.max_hours=2 does not work with SAC_DETERMINISTIC=1")
-
-
-def test_rows_decide_as_they_are_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that reads them must not decide otherwise than the one that wrote them."""
-    monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
-    log = MetricsLog(RunPaths(tmp_path), [])
-    logged = log.write({"train_step": 1, "iteration": 10, "eval_return": 1.0, "eval_success": 0.95 - 1e-12})
-    assert logged["eval_success"] == 0.95
-    (read,) = read_metrics(RunPaths(tmp_path).metrics_csv)
-    assert {name: value for name, value in read.items() if value is not None} == logged
-    assert log.rows() == [read]
 
 
 # The trainer.
@@ -302,13 +282,6 @@ def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: l
         "updates",
         {"train_step": 2000, "iteration": 20, "env_steps": 0, "critic_loss": 0.25},
     )
-
-
-def test_a_callback_that_says_true_is_named() -> None:
-    params = type("P", (FakeParams,), {"callbacks_ctor": lambda self: (lambda logged: False, sure)})({"horizon": 10})
-    callbacks = Callbacks(params, lambda: [])
-    callbacks.tell("checkpoint", {})
-    assert callbacks.why == "callback sure says so"
 
 
 def sure(logged: Logged) -> bool:

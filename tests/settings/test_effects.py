@@ -21,9 +21,7 @@ SET: dict[str, Any] = {
     "target_update_tau": 0.01,
     "target_update_period": 2,
     "target_entropy": -3.0,
-    "share_log_pi": False,
-    "num_quantiles": 13,
-    "num_dropped_quantiles": 1,
+    "tqc": {"num_quantiles": 13},
     "actor_learning_rate": 1e-4,
     "learn_entropy_coef": True,
     "sac_log_alpha": -1.0,
@@ -34,14 +32,7 @@ SET: dict[str, Any] = {
     "value_head_units": 64,
     "exploration_epsilon": 0.2,
     "boltzmann_epsilon": 0.2,
-    "iqn_quantiles": 4,
-    "iqn_acting_quantiles": 8,
-    "iqn_cosines": 16,
-    "iqn_huber_kappa": 1.0,
-    "recurrent_sequence_length": 7,
-    "recurrent_lstm_units": 32,
-    "batch_renormalization_warmup_steps": 7,
-    "image_encoder_filters": (8, 8),
+    "iqn": {"huber_kappa": 1.0},
     "image_encoder_layers": ((8, 4, 2),),
     "image_encoder_features": 20,
     "image_augmentation_pixels": 2,
@@ -56,32 +47,24 @@ SET: dict[str, Any] = {
     "max_policy_lag": 0,
     "min_updates_per_env_step": 0.5,
     "n_buffer_init_episodes": 3,
-    "max_updates_per_env_step": 3.0,
     "publish_period_updates": 5,
     "policy_refresh_steps": 5,
-    "recurrent_burn_in": 3,
     "cut_at_exploration": False,
-    "mini_race_oversampling": (4, 1),
     "hindsight_strategy": "final",
     "eval_period_itrs": 3,
     "best_metric": "success",
 }
-RECURRENT = {"recurrent_sequence_length", "recurrent_lstm_units", "recurrent_burn_in"}
-SAMPLES = {"cut_at_exploration", "mini_race_oversampling", "hindsight_strategy", "priority_beta"}
-IQN = {"iqn_quantiles", "iqn_acting_quantiles", "iqn_cosines", "iqn_huber_kappa"}
+SAMPLES = {"cut_at_exploration", "hindsight_strategy", "priority_beta"}
 VALUES = {"double_q", "dueling", "value_head_units", "exploration_epsilon", "boltzmann_epsilon"}
 ACTOR = {"actor_learning_rate", "sac_log_alpha", "actor_fc_layer_params", "actor_optimizer"}
 TUNED = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
 PRIOR = {"prior_data_share", "offline_updates"}
-QUANTILES = {"num_quantiles", "num_dropped_quantiles"}
 TARGETS = {"target_update_tau", "target_update_period"}
 ASYNCHRONOUS = {
     "min_updates_per_env_step",
-    "max_updates_per_env_step",
     "publish_period_updates",
     "policy_refresh_steps",
 }
-WARMUP = {"batch_renormalization_warmup_steps"}
 
 
 def params_with(**attributes: Any) -> TrainParamsBase:
@@ -124,29 +107,26 @@ def test_defaults_are_never_told(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "without"),
     [
-        ("sac", QUANTILES | WARMUP | VALUES | IQN),
-        ("redq", QUANTILES | WARMUP | VALUES | IQN),
-        ("droq", QUANTILES | WARMUP | VALUES | IQN),
-        ("tqc", WARMUP | VALUES | IQN),
-        ("crossq", QUANTILES | TARGETS | VALUES | IQN),
-        ("dqn", QUANTILES | WARMUP | IQN | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
-        ("iqn", QUANTILES | WARMUP | ACTOR | TUNED | {"share_log_pi", "behaviour_cloning_weight"}),
-        ("sac_discrete", QUANTILES | WARMUP | VALUES | IQN | {"share_log_pi", "behaviour_cloning_weight"}),
+        ("sac", VALUES | {"tqc", "iqn"}),
+        ("redq", VALUES | {"tqc", "iqn"}),
+        ("droq", VALUES | {"tqc", "iqn"}),
+        ("tqc", VALUES | {"iqn"}),
+        ("crossq", TARGETS | VALUES | {"tqc", "iqn"}),
+        ("dqn", ACTOR | TUNED | {"tqc", "iqn", "behaviour_cloning_weight"}),
+        ("iqn", ACTOR | TUNED | {"tqc", "behaviour_cloning_weight"}),
+        ("sac_discrete", VALUES | {"tqc", "iqn", "behaviour_cloning_weight"}),
     ],
 )
 def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without: set[str]) -> None:
-    without = without | SAMPLES | {"image_encoder_filters"}  # Its layers are given.
-    plain = without | RECURRENT
+    plain = without | SAMPLES
     assert names_told(True, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS
     assert names_told(True, algorithm=algorithm, asynchronous=True, **SET) == plain | {"max_policy_lag"}
     images = {name for name in SET if name.startswith("image_")}
     assert names_told(False, algorithm=algorithm, **SET) == plain | ASYNCHRONOUS | images
-    tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy", "share_log_pi"}
+    tuned = {"alpha_learning_rate", "alpha_optimizer", "target_entropy"}
     found = names_told(True, algorithm=algorithm, **{**SET, "learn_entropy_coef": False})
     entropy = {"learn_entropy_coef"} if algorithm in ("dqn", "iqn") else set()
     assert found == plain | ASYNCHRONOUS | tuned | entropy
-    if not ALGORITHMS[algorithm].why_not_recurrent:
-        assert names_told(True, algorithm=algorithm, recurrent=True, **SET) == without | ASYNCHRONOUS
 
 
 @pytest.mark.parametrize(
@@ -157,7 +137,6 @@ def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without
             "num_steps_per_iter=7 has no effect with updates_per_",
         ),
         ({"max_policy_lag": 0, "asynchronous": True}, "max_policy_lag=0 has no effect with asynchronous=True: remove"),
-        ({"max_updates_per_env_step": 3.0}, "max_updates_per_env_step=3.0 has no effect with asynchronous=False: "),
         (
             {"target_update_tau": 0.1, "algorithm": "crossq"},
             "tau=0.1 has no effect with algorithm='crossq': remove it,",
@@ -166,7 +145,6 @@ def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without
             {"normalize_observations": True, "network": "simba"},
             "has no effect with network='simba': remove it, or chan",
         ),
-        ({"batch_renormalization_warmup_steps": 7}, "has no effect with batch_renormalization=False: remove it, or"),
     ],
 )
 def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], told: str) -> None:
@@ -176,13 +154,13 @@ def test_a_note_says_what_leaves_it_without_effect(attributes: dict[str, Any], t
 
 def test_what_a_users_own_agent_may_read_is_not_told() -> None:
     hooks: Any = {"agent_ctor": lambda self, *specs: TrainParamsBase.agent_ctor(self, *specs)}
-    assert names_told(False, **SET, **hooks) == RECURRENT | ASYNCHRONOUS | SAMPLES
+    assert names_told(False, **SET, **hooks) == ASYNCHRONOUS | SAMPLES
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:
-    params, checks = params_with(image_augmentation_pixels=2, num_quantiles=13), Checklist()
+    params, checks = params_with(image_augmentation_pixels=2, dueling=True), Checklist()
     assert params_check.advice(params) == [
-        "TrainParams.num_quantiles=13 has no effect with algorithm='sac': remove it, or change that"
+        "TrainParams.dueling=True has no effect with algorithm='sac': remove it, or change that"
     ]
     assert check_environment(params, 0, checks) is not None
     (note,) = checks.notes

@@ -142,64 +142,13 @@ def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
     assert assignment("SAC_DETERMINISTIC", True) == "SAC_DETERMINISTIC=1"
 
 
-def told_of_job(path: str) -> list[str]:
-    """The faults of a grid for a job array."""
-    return faults_in_job(read_grid(path).values())
-
-
-def test_a_job_array_has_one_request_and_one_snapshot(tmp_path: Path) -> None:
-    tasks = [
-        {"SAC_CONFIG": "/c.json", "SAC_NUM_COLLECT_WORKERS": 2, "SAC_EVAL_WORKERS": 1, "SAC_PARAMS": "/p.py"},
-        {
-            "SAC_CONFIG": "/d.json",
-            "SAC_NUM_COLLECT_WORKERS": 3,
-            "SAC_EVAL_WORKERS": 1,
-            "discount": 0.9,
-            "config.horizon": 9,
-        },
-    ]
-    path = written(tmp_path, tasks)
-    each, move = (
-        ": submit each value under another SAC_EXP_NAME, with a vars file that has it",
-        ": move it into the vars file",
-    )
-    why = "a job array, whose tasks have one request and one copy of files"
-    assert told_of_job(path) == [
-        f"SAC_CONFIG can't differ in {why}{each}", f"SAC_NUM_COLLECT_WORKERS can't differ in {why}{each}",
-        f"SAC_EVAL_WORKERS belongs in the vars file of {why}{move}",
-        f"SAC_PARAMS belongs in the vars file of {why}{move}",
-    ]  # fmt: skip
-    assert told_of_job(written(tmp_path, {"discount": [0.9], "SAC_SEED": [1, 2], "SAC_STRAGGLER_SECS": [3]})) == []
-
-
-def test_a_job_array_finds_what_the_folder_of_its_submission_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "here"
-    (folder / "logs/a").mkdir(parents=True)
-    (folder / "x@y").touch()
-    monkeypatch.chdir(folder)
-    agents = ["logs/a", " logs/a@best", "x@y", "~/b", "/b@best", "", "@best", "logs/a,logs/a", "logs/b@best"]
-    path = written(tmp_path, {"SAC_AGENT_FROM": agents, "SAC_REPLAY_FROM": ["/a, logs/a", "logs/a,c ,logs/a@best", ""]})
-    for name in ("grid.json", "c"):
-        (tmp_path / name).touch()
-    why = f"is not in {folder}, where a job array would look for it: write the whole path"
-    assert told_of_job(path) == [
-        f"SAC_AGENT_FROM=@best {why}", f"SAC_AGENT_FROM=logs/a,logs/a {why}", f"SAC_AGENT_FROM=logs/b@best {why}",
-        f"SAC_REPLAY_FROM=c {why}",
-    ]  # fmt: skip
-
-
-def test_folders_of_the_repository_are_not_those_of_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {"SAC_REPLAY_DIR": ["/ring", "ring", "grid.json"], "SAC_PASSWORD_FILE": ["p", "~/p"]})
-    monkeypatch.delenv("TFAGENTS_FOLDER", raising=False)
-    told = told_of_job(path)
-    assert [line.partition(" must be absolute in a job array")[0] for line in told] == [
-        "SAC_REPLAY_DIR=ring", "SAC_REPLAY_DIR=grid.json", "SAC_PASSWORD_FILE=p",
-    ]  # fmt: skip
-    monkeypatch.setenv("TFAGENTS_FOLDER", str(tmp_path))
-    assert told_of_job(path) == [], "with sac, they are in the folder of the submission"
+def test_a_job_array_has_one_request_one_copy_of_files_and_whole_paths() -> None:
+    values = {
+        "SAC_CONFIG": ["/c.json"], "SAC_NUM_COLLECT_WORKERS": [2, 3], "discount": [0.9], "SAC_SEED": [1, 2],
+        "SAC_AGENT_FROM": ["logs/a@best", "/b@best", "~/c", ""], "SAC_REPLAY_FROM": ["/a, logs/a"],
+    }  # fmt: skip
+    rules = [re.sub(r" (can't be|must be) .*", "", fault) for fault in faults_in_job(values)]
+    assert rules == ["SAC_CONFIG", "SAC_NUM_COLLECT_WORKERS", "SAC_AGENT_FROM=logs/a@best", "SAC_REPLAY_FROM=logs/a"]
 
 
 def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
@@ -209,22 +158,17 @@ def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
     assert set(re.findall(r"SAC_[A-Z_]+", code)) - {"SAC_EXP_NAME"} == set(grid.REQUESTED)
 
 
-def test_every_path_is_looked_for_as_a_job_does() -> None:
+def test_every_path_is_known_to_be_one() -> None:
     kinds = ("path", "file", "file or folder", "files or folders", "agent", "program")
-    kind_of = {
-        variable.name: variable.kind for variable in VARIABLES if variable.kind in kinds and not variable.is_early
-    }
-    for name in ("SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID):
-        kind_of.pop(name, None)
-    assert {name for name, kind in kind_of.items() if kind == "path"} == set(grid.IN_REPOSITORY)
-    assert {name for name, kind in kind_of.items() if kind != "path"} == set(grid.SOUGHT)
+    names = {variable.name for variable in VARIABLES if variable.kind in kinds and not variable.is_early}
+    assert names - {"SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID} == set(grid.PATHS)
 
 
-@pytest.mark.parametrize("python", ["/usr/bin/python3", sys.executable])
-def test_it_needs_nothing_but_python(python: str, tmp_path: Path) -> None:
-    path = written(tmp_path, {"train_batch_size": [128, 256], "SAC_SEED": [0, 1, 2]})
-    command = [python, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path]
+@pytest.mark.parametrize(("axis", "code"), [('"SAC_SEED"', 0), ('"SAC_TRAIN_CPUS"', 2)])
+def test_a_login_node_runs_it_without_any_package(axis: str, code: int, tmp_path: Path) -> None:
+    path = written(tmp_path, f"{{{axis}: [1, 2]}}")
+    command = [sys.executable, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    done = subprocess.run([*command[:-1], f"{tmp_path}/none.json"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and f"{tmp_path}/none.json cannot be read (No such file" in done.stderr
+    assert (done.returncode, f"error: grid file {path}: SAC_TRAIN_CPUS" in done.stderr) == (code, code == 2), (
+        done.stderr
+    )

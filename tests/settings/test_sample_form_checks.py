@@ -40,20 +40,19 @@ def names(value: Any) -> str:
     ("attributes", "told"),
     [
         (
-            {"n_step": 5, "mini_race_steps": 5, "mini_race_oversampling": (0, 0)},
-            "mini_race_steps=5 must be above n_step=5, .*: raise it, or",
+            {"n_step": 5, "mini_race": {"steps": 5, "oversampling": (0, 0)}},
+            "mini_race.steps=5 must be above n_step=5, .*: raise it, or",
         ),
-        ({"mini_race_steps": 30}, r"mini_race_oversampling=\(40, 5\) is about the times 1 to 30, .* below 30: lower"),
-        ({"mini_race_steps": 140, "recurrent": True}, "mini_race_steps=140 does not work with recurrent=True"),
+        (
+            {"mini_race": {"steps": 30}},
+            r"mini_race.oversampling=\(40, 5\) is about the times 1 to 30, .* below 30: lower",
+        ),
+        ({"mini_race": {"steps": 140}, "recurrent": True}, "mini_race does not work with recurrent=True"),
         (
             {"recurrent": True, "potential": flat},
             "potential does not work with recurrent=True",
         ),
         ({"cut_at_exploration": True, "n_step": 3}, "cut_at_exploration=True does not work with algorithm='sac'"),
-        ({"mini_race_steps": 0}, "mini_race_steps must be an integer of at least 1, or None"),
-        ({"mini_race_oversampling": (5, 4)}, "mini_race_oversampling must be two integers"),
-        ({"mini_race_oversampling": (40,)}, "mini_race_oversampling must be two integers"),
-        ({"mini_race_oversampling": (4.5, 1)}, "mini_race_oversampling must be two integers"),
         ({"potential": 3.0}, "potential must be a method"),
         ({"hindsight_share": 0.0}, "hindsight_share must be a number above 0 and at most 1, or None"),
         ({"hindsight_share": 1.1}, "hindsight_share must be a number above 0 and at most 1, or None"),
@@ -62,7 +61,7 @@ def names(value: Any) -> str:
             "hindsight_strategy must be one of 'future', 'final'",
         ),
         ({"hindsight_share": 0.8, "recurrent": True}, "hindsight_share=0.8 does not work with recurrent=True"),
-        ({"hindsight_share": 0.8, "mini_race_steps": 50}, "hindsight_share=0.8 does not work with mini_race_steps=50"),
+        ({"hindsight_share": 0.8, "mini_race": {"steps": 50}}, "hindsight_share=0.8 does not work with mini_race"),
         ({"hindsight_share": 0.8, "potential": flat}, "hindsight_share=0.8 does not work with TrainParams.potential"),
         (
             {"hindsight_share": 1, "normalize_rewards": True},
@@ -90,8 +89,8 @@ def names(value: Any) -> str:
             r"priority_exponent=0.6 does not work with recurrent=True, .*: set it to None, or recurrent to False",
         ),
         (
-            {"mini_race_steps": 40, "priority_exponent": 0.6},
-            r"priority_exponent=0.6 does not work with mini_race_steps=40, the last 40 steps .*: raise that, or set",
+            {"mini_race": {"steps": 40}, "priority_exponent": 0.6},
+            r"priority_exponent=0.6 does not work with mini_race.steps=40, the last 40 steps .*: raise that, or set",
         ),
         (
             {"discount": GAMMA},
@@ -115,16 +114,16 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     "attributes",
     [
-        {"mini_race_steps": 100, "n_step": 3, "discount": 1.0},
-        {"mini_race_steps": 31},
-        {"mini_race_steps": 3, "mini_race_oversampling": (0, 0)},
+        {"mini_race": {"steps": 100}, "n_step": 3, "discount": 1.0},
+        {"mini_race": {"steps": 31}},
+        {"mini_race": {"steps": 3, "oversampling": (0, 0)}},
         {"algorithm": "sac_discrete", "cut_at_exploration": True, "n_step": 3},
-        {"algorithm": "iqn", "mini_race_steps": 100, "n_step": 3, "potential": flat},
+        {"algorithm": "iqn", "mini_race": {"steps": 100}, "n_step": 3, "potential": flat},
         {"algorithm": "dqn", "hindsight_share": 1.0, "hindsight_strategy": "final", "n_step": 3},
         {"hindsight_share": 0.8, "normalize_observations": True, "prior_data": "demos.npz"},
         {"sample_form_ctor": form(hindsight=Hindsight(0.5))},
         {"sample_form_ctor": form(), "normalize_rewards": True},
-        {"mini_race_steps": 41, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
+        {"mini_race": {"steps": 41}, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
         {"priority_exponent": 0.6, "validation_share": 0.1, "frame_stack": 2},
     ],
     ids=names,
@@ -136,11 +135,11 @@ def test_it_is_right(attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("attributes", "told"),
     [
-        ({"discount": 1.0}, "discount=1 without mini_race_steps"),
-        ({"discount": GAMMA, "algorithm": "iqn"}, "discount=1 without mini_race_steps"),
-        ({"discount": GAMMA, "algorithm": "iqn", "mini_race_steps": 50}, ""),
-        ({"mini_race_steps": 101}, "mini_race_steps=101 is more than the horizon of 100 steps"),
-        ({"mini_race_steps": 100, "discount": 1.0}, ""),
+        ({"discount": 1.0}, "discount=1 without mini_race"),
+        ({"discount": GAMMA, "algorithm": "iqn"}, "discount=1 without mini_race"),
+        ({"discount": GAMMA, "algorithm": "iqn", "mini_race": {"steps": 50}}, ""),
+        ({"mini_race": {"steps": 101}}, "mini_race.steps=101 is more than the horizon of 100 steps"),
+        ({"mini_race": {"steps": 100}, "discount": 1.0}, ""),
     ],
 )
 def test_notes(attributes: dict[str, Any], told: str) -> None:
@@ -162,7 +161,7 @@ class Timed(gymnasium.Env):
 def test_an_observation_with_a_time_of_its_own_is_refused_where_there_are_mini_races(space: Any) -> None:
     env = TrainingEnvironment(Timed(horizon_time=space), 100)
     assert check_horizon_time(params_with(), env) == []
-    (finding,) = check_horizon_time(params_with(mini_race_steps=50), env)
+    (finding,) = check_horizon_time(params_with(mini_race={"steps": 50}), env)
     assert 'has a part "horizon_time" of its own' in finding and "rename it in env_ctor" in finding
     elsewhere = TrainingEnvironment(Timed(clock=gymnasium.spaces.Dict({"horizon_time": BOX})), 100)
-    assert check_horizon_time(params_with(mini_race_steps=50), elsewhere) == []
+    assert check_horizon_time(params_with(mini_race={"steps": 50}), elsewhere) == []

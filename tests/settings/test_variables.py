@@ -8,7 +8,13 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings import variable_values
 from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.settings.variables import RunVariables, _check_workers, read_variables, unknown_names
+from tfagents_system.settings.variables import (
+    RunVariables,
+    _check_workers,
+    automatic_counts,
+    read_variables,
+    unknown_names,
+)
 from tfagents_system.worker.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,14 +128,6 @@ def test_what_is_trained_is_what_the_vars_files_folder_has(
         assert len(findings) == 1 and field not in values
 
 
-def test_one_file_by_two_paths_is_one(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "my_params.py").symlink_to(tmp_path / "my_params.py")
-    monkeypatch.chdir(here)
-    assert read(environ, tmp_path).params == tmp_path / "my_params.py"
-
-
 def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_path: Path) -> None:
     variables = read(environ, tmp_path)
     assert (variables.step_timeout_secs, variables.worker_memory_mb, variables.env_python) == (300.0, None, None)
@@ -173,21 +171,19 @@ def test_a_job_array_is_not_called_as_a_task_of_another_one(environ: dict[str, s
     assert read(environ, tmp_path).exp_dir.name == "walk_task_3"  # One of them alone.
     with pytest.raises(UserError, match=rf"{name}=walk_task_3 must not end in _task_3 in a sweep or a job array"):
         read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path)
-    begun = tmp_path / "walk_task_3_task_2"
-    begun.mkdir()
-    environ |= {name: str(tmp_path / "walk_task_3")} if name == "SAC_EXP_DIR" else {"SAC_LOGS_DIR": str(tmp_path)}
-    with pytest.raises(UserError, match="must not end in _task_3"):
-        read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path)
-    (begun / "run.json").touch()  # An earlier version has begun it, and it goes on.
-    assert read(environ | {"SLURM_ARRAY_TASK_ID": "13"}, tmp_path).exp_dir == tmp_path / "walk_task_3_task_13"
 
 
-def test_runs_lie_where_the_vars_file_says(environ: dict[str, str], tmp_path: Path) -> None:
+def test_runs_are_in_logs_of_the_current_folder_or_where_the_variable_says(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ |= {"SAC_PARAMS": str(tmp_path / "my_params.py"), "SAC_REPLAY_DIR": "rings"}
+    here = read(environ, Path("/elsewhere"))
+    assert (here.exp_dir, here.replay_dir and here.replay_dir.parent) == (tmp_path / "logs/swing", tmp_path / "rings")
     environ["SAC_LOGS_DIR"] = "project/../runs"
-    variables = read(environ | {"SLURM_ARRAY_TASK_ID": "7"}, tmp_path)
+    variables = read(environ | {"SLURM_ARRAY_TASK_ID": "7"}, Path("/elsewhere"))
     assert (variables.logs_dir, variables.exp_dir) == (tmp_path / "runs", tmp_path / "runs/swing_task_7")
     assert read(variables.to_environ(), Path("/elsewhere")) == variables  # As roles have them.
-    assert read(environ | {"SAC_EXP_DIR": "other/place"}, tmp_path).exp_dir == ROOT / "other/place"
     assert read(environ | {"SAC_LOGS_DIR": "/runs"}, tmp_path).exp_dir == Path("/runs/swing")
 
 
@@ -248,7 +244,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
     for variable in VARIABLES:
         assert variable.name == f"SAC_{variable.field.upper()}" and variable.meaning
         assert variable.kind in {*variable_values._PARSERS, *variable_values._FINDERS}
-    assert VARIABLES[0].meaning == "CPUs of the replay server" and VARIABLES[0].default is None
+    assert VARIABLES[0].meaning == "CPUs of the replay server; auto: 1" and VARIABLES[0].default == "auto"
 
 
 @pytest.mark.parametrize(
@@ -329,16 +325,31 @@ def test_evaluators_come_after_the_experts_also_in_deterministic_runs(environ: d
     assert (repeatable.kinds_beside, repeatable.max_workers) == ({3: "eval"}, 4)
 
 
-def test_a_reference_that_no_shell_has_replaced_is_no_path(environ: dict[str, str], tmp_path: Path) -> None:
-    given = {"SAC_REPLAY_DIR": "$SLURM_TMPDIR", "SAC_LOGS_DIR": "~/${USER}/runs", "SAC_CREDENTIALS_DIR": "a$/b$1"}
-    with pytest.raises(UserError) as error:
-        read(environ | given, tmp_path)
-    assert [finding.split(" in it")[0] for finding in error.value.findings] == [
-        "SAC_LOGS_DIR=~/${USER}/runs must be a path, and ${USER}",
-        "SAC_REPLAY_DIR=$SLURM_TMPDIR must be a path, and $SLURM_TMPDIR",
-    ]
-    folder = tmp_path / "$HOME"  # One of that name; roles get absolute paths.
-    assert read(environ | {"SAC_EXP_DIR": str(folder / "run")}, tmp_path).exp_dir == folder / "run"
+@pytest.mark.parametrize(
+    ("cpus", "given", "counts"),
+    [
+        (1, {}, (1, 1, 1, 1, True)),
+        (2, {}, (1, 1, 1, 1, True)),
+        (3, {}, (1, 1, 1, 1, False)),
+        (8, {}, (1, 2, 5, 1, False)),
+        (16, {"train_cpus": 3, "collect_worker_cpus": 2, "eval_workers": 1}, (1, 3, 5, 2, False)),
+        (2, {"share_cpus": False}, (1, 1, 1, 1, False)),
+        (2, {"num_collect_workers": 4}, (1, 1, 4, 1, None)),
+        (4, {"local_workers": 3}, (1, 2, 3, 1, False)),
+    ],
+)
+def test_automatic_counts_share_out_the_cpus(cpus: int, given: dict[str, int], counts: tuple[int, ...]) -> None:
+    """Replay server, trainer, workers, a worker's CPUs, and whether roles share CPUs."""
+    names = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus", "share_cpus")
+    assert tuple(map(automatic_counts(given, cpus).get, names)) == counts
+
+
+def test_a_vars_file_of_four_lines_is_enough(environ: dict[str, str], tmp_path: Path) -> None:
+    four = {name: value for name, value in environ.items() if not name.endswith(("CPUS", "WORKERS"))}
+    variables = read(four | {"SAC_COLLECT_WORKER_CPUS": "auto"}, tmp_path)
+    assert variables.num_collect_workers >= 1 and variables.reverb_cpus == variables.collect_worker_cpus == 1
+    with pytest.raises(UserError, match="SAC_TRAIN_CPUS=some must be a whole number of at least 1, or auto"):
+        read(four | {"SAC_TRAIN_CPUS": "some"}, tmp_path)
 
 
 def test_workers_that_join_are_experts_by_their_role_alone(environ: dict[str, str], tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import SlurmCluster
 from tests.support.slurm_runs import make_run, outputs, submit
-from tfagents_system.run_files import run_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -36,41 +34,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     (exp_dir / "status.json").write_text(json.dumps(status))
     for name, text in before.items():
         (tmp_path / name).write_text(text.replace("train_batch_size = 64", "train_batch_size = 32"))
-    edited = r"edited since the run began with its copies of them: my_params.py \(line 14\)\."
+    edited = r"edited since the run began with its copies of them: my_params.py\."
     change = r"\+    train_batch_size = 32\n"
     with pytest.raises(AssertionError, match=rf"(?s){edited}.*{change}.*nothing was submitted"):
         submit(cluster, run, "--array", "0-1", check=True)  # Task 0 would be new.
-
-
-def test_a_run_that_is_killed_and_stopped_goes_on_from_what_it_saved(cluster: SlurmCluster, tmp_path: Path) -> None:
-    iterations, period = 120, 20 * 20
-    run = make_run(tmp_path, num_iter=iterations, step_secs=0.004)
-    job = submit(cluster, run)
-
-    def train_step() -> int:
-        return run.trainer().get("train_step") or 0
-
-    def newest() -> int:
-        checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
-        return checkpoint.train_step if checkpoint is not None else 0
-
-    # As by preemption without any grace: all processes of the run are killed.
-    cluster.wait_until(lambda: newest() >= period, 250.0, f"a checkpoint in\n{outputs(tmp_path)}")
-    seen = train_step()
-    assert cluster.run("scancel", "--signal=KILL", f"{job}.0").returncode == 0
-    cluster.wait_until(lambda: "exit code 137, and requeued" in outputs(tmp_path), 120.0, "it is requeued")
-    first = newest()
-    assert seen - period <= first < iterations * 20
-
-    # As before a time limit: all is saved.
-    cluster.wait_until(lambda: run.status()["run"]["state"] == "running" and train_step() > first, 250.0, "it goes on")
-    assert cluster.run("scancel", "--batch", "--signal=USR1", job).returncode == 0
-    cluster.wait_until(lambda: "saved, and requeued" in outputs(tmp_path), 120.0, "it is saved and requeued")
-    second = newest()
-    assert run.trainer()["train_step"] == second > first
-
-    (tmp_path / "fast").touch()
-    state = cluster.wait_for_state(job, ("COMPLETED", "FAILED"), 250.0)
-    assert state == "COMPLETED", f"{outputs(tmp_path)}\n{run.logs()}"
-    assert run.trainer()["train_step"] == iterations * 20
-    assert re.findall(r"resumed at train step (\d+)", run.log("trainer")) == [str(first), str(second)]

@@ -14,8 +14,6 @@ ACTION = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
-    recurrent_sequence_length = 4
-    recurrent_lstm_units = 4
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
@@ -24,7 +22,8 @@ class Params(TrainParamsBase):
 def build(recurrent=False, **attributes):
     tf.keras.utils.set_random_seed(1)  # Keras draws initial weights from Python's own numbers.
     spec = tf.TensorSpec((OBS,), tf.float32, "observation")
-    return agent_of(Params, spec, ACTION, recurrent=recurrent, **attributes)
+    attributes["recurrent"] = {"lstm_units": 4, "sequence_length": 4} if recurrent else False
+    return agent_of(Params, spec, ACTION, **attributes)
 
 
 def block(k, seed=0, outer=(B,)):

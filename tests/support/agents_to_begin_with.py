@@ -10,8 +10,6 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.network_parts import networks_of
 from tfagents_system.agents.starting_values import statistics_by_source
 from tfagents_system.agents.training_agent import make_agent
-from tfagents_system.policies import numpy_file
-from tfagents_system.policies.policy_description import describe
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -28,7 +26,7 @@ OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (5,)
-    image_encoder_filters = (2, 2)
+    image_encoder_layers = (2, 2)
     image_encoder_features = 3
     normalize_observations = True
     normalize_rewards = True
@@ -85,11 +83,8 @@ def saved(agent, tmp_path):
 
 
 def policy_of(agent, folder, actions):
-    """`run@latest`, a SavedModel and policy.npz of it."""
+    """`run@latest` and a SavedModel of it."""
     export = PolicyExport(RunPaths(folder), agent, actions, agent.train_step_counter)
     export.save_models()
     export.save_checkpoint()
-    found = [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]
-    told = describe(OBSERVATION, actions, (), "policy_checkpoint_7", 7, 3)
-    numpy_file.save(folder / "policy.npz", agent.policy, told)
-    return [*found, str(folder / "policy.npz")]
+    return [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]

@@ -181,7 +181,7 @@ class FakeParams(TrainParamsBase):
     train_batch_size = 8
     n_eval_episodes = 2
     n_buffer_init_episodes = 1
-    n_episodes_in_buffer = 10
+    buffer_size = 200
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         return CounterEnv(*args, **kwargs)

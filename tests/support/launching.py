@@ -80,7 +80,7 @@ class UserRun:
             start = functools.partial(WarmPopen, exp_dir=self.exp_dir if script == "run_script.sh" else joined)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = start(command, cwd=self.folder, env=environ, text=True, **{**streams, **options})
-        _started.append((process, self.exp_dir))
+        note(process, self.exp_dir)
         return process
 
     def finish(self, timeout_secs: float = 400.0) -> tuple[int, str]:
@@ -115,6 +115,11 @@ class UserRun:
     def logs(self) -> str:
         """The ends of all logs, for messages."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.exp_dir.glob("logs/*.log"))
+
+
+def note(process: subprocess.Popen[str], exp_dir: Path) -> None:
+    """A launcher that `end_all` ends."""
+    _started.append((process, exp_dir))
 
 
 def end_all() -> list[str]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.scheduled import ScheduledValues
 from tfagents_system.agents.training_agent import make_agent, make_block_update
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
@@ -45,7 +46,8 @@ class Learner:
     """
 
     def __init__(self, folder: Path, env_ctor: Callable[[], Any], horizon: int, **attributes: Any) -> None:
-        params_class = type("TrainParams", (TrainParamsBase,), {**attributes, "env_ctor": lambda self, **_: env_ctor()})
+        own = {"buffer_size": 1000 * horizon, **attributes, "env_ctor": lambda self, **_: env_ctor()}
+        params_class = type("TrainParams", (TrainParamsBase,), own)
         self.params: TrainParamsBase = params_class({"horizon": horizon})
         self.env = TrainingEnvironment(
             self.params.env_ctor(),
@@ -61,6 +63,7 @@ class Learner:
         tf.keras.utils.set_random_seed(_SEED)
         seen, acted = tensor_spec.from_spec((observation_spec, action_spec))
         self.agent = make_agent(self.params, seen, acted, tf.Variable(0, dtype=tf.int64))
+        self._scheduled = ScheduledValues(self.params, self.agent)
         self.update = make_block_update(self.params, self.agent, self.params.matmul_precision, _SEED)
         goals = self.env.goal_functions
         self._settings = dataclasses.replace(draw_settings(self.params, self.layout, _SEED), goals=goals)
@@ -88,6 +91,7 @@ class Learner:
         losses: dict[str, float] = {}
         while updates > 0:
             count = min(updates, _BLOCK)
+            self._scheduled.assign(0, int(self.agent.train_step_counter), 0)
             losses = self.update(sampling.draw(self.ring, self._rng, self._settings, count))
             updates -= count
         return losses

@@ -26,17 +26,20 @@ from tests.support.tasks_to_learn import (
 from tfagents_system.worker.actors import RandomActor
 
 UPDATES = 1000
+
+
+def falling(updates: int) -> dict[str, Any]:
+    """A rate that falls to almost nothing: what is measured is where it ends, not how it is shaken."""
+    return {"points": [[0, 3e-3], [updates // 2, 1.5e-3], [9 * updates // 10, 1e-4]], "by": "train_steps"}
+
+
 SMALL = {
     "actor_fc_layer_params": (32, 32),
     "critic_joint_fc_layer_params": (32, 32),
     "train_batch_size": 64,
-    "critic_learning_rate": 3e-3,
-    "actor_learning_rate": 3e-3,
+    "learning_rate": falling(UPDATES),
     "alpha_learning_rate": 3e-2,
     "target_update_tau": 0.1,
-    # Rates fall to nothing: what is measured is where it ends, not how it is shaken.
-    "critic_optimizer": {"schedule": "cosine"},
-    "actor_optimizer": {"schedule": "cosine"},
     "num_iter": 1,
     "num_steps_per_iter": UPDATES,
 }
@@ -49,14 +52,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "crossq": {
         "algorithm": "crossq",
         "actor_update_period": 1,
-        "batch_renormalization_warmup_steps": 300,
+        "batch_renormalization": {"warmup_steps": 300},
         "train_batch_size": 128,
     },
 }
 """Each algorithm of continuous actions, small enough for seconds."""
 DISCRETE: dict[str, dict[str, Any]] = {
     "dqn": {"algorithm": "dqn"},
-    "iqn": {"algorithm": "iqn", "value_head_units": 32, "iqn_huber_kappa": 1.0},
+    "iqn": {"algorithm": "iqn", "value_head_units": 32, "iqn": {"huber_kappa": 1.0}},
     "sac_discrete": {"algorithm": "sac_discrete", **NO_ENTROPY},
 }
 """Each algorithm of discrete actions."""
@@ -65,8 +68,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "simba": {"network": "simba"},
     "layer norm": {"critic_layer_norm": True},
     "batch renormalisation": {  # Statistics of small batches shake it more than other networks.
-        "batch_renormalization": True,
-        "batch_renormalization_warmup_steps": 300,
+        "batch_renormalization": {"warmup_steps": 300},
         "train_batch_size": 128,
         "num_steps_per_iter": 1500,
     },
@@ -153,7 +155,7 @@ def noise_is_not_taken_for_value(folder: Path, **attributes: Any) -> None:
 
     Clipped double Q-learning (Fujimoto et al., arXiv 1802.09477).
     """
-    settings = {**NO_ENTROPY, "critic_optimizer": {}, "actor_learning_rate": 1e-9, **attributes}
+    settings = {**NO_ENTROPY, "critic_learning_rate": 3e-3, "actor_learning_rate": 1e-9, **attributes}
     trained = learner(folder, Noisy, 1, 150, **settings)
     loss = trained.train(100)["actor_loss"]
     assert loss > 0.0, "an actor's loss is what the critics say, negated"
@@ -244,17 +246,20 @@ def _drawn(learner: Learner, observations: Sequence[np.ndarray]) -> np.ndarray:
 
 def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: Any) -> float:
     """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
-    fewer = {"num_steps_per_iter": 250}  # Each has as many losses as its sequences have steps.
+    fewer = {
+        "num_steps_per_iter": 250,
+        "learning_rate": falling(250),
+    }  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {
-        "lstm": (Cue, {"recurrent": True, "recurrent_lstm_units": 16, **fewer, "recurrent_sequence_length": CUE_STEPS}),
+        "lstm": (Cue, {"recurrent": {"lstm_units": 16, "sequence_length": CUE_STEPS}, **fewer}),
         "burn-in": (
             Cue,
             {
-                **{"recurrent": True, "recurrent_lstm_units": 16, **fewer},
-                **{"recurrent_sequence_length": 2, "recurrent_burn_in": 5},
+                "recurrent": {"lstm_units": 16, "sequence_length": 2, "burn_in": 5},
+                **fewer,
             },
         ),
-        "frame_stack": (CueImage, {"frame_stack": CUE_STEPS, "image_encoder_filters": ()}),
+        "frame_stack": (CueImage, {"frame_stack": CUE_STEPS, "image_encoder_layers": ()}),
         "action_history": (Echo, {"action_history": CUE_STEPS - 1}),
     }
     task, settings = tasks[kind]

@@ -19,13 +19,14 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 class Params(TrainParamsBase):
     actor_fc_layer_params = (16, 16)
     critic_joint_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
 
     def env_ctor(self, *args, seed=None, **kwargs):
         raise AssertionError("not needed")
 
 
 def build(spec, **attributes):
+    if attributes.get("recurrent"):
+        attributes["recurrent"] = {"lstm_units": 4}
     return agent_of(Params, spec, ACTION, **attributes)
 
 

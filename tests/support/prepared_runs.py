@@ -15,7 +15,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 3
     num_steps_per_iter = 5
     train_batch_size = 32
-    n_episodes_in_buffer = 10
+    buffer_size = 200
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return gymnasium.make("Pendulum-v1")

@@ -28,7 +28,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     num_iter = 3
     train_batch_size = 32
-    n_episodes_in_buffer = 10
+    buffer_size = 200
 
     def env_ctor(self, *args, seed=None, **kwargs):
         assert mass_of_robot.MASS and (Path(__file__).parent / "models/robot.xml").exists()

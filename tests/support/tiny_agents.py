@@ -44,8 +44,7 @@ class TinyParams(TrainParamsBase):
     discount = 0.9
     target_update_tau = 0.25
     sac_log_alpha = -0.5
-    num_quantiles = 4
-    num_dropped_quantiles = 1
+    tqc = {"num_quantiles": 4, "num_dropped_quantiles": 1}
     is_centred = False
 
     def env_ctor(self, *args, seed=None, **kwargs):
@@ -58,7 +57,7 @@ class TinyParams(TrainParamsBase):
         )
 
     def critic_ctor(self, observation_spec, action_spec):
-        num_outputs = self.num_quantiles if self.algorithm == "tqc" else 1
+        num_outputs = self.tqc["num_quantiles"] if self.algorithm == "tqc" else 1
         return LinearCritic((observation_spec, action_spec), num_outputs, self.is_centred)
 
 

@@ -70,8 +70,7 @@ def test_neither_trainer_nor_workers_wait_for_ever_whatever_the_ratios_were(
     plan.begin()
     params: Any = SimpleNamespace(
         min_updates_per_env_step=least,
-        max_updates_per_env_step=most,
-        updates_per_env_step=None,
+        updates_per_env_step=most,
         asynchronous=True,
         env_steps_per_iter=None,
         num_steps_per_iter=under_way,

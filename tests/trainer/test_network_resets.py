@@ -81,7 +81,7 @@ def test_networks_of_values_are_drawn_anew_too(algorithm):
 @pytest.mark.parametrize("algorithm", ["iqn", "sac_discrete"])
 def test_encoders_within_networks_of_values_have_the_share_of_encoders(algorithm):
     params = FakeParams({"horizon": 5})
-    params.algorithm, params.image_encoder_filters, params.image_encoder_features = algorithm, (2, 2), 3
+    params.algorithm, params.image_encoder_layers, params.image_encoder_features = algorithm, (2, 2), 3
     params.critic_joint_fc_layer_params, params.normalize_observations = (4,), True
     seen = {"camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255), "speed": OBSERVATION}
     choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")

@@ -27,8 +27,6 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
 from tfagents_system.launch.agent_start_checks import check_start
-from tfagents_system.policies import numpy_file
-from tfagents_system.policies.policy_description import describe
 from tfagents_system.run_files.agent_start import find_start
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.starting_agent import values_for
@@ -179,13 +177,10 @@ def test_a_policy_is_no_start_for_an_agent_without_an_actor_and_a_checkpoint_is(
 def test_policies_of_discrete_actions_are_the_start_of_an_actor(tmp_path):
     source = trained(algorithm="sac_discrete", action=CHOICE)
     (tmp_path / "run").mkdir()
-    *others, file = policy_of(source, tmp_path / "run", actions_of(CHOICES))
-    for text in others:
+    for text in policy_of(source, tmp_path / "run", actions_of(CHOICES)):
         agent = fresh(algorithm="sac_discrete", action=CHOICE)
         values_for(agent, find_start(text)).assign()
         np.testing.assert_equal(numbers(agent)["actor"], numbers(source)["actor"])
-    with pytest.raises(UserError, match="policy.npz has no such layers: give the run or its checkpoint"):
-        values_for(agent, find_start(file))
 
 
 def test_what_the_variable_names_is_found_and_told(tmp_path):
@@ -247,20 +242,14 @@ def test_an_actor_of_a_part_gets_the_statistics_of_what_it_sees(tmp_path):
     source = trained(**SEEN)
     touch, where = normalizations_of(networks_of(source)["critics"][0])
     run = saved(source, tmp_path)
-    numpy_file.save(
-        tmp_path / "policy.npz",
-        source.policy,
-        describe({"where": OBSERVATION["where"]}, actions_of(BOUNDS), (), "policy_checkpoint_7", 7, 3),
-    )
-    for text in (run, str(tmp_path / "policy.npz")):
-        agent = fresh(**SEEN)
-        values_for(agent, find_start(text)).assign()
-        for networks in networks_of(agent).values():
-            for network in networks:
-                *others, last = normalizations_of(network)
-                np.testing.assert_array_equal(last.mean, where.mean)
-                for other in others:
-                    np.testing.assert_array_equal(other.mean, touch.mean if text == run else [0.0, 0.0])
+    agent = fresh(**SEEN)
+    values_for(agent, find_start(run)).assign()
+    for networks in networks_of(agent).values():
+        for network in networks:
+            *others, last = normalizations_of(network)
+            np.testing.assert_array_equal(last.mean, where.mean)
+            for other in others:
+                np.testing.assert_array_equal(other.mean, touch.mean)
     with pytest.raises(UserError, match="layer 1 has 3 numbers there, 5 here|kernel is 3x4 there, 5x4 here"):
         values_for(fresh(), find_start(run))
 

@@ -64,10 +64,10 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", DISCRETE)
+@pytest.mark.parametrize("algorithm", ["iqn"])
 def test_so_it_is_with_learners_of_discrete_actions(tmp_path, algorithm):
     """Targets between two of their updates, moments, alpha and the noise of the quantiles' fractions go on."""
-    attributes = {**SMALL, **DISCRETE[algorithm], "target_update_period": 4, "critic_optimizer": {"name": "radam"}}
+    attributes = {**SMALL, **DISCRETE[algorithm], "target_update_period": 4, "critic_optimizer": {"name": "adamw"}}
     first, again = (Learner(tmp_path / name, lambda: Arms(ARMS), 1, **attributes) for name in ("first", "again"))
     first.collect(40)
     before, after = (sampling.draw(first.ring, first._rng, first._settings, count) for count in (6, 7))

@@ -12,7 +12,6 @@ from tfagents_system.worker.back_pressure import BackPressure
 def params(least: float | None, asynchronous: bool = True) -> Any:
     return SimpleNamespace(
         min_updates_per_env_step=least,
-        max_updates_per_env_step=1.0,
         updates_per_env_step=2.0,
         asynchronous=asynchronous,
         env_steps_per_iter=None,

@@ -30,7 +30,7 @@ from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
-from tfagents_system.worker.worker_environments import WorkerEnvironments
+from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 18, 7
 CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}
@@ -70,8 +70,6 @@ class Params(TrainParamsBase):
     env_steps_per_iter = STEPS
     n_buffer_init_episodes = 3
     actor_fc_layer_params = (8,)
-    recurrent_lstm_units = 4
-    recurrent_sequence_length = 5
     envs = 1
     seen: list
 
@@ -89,10 +87,14 @@ def cutting_form():
 OPTIONS = {
     "plain": {},
     "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
-    "recurrent": {"recurrent": True, "recurrent_burn_in": 2},
+    "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 5, "burn_in": 2}},
     "two environments": {"envs": 2, "n_step": 2, "validation_share": 0.5},
     "greedy, recorded": {"greedy_episode_share": 0.4, "keep_best_episodes": 3},
-    "recurrent, three environments": {"envs": 3, "recurrent": True, "action_history": 2},
+    "recurrent, three environments": {
+        "envs": 3,
+        "recurrent": {"lstm_units": 4, "sequence_length": 5},
+        "action_history": 2,
+    },
     "explored and potential": {"envs": 2, "n_step": 3, "validation_share": 0.3, "sample_form_ctor": cutting_form},
 }
 

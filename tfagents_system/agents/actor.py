@@ -11,6 +11,7 @@ from tf_agents.networks import network
 from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.layered_networks import LayeredActor, actor_layers
 from tfagents_system.agents.network_options import network_options
 from tfagents_system.agents.normalization import NormalizedActor
@@ -33,13 +34,13 @@ def _actor(params: TrainParamsBase, action_spec: Any, observation_spec: Any) -> 
     encoding = encoding_kwargs(params, observation_spec)
     # Unlike TF-Agents' default, which exponentiates without a bound.
     projection = functools.partial(TanhNormalProjectionNetwork, std_transform=std_clip_transform)
-    if params.recurrent:
+    if recurrent := algorithms.value(params, "recurrent"):
         return ActorDistributionRnnNetwork(
             observation_spec,
             action_spec,
             **encoding,
             input_fc_layer_params=None,
-            lstm_size=(params.recurrent_lstm_units,),
+            lstm_size=(recurrent["lstm_units"],),
             output_fc_layer_params=tuple(params.actor_fc_layer_params),
             continuous_projection_net=projection,
         )

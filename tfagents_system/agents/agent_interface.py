@@ -35,7 +35,7 @@ class Update(Protocol):
         """The same losses without learning; none, or NotImplementedError, if the agent reports none."""
 
 
-def make_update(agent: Any, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> Update:
+def make_update(agent: Any, seed: int = 0, burn_in_steps: int = 0) -> Update:
     """The update of an agent; arguments as of FusedUpdate.
 
     Raises:
@@ -43,9 +43,9 @@ def make_update(agent: Any, share_log_pi: bool = True, seed: int = 0, burn_in_st
         not tanh-squashed Gaussians are only found at the first step.
     """
     if _knows_the_toolkit(type(agent)):
-        update: Update = agent.make_update(share_log_pi, seed, burn_in_steps)
+        update: Update = agent.make_update(seed, burn_in_steps)
         return update
-    return FusedUpdate(_parts_of_sac_agent(agent), share_log_pi, seed, burn_in_steps)
+    return FusedUpdate(_parts_of_sac_agent(agent), seed, burn_in_steps)
 
 
 def has_fused_update(agent: Any) -> bool:

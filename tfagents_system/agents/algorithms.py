@@ -23,7 +23,7 @@ class Algorithm:
     Attributes:
       fixed: Attributes that the algorithm fixes, and why; they must be None.
       why_not_recurrent: Why its networks can't be recurrent; empty if they can.
-      has_quantiles: Its critics return `num_quantiles` values.
+      has_quantiles: Its critics return `tqc.num_quantiles` values.
       adam_beta_1: Of the critics' and the actor's Adam unless their settings say otherwise.
       has_actor: What acts is another network than its critics.
       actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
@@ -95,14 +95,15 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def value(params: Any, name: str) -> Any:
-    """An attribute of TrainParams; None means the value of the algorithm's paper."""
-    own = getattr(params, name)
-    return own if own is not None else described_by(TrainParamsBase)[name].by_algorithm.value(params)
+    """An attribute of TrainParams, dictionaries of options with all keys; None means the value of the paper."""
+    described, own = described_by(TrainParamsBase)[name], getattr(params, name)
+    own = own if own is not None else described.by_algorithm.value(params)
+    return own if described.options is None else described.options.filled(own)
 
 
 def num_critic_outputs(params: Any) -> int:
     """Number of values that a critic returns for an observation and action."""
-    return int(params.num_quantiles) if ALGORITHMS[params.algorithm].has_quantiles else 1
+    return int(value(params, "tqc")["num_quantiles"]) if ALGORITHMS[params.algorithm].has_quantiles else 1
 
 
 def build_agent(params: Any, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:

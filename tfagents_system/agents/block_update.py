@@ -46,7 +46,6 @@ class BlockUpdate:
       agent: The agent to train.
       batch_size: B, the samples of a minibatch.
       form: What a sample is: its arrays, and whether they are steps of a sequence.
-      share_log_pi: See FusedUpdate.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
       seed: See FusedUpdate.
       measures: Whether `measure` will be called.
@@ -69,7 +68,6 @@ class BlockUpdate:
         agent: tf_agent.TFAgent,
         batch_size: int,
         form: SampleForm,
-        share_log_pi: bool = True,
         matmul_precision: str = "float32",
         seed: int = 0,
         measures: bool = False,
@@ -88,7 +86,7 @@ class BlockUpdate:
             for spec in tf.nest.flatten(tuple(self._array_specs().values()))
         ]
         # Traced before the loop, because only the trace reveals the losses' names and number.
-        update = self._compiled_update(minibatch, form.burn_in, share_log_pi=share_log_pi, seed=seed)
+        update = self._compiled_update(minibatch, form.burn_in, seed=seed)
         self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
         statistics = RunningStatistics(agent)
@@ -281,7 +279,7 @@ class BlockUpdate:
 def _impossible_by_train(agent: tf_agent.TFAgent, form: SampleForm, reason: Exception) -> list[str]:
     """What is wanted of an agent, and its own `train` does not do."""
     needs = {
-        f"recurrent_burn_in={form.burn_in}": (form.burn_in > 0, 0),
+        f"recurrent.burn_in={form.burn_in}": (form.burn_in > 0, 0),
         "priority_exponent": (form.is_prioritized, None),
         WEIGHT: (getattr(agent, "_cloning_weight", None) is not None, 0),
     }

@@ -12,15 +12,12 @@ from tf_agents.networks import network, utils
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.layered_networks import Layers, critic_layers
 from tfagents_system.agents.network_options import network_options
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
 from tfagents_system.agents.observation_encoding import build_encoder, is_plain_vector
 from tfagents_system.train_params_base import TrainParamsBase
-
-# Checkpoints of earlier versions have a critic of nested networks, with other names for its layers.
-_NAMES_OF_NESTED_NETWORKS = ("critic", "_critic", "_lstm")
-_NAMES_OF_LAYERS = ("_joint_layers", "_output_layers")
 
 
 class CriticParts(NamedTuple):
@@ -87,14 +84,6 @@ class Critic(network.Network):
             values = layer(values, training=training)
         return squash.unflatten(tf.squeeze(values, -1) if self._num_outputs == 1 else values), network_state
 
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-        """By name; also under the earlier names, so that checkpoints of earlier versions can be restored."""
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "checkpoint":
-            children |= dict.fromkeys(_NAMES_OF_NESTED_NETWORKS, self)
-            children |= dict.fromkeys(_NAMES_OF_LAYERS, self._value_layers)
-        return children
-
 
 def _vector(leaf: tf.Tensor) -> tf.Tensor:
     """From `[B, ...]` to `[B, n]` float32."""
@@ -125,7 +114,7 @@ def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: i
         observation_spec = normalized_spec(observation_spec)
     if params.preprocessing_combiner is not None or not is_plain_vector(observation_spec):
         encoder = build_encoder(params, observation_spec)
-    if params.recurrent:
-        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(params.recurrent_lstm_units))
-    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, params.recurrent)
+    if recurrent := algorithms.value(params, "recurrent"):
+        lstm = DynamicUnroll(tf.keras.layers.LSTMCell(recurrent["lstm_units"]))
+    layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, bool(recurrent))
     return CriticParts(layers, normalization, encoder, lstm)

@@ -40,14 +40,10 @@ class Convolution(NamedTuple):
 
 def convolutions(params: TrainParamsBase) -> tuple[Convolution, ...]:
     """Those of the encoder, in the order of the data; none: images are flattened."""
-    if params.image_encoder_layers is not None:
-        return tuple(Convolution(*layer) for layer in params.image_encoder_layers)
-    return of_filters(params.image_encoder_filters)
-
-
-def of_filters(filters: Sequence[int]) -> tuple[Convolution, ...]:
-    """DrQ-v2's: 3 x 3, the first with a stride of 2."""
-    return tuple(Convolution(count, _KERNEL, 1 if k else _FIRST_STRIDE) for k, count in enumerate(filters))
+    return tuple(
+        Convolution(*(layer if isinstance(layer, Sequence) else (layer, _KERNEL, 1 if k else _FIRST_STRIDE)))
+        for k, layer in enumerate(params.image_encoder_layers)
+    )
 
 
 class ImageEncoder(network.Network):

@@ -61,9 +61,9 @@ class EnsembleAgent(tf_agent.TFAgent):
         )
         self._build_critics(params, critics_see, action_spec, has_targets)
         self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
-        self._actor_optimizer = build_optimizer(params, "actor", train_step)
-        self._critic_optimizer = build_optimizer(params, "critic", train_step)
-        self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
+        self._actor_optimizer = build_optimizer(params, "actor")
+        self._critic_optimizer = build_optimizer(params, "critic")
+        self._alpha_optimizer = entropy.alpha_optimizer(params)
         self._cloning_weight = cloning_weight(params)
         super().__init__(
             time_step_spec,
@@ -118,9 +118,9 @@ class EnsembleAgent(tf_agent.TFAgent):
             actor_observations=params.actor_observations,
         )
 
-    def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
+    def make_update(self, seed: int = 0, burn_in_steps: int = 0) -> FusedUpdate:
         """See `agent_interface`; arguments as of FusedUpdate."""
-        return self._update_class(self._parts, share_log_pi, seed, burn_in_steps)
+        return self._update_class(self._parts, seed, burn_in_steps)
 
     @property
     def sampled_actor(self) -> Any:

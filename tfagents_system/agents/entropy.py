@@ -17,9 +17,9 @@ class FrozenOptimizer(tf.keras.optimizers.legacy.SGD):
         super().__init__(0.0, name="FrozenOptimizer")
 
 
-def alpha_optimizer(params: TrainParamsBase, train_step: tf.Variable) -> tf.keras.optimizers.legacy.Optimizer:
+def alpha_optimizer(params: TrainParamsBase) -> tf.keras.optimizers.legacy.Optimizer:
     """The optimizer of log(alpha); `FrozenOptimizer` if it is not learned."""
-    return build_optimizer(params, "alpha", train_step) if params.learn_entropy_coef else FrozenOptimizer()
+    return build_optimizer(params, "alpha") if params.learn_entropy_coef else FrozenOptimizer()
 
 
 def set_fixed_alpha(agent: Any, params: TrainParamsBase) -> None:

@@ -33,7 +33,7 @@ from tfagents_system.agents.update_parts import (
 )
 
 # Purposes of random numbers.
-_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
+_NEXT_ACTIONS, _ACTIONS, _UNUSED, _SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning use numbers that no update uses.
 
 
@@ -46,8 +46,6 @@ class FusedUpdate:
 
     Args:
       parts: Of the agent.
-      share_log_pi: Alpha's loss takes log pi from the actor's loss. False: the actor is evaluated once more after its
-        step, as TF-Agents does.
       seed: Determines all random numbers together with the train step: an update repeated after a restart draws the
         same ones.
       burn_in_steps: For recurrent networks: the first steps of each sequence only produce the state in which the
@@ -56,9 +54,8 @@ class FusedUpdate:
 
     kind = "fused"
 
-    def __init__(self, parts: Parts, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> None:
+    def __init__(self, parts: Parts, seed: int = 0, burn_in_steps: int = 0) -> None:
         self._parts = parts
-        self._share_log_pi = share_log_pi
         self._seed = seed
         self._burn_in_steps = burn_in_steps
         self._critic_variables = unique_variables(parts.critics)
@@ -71,9 +68,8 @@ class FusedUpdate:
 
         Args:
           experience: A Transition `[B, ...]`, or for recurrent networks a Trajectory `[B, T + 1, ...]`.
-          noise: Standard normal numbers for the actions at the next observations, for those at the observations, and
-            where log pi is not shared for those at the observations after the actor's step: each a list with one array
-            `[B, (T,) ...]` float32 a leaf of the action. None draws them.
+          noise: Standard normal numbers for the actions at the next observations and for those at the observations:
+            each a list with one array `[B, (T,) ...]` float32 a leaf of the action. None draws them.
           weight: Weight of each transition in all losses, `[B, T]` including the burn-in; the mean after the burn-in is
             1, see `Sequences`. Or importance weights of samples, `[B]`. None: all weights are equal.
 
@@ -87,16 +83,16 @@ class FusedUpdate:
     def _step(self, experience: Any, noise: Sequence[Any], weight: tf.Tensor | None) -> Measured:
         parts = self._parts
         steps, next_steps, encoder_backprop = self._see(experience, weight)
-        next_noise, *actor_noises = noise
+        next_noise, actor_noise = noise
         if parts.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run in parallel. Only batch statistics
             # depend on the order: here the actor's change before the next actions are drawn, below after that.
-            begun = self._begin_actor(steps, actor_noises[0])
+            begun = self._begin_actor(steps, actor_noise)
             measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
-            measured |= all_measured(self._finish_actor(steps, begun, actor_noises))
+            measured |= all_measured(self._finish_actor(steps, begun))
         else:
             measured = self._step_critics(steps, next_steps, next_noise, encoder_backprop)
-            measured |= self._step_actor_if_due(steps, actor_noises)
+            measured |= self._step_actor_if_due(steps, actor_noise)
         parts.train_step.assign_add(1)
         move_targets(parts)
         return measured
@@ -120,7 +116,7 @@ class FusedUpdate:
             self._seed = seed
 
     def _losses(self, experience: Any, weight: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        next_noise, actor_noise, _ = self._noise()
+        next_noise, actor_noise = self._noise()
         steps, next_steps = self._split(experience, weight)
         critic_loss, q_mean, _ = self._critic_loss(steps, next_steps, next_noise, training=False)
         actions, log_pi = self._sample(steps, actor_noise, training=False)
@@ -194,8 +190,8 @@ class FusedUpdate:
             actions, log_pi = self._sample(steps, noise, training=True)
         return tape, actions, log_pi
 
-    def _finish_actor(self, steps: Steps, begun: Any, noises: Sequence[Noise]) -> dict[str, tf.Tensor]:
-        """Steps actor and alpha; `noises` of actions at the observations, before and after the actor's step."""
+    def _finish_actor(self, steps: Steps, begun: Any) -> dict[str, tf.Tensor]:
+        """Steps actor and alpha."""
         tape, actions, log_pi = begun
         with tape:  # Continues after the critics' step: the actor's loss uses their new values.
             loss = self._actor_loss(steps, actions, log_pi)
@@ -204,20 +200,18 @@ class FusedUpdate:
         self._parts.apply(gradients, self._actor_variables, self._parts.actor_optimizer)
         if not self._learns_alpha:
             return {"actor_loss": loss}
-        if not self._share_log_pi:
-            _, log_pi = self._sample(steps, noises[1], training=False)
         alpha_loss, gradient = self._alpha_loss(steps, log_pi)
         tf.debugging.check_numerics(alpha_loss, "Alpha loss is inf or nan.")
         self._parts.apply([gradient], [self._parts.log_alpha], self._parts.alpha_optimizer)
         return {"actor_loss": loss, "alpha_loss": alpha_loss}
 
-    def _step_actor_if_due(self, steps: Steps, noises: Sequence[Noise]) -> Measured:
+    def _step_actor_if_due(self, steps: Steps, noise: Noise) -> Measured:
         """Runs in the updates period, 2 * period, ... of the run; costs nothing in the others."""
         is_due = tf.equal((self._parts.train_step + 1) % self._parts.actor_update_period, 0)
         names = ["actor_loss", "alpha_loss"] if self._learns_alpha else ["actor_loss"]
         losses = tf.cond(
             is_due,
-            lambda: self._finish_actor(steps, self._begin_actor(steps, noises[0]), noises),
+            lambda: self._finish_actor(steps, self._begin_actor(steps, noise)),
             lambda: dict.fromkeys(names, tf.constant(0.0)),
         )
         return {name: (loss, tf.cast(is_due, tf.float32)) for name, loss in losses.items()}
@@ -278,7 +272,9 @@ class FusedUpdate:
         return cut_burn_in(steps, next_time_steps, self._burn_in_steps)
 
     def _noise(self) -> list[Drawing]:
-        return [self._drawing(number) for number in (_NEXT_ACTIONS, _ACTIONS, _ACTIONS_FOR_ALPHA)]
+        # Nothing draws from the third. Without it TensorFlow would name other operations differently and add in another
+        # order: runs would not repeat earlier ones bit for bit.
+        return [self._drawing(number) for number in (_NEXT_ACTIONS, _ACTIONS, _UNUSED)][:2]
 
     def _drawing(self, number: int = _SUBSET) -> Drawing:
         """Random numbers of this train step, for one purpose."""

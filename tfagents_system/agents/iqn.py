@@ -95,11 +95,12 @@ def quantile_loss(td_targets: tf.Tensor, quantiles: tf.Tensor, tau: tf.Tensor, k
 
 def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> ValueAgent:
     """IQN with N = N' = 8, kappa = 0.005 and dueling heads unless params say otherwise."""
+    options = algorithms.value(params, "iqn")
     update_class = functools.partial(
         IqnUpdate,
         double_q=bool(algorithms.value(params, "double_q")),
-        num_quantiles=params.iqn_quantiles,
-        kappa=params.iqn_huber_kappa,
+        num_quantiles=options["num_quantiles"],
+        kappa=options["huber_kappa"],
     )
     return ValueAgent(params, time_step_spec, action_spec, train_step, build_acting, update_class)
 

@@ -24,8 +24,7 @@ def updates_ratio(params: Any) -> float | None:
 
 def most_updates_per_env_step(params: Any) -> float:
     """Updates that are allowed for each environment step with `asynchronous`."""
-    ratio = params.max_updates_per_env_step if params.updates_per_env_step is None else params.updates_per_env_step
-    return float(ratio)
+    return float(1.0 if params.updates_per_env_step is None else params.updates_per_env_step)
 
 
 def least_updates_per_env_step(params: Any) -> float | None:
@@ -44,18 +43,6 @@ def updates_per_iter(params: Any) -> int | None:
     if params.asynchronous and params.env_steps_per_iter is not None:
         return max(1, updates_due(params.env_steps_per_iter, most_updates_per_env_step(params)))
     return params.num_steps_per_iter if updates_ratio(params) is None else None
-
-
-def iteration_after(params: Any, updates: int) -> int:
-    """The iteration that begins after so many updates of a run.
-
-    Where episodes decide how many updates an iteration has, they count as of one worker and of full length.
-    """
-    of_iteration: int | fractions.Fraction | None = updates_per_iter(params)
-    if of_iteration is None:
-        steps = params.env_steps_per_iter or params.n_train_episodes_per_iter * params.horizon
-        of_iteration = fractions.Fraction(str(updates_ratio(params))) * steps
-    return int(max(0, updates - offline_updates(params)) // of_iteration)
 
 
 def updates_of_run(params: Any, kept_steps: int = 0) -> int | None:

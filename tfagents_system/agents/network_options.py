@@ -47,12 +47,13 @@ class NetworkOptions:
 
 def network_options(params: Any) -> NetworkOptions:
     """The options of TrainParams; None there means the value of the algorithm's paper."""
+    renormalization = algorithms.value(params, "batch_renormalization")
     return NetworkOptions(
         is_simba=params.network == "simba",
         critic_layer_norm=algorithms.value(params, "critic_layer_norm"),
         critic_dropout=float(algorithms.value(params, "critic_dropout")),
-        batch_renormalization=algorithms.value(params, "batch_renormalization"),
-        batch_renormalization_warmup_steps=int(params.batch_renormalization_warmup_steps),
+        batch_renormalization=bool(renormalization),
+        batch_renormalization_warmup_steps=renormalization["warmup_steps"] if renormalization else 0,
         normalizes_observations=params.normalize_observations or params.network == "simba",
     )
 

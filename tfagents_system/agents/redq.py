@@ -25,7 +25,7 @@ class RedqUpdate(FusedUpdate):
     Args:
       parts: Of the agent.
       num_target_critics: M, from 1 to N.
-      share_log_pi, seed, burn_in_steps: See FusedUpdate.
+      seed, burn_in_steps: See FusedUpdate.
     """
 
     def __init__(self, parts: Parts, *args: Any, num_target_critics: int, **options: Any) -> None:

@@ -118,8 +118,8 @@ class SacDiscreteAgent(ValueAgent):
         )
         super().__init__(params, time_step_spec, action_spec, train_step, build_acting, update_class, _NUM_CRITICS)
         self._log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
-        self._actor_optimizer = build_optimizer(params, "actor", train_step)
-        self._alpha_optimizer = entropy.alpha_optimizer(params, train_step)
+        self._actor_optimizer = build_optimizer(params, "actor")
+        self._alpha_optimizer = entropy.alpha_optimizer(params)
 
 
 def build_agent(

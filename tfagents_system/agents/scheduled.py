@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfagents_system.agents.algorithms import value
 from tfagents_system.agents.behaviour_cloning import WEIGHT, is_wanted
 from tfagents_system.agents.optimizer_settings import PARTS
 from tfagents_system.checks.hyperparameters import described_by
@@ -20,6 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 OF_REPLAY = ("discount", "priority_beta")  # The replay server follows them when it draws.
+_RATES = tuple(f"{part}_learning_rate" for part in PARTS)
 _ANY_NUMBER = schedulable(Rule("a finite number", is_number))
 
 
@@ -36,6 +38,10 @@ def scheduled_variables(agent: Any) -> dict[str, tf.Variable]:
     return {**rates, **own, **(getattr(agent, "scheduled", None) or {})}
 
 
+def _given(params: TrainParamsBase, name: str) -> Any:
+    return value(params, name) if name in _RATES else getattr(params, name)
+
+
 def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
     """Checks that attributes and variables fit: each variable has a number or a schedule, each schedule a variable.
 
@@ -48,14 +54,14 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
         if not hasattr(params, name):
             findings.append(f"agent.scheduled has {name!r}, which TrainParams has no attribute for: add it")
         else:
-            findings += broken(_ANY_NUMBER, f"TrainParams.{name}", getattr(params, name))
+            findings += broken(_ANY_NUMBER, f"TrainParams.{name}", _given(params, name))
     if overrides_any(params, "agent_ctor"):
+        followed = {*variables, *OF_REPLAY, *(["learning_rate"] if any(rate in variables for rate in _RATES) else [])}
         findings += [
             f"TrainParams.{name} is a schedule, but the agent of agent_ctor does not follow it: give it a variable in "
             f"agent.scheduled[{name!r}], or set a number"
-            for name in described_by(TrainParamsBase)
-            if name not in variables and name not in OF_REPLAY and is_schedule(getattr(params, name))
-            if described_by(TrainParamsBase)[name].takes_schedule
+            for name, described in described_by(TrainParamsBase).items()
+            if described.takes_schedule and name not in followed and is_schedule(getattr(params, name))
         ]
         if is_wanted(params) and WEIGHT not in variables:
             findings.append(
@@ -76,8 +82,7 @@ class ScheduledValues:
 
     def __init__(self, params: TrainParamsBase, agent: Any) -> None:
         self._variables = [
-            (name, Schedule.of(getattr(params, name)), variable)
-            for name, variable in scheduled_variables(agent).items()
+            (name, Schedule.of(_given(params, name)), variable) for name, variable in scheduled_variables(agent).items()
         ]
         followed = [name for name, each in described_by(TrainParamsBase).items() if each.takes_schedule]
         names = dict.fromkeys([*followed, *scheduled_variables(agent)])

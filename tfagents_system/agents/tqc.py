@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate, mean
 from tfagents_system.agents.update_parts import Parts, Steps
@@ -23,7 +24,7 @@ class TqcUpdate(FusedUpdate):
     Args:
       parts: Of the agent.
       num_dropped: d, per critic, below M.
-      share_log_pi, seed, burn_in_steps: See FusedUpdate.
+      seed, burn_in_steps: See FusedUpdate.
     """
 
     def __init__(self, parts: Parts, *args: Any, num_dropped: int, **options: Any) -> None:
@@ -72,5 +73,5 @@ def build_agent(
     params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
 ) -> EnsembleAgent:
     """TQC; N, M and d are 5, 25 and 2 unless params say otherwise."""
-    update_class = functools.partial(TqcUpdate, num_dropped=params.num_dropped_quantiles)
+    update_class = functools.partial(TqcUpdate, num_dropped=algorithms.value(params, "tqc")["num_dropped_quantiles"])
     return EnsembleAgent(params, time_step_spec, action_spec, train_step, update_class, critic_loss_weight=1.0)

@@ -68,7 +68,6 @@ def make_block_update(
         agent,
         params.train_batch_size,
         params.sample_form_ctor(),
-        params.share_log_pi,
         matmul_precision,
         seed,
         measures=params.validation_share > 0,
@@ -84,7 +83,7 @@ def check_sequences(params: TrainParamsBase, update: BlockUpdate) -> None:
     """
     if update.kind.startswith("generic") and _is_longer_than_episodes(params):
         raise UserError(
-            f"TrainParams.recurrent_sequence_length={params.recurrent_sequence_length} is longer than any episode "
+            "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode "
             f"(horizon={params.horizon}), and the update of this agent, its own train, learns from whole sequences "
             f"alone: lower it to at most {params.horizon}, or use an algorithm of the toolkit's own with an actor "
             "whose distribution is a tanh-squashed Gaussian"

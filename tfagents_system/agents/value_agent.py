@@ -75,7 +75,7 @@ class ValueAgent(tf_agent.TFAgent):
         else:
             self._actor_network, self._critic_networks = acting.network, self._more(make, "Critic", num_critics)
         self._target_critic_networks = self._more(make, "TargetCritic", num_critics)
-        self._critic_optimizer = build_optimizer(params, "critic", train_step)
+        self._critic_optimizer = build_optimizer(params, "critic")
         self.scheduled = dict(acting.scheduled)
         self.acting = acting
         super().__init__(
@@ -104,9 +104,9 @@ class ValueAgent(tf_agent.TFAgent):
     def _more(make: Callable[[str], ValueNetwork], name: str, count: int) -> list[ValueNetwork]:
         return [make(f"{name}{number}") for number in range(count)]
 
-    def make_update(self, share_log_pi: bool = True, seed: int = 0, burn_in_steps: int = 0) -> ValueUpdate:
-        """See `agent_interface`; the first and the last argument are for other agents."""
-        del share_log_pi, burn_in_steps
+    def make_update(self, seed: int = 0, burn_in_steps: int = 0) -> ValueUpdate:
+        """See `agent_interface`; sequences are for other agents."""
+        del burn_in_steps
         return self._update_class(self._parts, seed)
 
     def _initialize(self) -> None:

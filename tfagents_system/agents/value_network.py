@@ -181,7 +181,8 @@ def build_value_network(
     def make_parts() -> ValueParts:
         return _parts(params, options, observation_spec, num_outputs, units, has_quantiles)
 
-    counts = (params.iqn_cosines, params.iqn_acting_quantiles) if has_quantiles else (0, 0)
+    iqn = algorithms.value(params, "iqn")
+    counts = (iqn["num_cosines"], iqn["num_acting_quantiles"]) if has_quantiles else (0, 0)
     created = ValueNetwork(observation_spec, make_parts, *counts, name=name)
     created.create_variables()
     return created

@@ -17,12 +17,16 @@ PARTS_OF_OBSERVATION = Rule(
     'a tuple of names such as ("proprio", "camera")',
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
 )
+
+
+def _is_convolution(layer: Any) -> bool:
+    sizes = [layer] if is_integer(layer) else layer
+    return len(sizes) in (1, 3) and all(is_kept(_FROM_1, size) for size in sizes)
+
+
 CONVOLUTIONS = Rule(
-    "a tuple of (filters, kernel, stride), positive integers each, such as ((16, 4, 2), (32, 3, 1)), or ()",
-    lambda value: (
-        isinstance(value, (list, tuple))
-        and all(len(layer) == 3 and all(is_kept(_FROM_1, size) for size in layer) for layer in value)
-    ),
+    "a tuple of filters such as (32, 32), or of (filters, kernel, stride) such as ((16, 4, 2), (32, 3, 1)), or ()",
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_convolution, value)),
 )
 GoalStrategy = Literal["future", "final", "episode"]
 EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)

@@ -14,14 +14,15 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+from tfagents_system.checks.options import Option, Options
 from tfagents_system.checks.rules import (
     TRUE_OR_FALSE,
     Rule,
     integer_from,
     is_number,
     layers_such_as,
-    mapping_such_as,
     number_above,
+    number_where,
     one_of,
     or_none,
 )
@@ -31,7 +32,26 @@ CountOrZero = Annotated[int, integer_from(0)]
 Number = Annotated[float, Rule("a finite number", is_number)]
 Positive = Annotated[float, number_above(0)]
 Layers = Annotated[Sequence[int], layers_such_as("(256, 256)")]
-Optimizer = Annotated[Mapping[str, Any], mapping_such_as('{"name": "adamw"}')]
+_BETA = number_where("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
+Optimizer = Annotated[
+    Mapping[str, Any],
+    Options(
+        name=Option("adam", one_of(("adam", "adamw", "sgd")), "Which one."),
+        beta_1=Option(None, _BETA, "Decay rate of Adam's first moment; None: 0.9, with crossq 0.5."),
+        beta_2=Option(0.999, _BETA, "Decay rate of Adam's second moment."),
+        epsilon=Option(1e-7, number_above(0), "Added by Adam to the square root of the second moment."),
+        momentum=Option(0.0, _BETA, "Of SGD."),
+        weight_decay=Option(
+            None,
+            number_where("a number of at least 0", lambda value: value >= 0),
+            "AdamW: each step subtracts it times the learning rate times the weights, 0.01 where it is not set. Adam "
+            "and SGD: it times the weights joins the gradient, 0 where it is not set.",
+        ),
+        global_clipnorm=Option(
+            None, or_none(number_above(0)), "Maximum norm of the gradients of all variables together; None: no limit."
+        ),
+    ),
+]
 IMAGES = "images"
 
 
@@ -98,6 +118,7 @@ class Hyperparameter:
 
     Attributes:
       acts: Conditions that must all hold for it to have an effect.
+      options: Of a dictionary of options; None for all others.
     """
 
     name: str
@@ -108,11 +129,12 @@ class Hyperparameter:
     by_algorithm: ByAlgorithm
     may_change: bool
     not_deterministic: NotDeterministic | None
+    options: Options | None = None
 
     @property
     def takes_schedule(self) -> bool:
         """Whether a schedule may be in the place of its number."""
-        return self.rule.details is not None
+        return self.rule.details is not None and self.options is None
 
 
 @functools.cache
@@ -128,15 +150,21 @@ def described_by(params_class: type) -> Mapping[str, Hyperparameter]:
 
 def _described(params_class: type, name: str, hint: Any) -> Hyperparameter:
     metadata = getattr(hint, "__metadata__", ())
+    kind, options = hint.__origin__ if metadata else hint, next((o for o in metadata if isinstance(o, Options)), None)
+    if options is not None:
+        rule = options.rule(bool in typing.get_args(kind), type(None) in typing.get_args(kind))
+    else:
+        rule = _rule(kind, [given for given in metadata if isinstance(given, Rule)])
     return Hyperparameter(
         name,
         getattr(params_class, name),
-        _rule(hint.__origin__ if metadata else hint, [each for each in metadata if isinstance(each, Rule)]),
+        rule,
         unit=", ".join(each for each in metadata if isinstance(each, str)),
         acts=tuple(each for each in metadata if isinstance(each, When)),
         by_algorithm=next((each for each in metadata if isinstance(each, ByAlgorithm)), ByAlgorithm()),
         may_change=MayChange in metadata,
         not_deterministic=next((each for each in metadata if isinstance(each, NotDeterministic)), None),
+        options=options,
     )
 
 

@@ -120,16 +120,6 @@ def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lam
     return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
 
 
-def shares_such_as(words: str, parts: Sequence[str] = ("actor", "critics", "encoder")) -> Rule:
-    """The rule for shares of an agent's parts, each a number in [0, 1)."""
-
-    def are_shares(value: Mapping[str, Any]) -> bool:
-        return all(part in parts and is_number(share) and 0 <= share < 1 for part, share in value.items())
-
-    rule = mapping_such_as(f"{words}, with numbers in [0, 1) for {', '.join(parts)}", are_shares)
-    return rule._replace(meant=meant_among(parts))
-
-
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
     return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.meant)

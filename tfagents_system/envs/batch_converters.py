@@ -7,7 +7,6 @@ lane, so that the error names the lane and says what a single environment's erro
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,26 +22,6 @@ from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 # Writes a batch [M, ...] into an array of the same shape; returns whether all of it is as its space says.
 Write = Callable[[np.ndarray, np.ndarray], bool]
-
-
-def as_numpy(value: Any) -> np.ndarray:
-    """A batch as an array: of NumPy itself, and of torch, JAX and others by one copy at most.
-
-    None of these libraries is imported.
-    """
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "detach"):  # A tensor of torch may need gradients, or be on a GPU.
-        return np.asarray(value.detach().cpu())
-    return np.asarray(value)
-
-
-def as_library_of(batch: np.ndarray, like: Any) -> Any:
-    """A batch of actions as a tensor of torch, on the same device, where observations are such tensors."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(like, torch.Tensor):
-        return batch
-    return torch.as_tensor(batch, device=like.device)
 
 
 class ObservationWriter:
@@ -76,7 +55,7 @@ class ObservationWriter:
           ValueError, TypeError: An observation is not as its space says.
         """
         for get, write, one, array in zip(self._getters, self._writes, self._of_one_lane, out, strict=True):
-            leaf = as_numpy(get(batch))
+            leaf = np.asarray(get(batch))
             if len(leaf) != len(array):
                 raise ValueError(f"expected observations of {len(array)} lanes but found {len(leaf)}")
             if not write(leaf, array):
@@ -100,7 +79,7 @@ class ObservationWriter:
 
 
 def _rows(leaf: Any, lanes: np.ndarray) -> np.ndarray:
-    array = as_numpy(leaf)
+    array = np.asarray(leaf)
     if array.dtype == object:
         return np.stack([np.asarray(array[lane]) for lane in lanes])
     return array[lanes]

@@ -22,7 +22,6 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver, specs
 from tfagents_system.envs.backends import PyBackend
-from tfagents_system.envs.batch_converters import as_library_of, as_numpy
 from tfagents_system.envs.gym_driver import TRUNCATED
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.spaces import space_nest
@@ -153,7 +152,6 @@ class VectorBackend(BatchedBackend):
         # In the other modes a class may ignore the mask, and reset all lanes.
         self.resets_lanes = self._mode == DISABLED or _is_envpool(inner) or _is_of_gymnasium(inner)
         self._ended = np.zeros(self.num_lanes, bool)
-        self._like: Any = None  # An observation: actions are of the same library.
         self._seed_for_reset: int | None = None
         if seed is not None:
             self.reseed(seed)
@@ -167,7 +165,6 @@ class VectorBackend(BatchedBackend):
         seed, self._seed_for_reset = self._seed_for_reset, None
         observation, _ = self.user_env.reset() if seed is None else self.user_env.reset(seed=seed)
         self._ended[:] = False
-        self._like = tree.flatten(observation)[0]
         return observation
 
     def reset_lanes(self, mask: np.ndarray) -> Any:
@@ -175,13 +172,11 @@ class VectorBackend(BatchedBackend):
         return self.user_env.reset(options={"reset_mask": mask})[0]
 
     def step(self, actions: Any) -> RawStep:
-        if not isinstance(self._like, np.ndarray):
-            actions = tree.map_structure(lambda action: as_library_of(action, self._like), actions)
         observation, reward, terminated, truncated, info = self.user_env.step(actions)
-        terminated, truncated = as_numpy(terminated), as_numpy(truncated)
+        terminated, truncated = np.asarray(terminated), np.asarray(truncated)
         step = RawStep(
             observation,
-            as_numpy(reward),
+            np.asarray(reward),
             np.subtract(1.0, terminated, dtype=np.float32),
             np.logical_or(terminated, truncated),
             info or {},
@@ -341,7 +336,7 @@ class PyBatchBackend(BatchedBackend):
 
     def step(self, actions: Any) -> RawStep:
         time_step = self.user_env.step(actions)
-        step_type = as_numpy(time_step.step_type)
+        step_type = np.asarray(time_step.step_type)
         before, began = self._ended, step_type == _FIRST
         if (began & ~before).any():
             raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
@@ -349,7 +344,7 @@ class PyBatchBackend(BatchedBackend):
         resting = before & (began | (step_type == _LAST))
         if (before & ~resting).any():
             raise RuntimeError("step() returned a time step after an episode's last one that is not FIRST")
-        discount = np.array(as_numpy(time_step.discount), np.float32)
+        discount = np.array(np.asarray(time_step.discount), np.float32)
         for lane in np.flatnonzero(is_last & (discount == 0.0)):
             if self._is_truncated(lane):
                 discount[lane] = self._discount[lane]  # GymWrapper returns 0 at every end of an episode.
@@ -358,7 +353,7 @@ class PyBatchBackend(BatchedBackend):
         is_any = bool(before.any())
         return RawStep(
             time_step.observation,
-            as_numpy(time_step.reward),
+            np.asarray(time_step.reward),
             discount,
             is_last,
             {},

@@ -9,7 +9,6 @@ import numpy as np
 import tree
 
 from tfagents_system.envs.backends import Backend
-from tfagents_system.envs.batch_converters import as_numpy
 from tfagents_system.envs.batched_backends import make_batched_backend
 from tfagents_system.envs.gym_driver import StepResult
 
@@ -61,7 +60,7 @@ class FirstLaneBackend(Backend):
 def _of_lane_0(batch: Any) -> Any:
     if isinstance(batch, np.ndarray) and batch.dtype == object:
         return batch[0]
-    return tree.map_structure(lambda leaf: as_numpy(leaf)[0], batch)
+    return tree.map_structure(lambda leaf: np.asarray(leaf)[0], batch)
 
 
 def _info_of_lane_0(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +70,6 @@ def _info_of_lane_0(info: Mapping[str, Any]) -> dict[str, Any]:
         mask = info.get(f"_{key}")
         if not (isinstance(values, np.ndarray) or hasattr(values, "__array__")):
             continue  # Words, dictionaries.
-        if (values := as_numpy(values)).ndim and (mask is None or as_numpy(mask)[0]):
+        if (values := np.asarray(values)).ndim and (mask is None or np.asarray(mask)[0]):
             found[key] = values[0]
     return found

@@ -5,7 +5,6 @@ Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -209,17 +208,6 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
         observation, _, terminated, truncated, info = self.env.step(action)
         reward, is_over, info = self.trajectory.step_of_info(info)
         return observation, reward, is_over or terminated, truncated, info
-
-    def snapshot(self) -> tuple[Any, TrajectoryReward]:
-        """That of an environment which has one, such as RacingEnvironment, and of the way along the trajectory."""
-        env: Any = self.env
-        return env.snapshot(), copy.copy(self.trajectory)
-
-    def restore(self, snapshot: tuple[Any, TrajectoryReward]) -> None:
-        """Returns to a state: the same actions then have the same rewards and ends."""
-        env: Any = self.env
-        env.restore(snapshot[0])
-        self.trajectory = copy.copy(snapshot[1])
 
 
 class TrajectoryRewardInterface:

@@ -21,20 +21,18 @@ def stored_episodes(
       found: The episodes.
       conversion: For the environment.
       source: The data set, named in notes.
-      tell: Called with notes: of actions outside of the action space, of those between the rows of a table, and of
-        episodes longer than the horizon.
+      tell: Called with notes: of actions outside of the action space, and of episodes longer than the horizon.
       what: Before `episode 3` in errors.
 
     Raises:
       UserError: As of `Conversion.to_stored`.
     """
-    stored, outside, between, lengths = list[StoredEpisode](), _Outside(conversion), _Between(conversion), list[int]()
+    stored, outside, lengths = list[StoredEpisode](), _Outside(conversion), list[int]()
     for number, episode in enumerate(found):
         stored.append(conversion.to_stored(episode, f"{what}episode {number}"))
         outside.look_at(episode)
-        between.look_at(episode, stored[-1])
         lengths.append(len(episode.rewards))
-    for words in filter(None, (outside.in_words(), between.in_words())):
+    if words := outside.in_words():
         tell(f"{source}: {words}")
     horizon = conversion.horizon
     if horizon is not None and (longer := [length for length in lengths if length > horizon]):
@@ -78,29 +76,4 @@ class _Outside:
         return (
             f"{self._outside:,} of {self._steps:,} actions ({share:.2g}%) are outside of the action space, the "
             f"furthest {self._words}: they count as the nearest ones inside. Give actions in the environment's units"
-        )
-
-
-class _Between:
-    """Counts actions that are no row of an `action_table`."""
-
-    def __init__(self, conversion: Conversion) -> None:
-        self._leaves = list(zip(conversion.layout.action, conversion.actions, strict=True))
-        self._steps = self._between = 0
-
-    def look_at(self, episode: NamedEpisode, stored: StoredEpisode) -> None:
-        self._steps += len(episode.rewards)
-        for (column, leaf), index in zip(self._leaves, stored.action, strict=True):
-            if leaf.rows is not None:
-                rows = leaf.rows[index]
-                taken = np.asarray(episode.actions[name_of(column)]).astype(rows.dtype).reshape(rows.shape)
-                self._between += int((taken != rows).reshape(len(rows), -1).any(axis=1).sum())
-
-    def in_words(self) -> str:
-        """Empty where all actions are rows."""
-        if not self._between:
-            return ""
-        return (
-            f"{self._between:,} of {self._steps:,} actions ({100.0 * self._between / self._steps:.2g}%) are no row of "
-            "action_table: they count as the nearest row. Add rows to it if many are far from all"
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode, flat, nested
@@ -20,13 +19,6 @@ PREFIX = "minari:"
 def is_one(source: str) -> bool:
     """`minari:NAME`, or a folder of a data set."""
     return source.startswith(PREFIX) or (Path(source) / "data" / "metadata.json").is_file()
-
-
-def meant(source: str) -> str | None:
-    """The name of a data set that was probably meant by a text such as `minary:NAME`; None: it is another text."""
-    kind, colon, name = source.partition(":")
-    is_near = bool(colon and near_misses([kind], [PREFIX.rstrip(":")], SIMILARITY_OF_KEYS))
-    return f"{PREFIX}{name}" if is_near else None
 
 
 def check_is_here(source: str) -> None:

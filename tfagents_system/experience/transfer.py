@@ -100,7 +100,7 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
     if held_out := sum(each.held_out for each in episodes):
         tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
-        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise n_episodes_in_buffer")
+        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise buffer_size")
     return episodes
 
 
@@ -135,8 +135,6 @@ def read_episodes(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     """
     if minari_sets.is_one(source):
         return minari_sets.read(source, tell)
-    if (meant := minari_sets.meant(source)) and not Path(source).exists():
-        raise UserError(f"{source} does not exist: {meant} is meant")
     path = find_path(source, "SOURCE", Path.is_file)
     if path.suffix != columns.SUFFIX:
         raise UserError(f"{source} is of no known format: give a file {columns.SUFFIX}, or minari:NAME")

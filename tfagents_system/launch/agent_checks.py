@@ -19,7 +19,6 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.policies.worker_policy import why_not_numpy
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.worker.recording import takers_of
@@ -41,7 +40,6 @@ def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check,
         )
         return None
     check.facts.append(f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
-    check.notes += learning_notes.costly_updates(params, agent)
     for name, kind, of in (
         ("train_observers_ctor", "observer", "a Trajectory"),
         ("eval_observers_ctor", "observer", "a Trajectory"),

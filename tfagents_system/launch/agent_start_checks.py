@@ -14,8 +14,6 @@ from tfagents_system.envs.actions import LeafActions, in_words
 from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.ring_actions import mean_the_same
-from tfagents_system.policies.policy_description import described_actions
-from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.run_files.agent_start import AgentStart, find_start, split
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -121,9 +119,7 @@ def _compare_actions(start: AgentStart, ours: Sequence[LeafActions], check: Chec
 
 
 def _actions_there(start: AgentStart) -> list[LeafActions] | None:
-    """Of each leaf, as an exported file or the specs of its run say; None where nobody does."""
-    if start.kind == "npz":
-        return [described_actions(load_policy(start.files, "SAC_AGENT_FROM").description)]
+    """Of each leaf, as the specs of its run say; None where nobody does."""
     files = (paths.specs for paths in _runs_around(start.source) if paths.specs.is_file())
     return next((tree.flatten(load_actions(file)) for file in files), None)
 

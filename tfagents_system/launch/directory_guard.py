@@ -55,7 +55,10 @@ class DirectoryGuard:
 
     def is_taken(self) -> bool:
         """Whether another start has taken it over: True once, then `is_ours` is False. Looks at intervals."""
-        if self._lock is None or not self.is_ours or not self._is_time() or self._lock.is_own():
+        if self._lock is None or not self.is_ours or not self._is_time():
+            return False
+        if self._lock.is_own():
+            self._lock.touch()
             return False
         self.is_ours = False
         return True

@@ -68,7 +68,7 @@ tell_while() { # WORDS COMMAND...
 }
 
 install_packages() {
-  local base uv count quiet=()
+  local base uv count quiet=() compile=()
   base=$(base_python)
   count=$(grep -cE '^[[:alnum:]]' "$lock" || true)
   [[ -t 2 ]] || quiet=(--quiet)
@@ -86,28 +86,16 @@ install_packages() {
   fi
   local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
   if [[ -n $uv ]]; then
-    pip=("$uv" pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python" --compile-bytecode)
+    pip=("$uv" pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python")
+    compile=(--compile-bytecode)
   fi
-  tell_while "downloading and installing $count packages" "${pip[@]}" --no-deps --requirement "$lock"
+  tell_while "downloading and installing $count packages" "${pip[@]}" "${compile[@]}" --no-deps --requirement "$lock"
+  # The package itself, of this checkout: scripts and notebooks anywhere import it, and there is a command `sac`.
+  "${pip[@]}" --no-deps --no-build-isolation --editable "$root" >&2
   say "checking what was installed"
   dev=(--dev)
   holds_packages "$venv/bin/python" || fail "$venv does not hold the required packages after installing them"
-  write_sac
   echo "$lock_hash" >"$complete.new"
   mv "$complete.new" "$complete" # Last: an interrupted installation is never taken for a whole one.
   say "installed in $SECONDS s"
-}
-
-write_sac() { # The command of this checkout, in its environment.
-  cat >"$venv/bin/sac.new" <<END
-#!$venv/bin/python
-import sys
-
-sys.path.insert(0, "$root")
-from tfagents_system.command import run
-
-run()
-END
-  chmod +x "$venv/bin/sac.new"
-  mv "$venv/bin/sac.new" "$venv/bin/sac"
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.algorithms import ALGORITHMS
@@ -48,7 +49,6 @@ from tfagents_system.launch.spec_checks import (
 )
 from tfagents_system.machine import memory
 from tfagents_system.run_files.run_checkpoints import AgentSignature
-from tfagents_system.settings import learning_notes
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout
@@ -152,7 +152,6 @@ class _Check:
         self.device: Device | None = None
         self._eval_steps: list[Any] = []
         self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
-        self._return = 0.0  # and its return.
 
     @property
     def _is_fine(self) -> bool:
@@ -246,8 +245,9 @@ class _Check:
         self._enter("reset() and step() of the collect environment")
         # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
-            is_single = not is_batched(env.user_env) and not isinstance(env.user_env, EnvProcess)
-            if hasattr(env.user_env, "action_space") and is_single:
+            # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
+            has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
+            if not has_other_contract and not is_batched(env.user_env):
                 check_contract(env.user_env, raw, trial_action_of(env))
         self._rest()
         if raw.errors:
@@ -263,8 +263,6 @@ class _Check:
         with self._told(CONTRACT, "the collect environment"):
             if is_batched(env.user_env):
                 check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
-            else:
-                self._checks[CONTRACT].notes += learning_notes.short_shares(self._params, self._envs_per_worker)
 
     def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
         rng = np.random.default_rng(self._seed)
@@ -272,10 +270,9 @@ class _Check:
         time_step = env.reset()
         first = [time_step]
         self._enter("step() of the collect environment")
-        began, steps, episode_return = time.perf_counter(), 0, 0.0
+        began, steps = time.perf_counter(), 0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
             time_step = env.step(trial_action(env, rng))
-            episode_return += float(time_step.reward)
             steps += 1
             if len(first) <= _COMPARED_STEPS:
                 first.append(time_step)
@@ -286,17 +283,8 @@ class _Check:
         check.facts.append(end_in_words(time_step, steps, self._params.horizon, actions))
         check.facts.append(f"{steps / secs:,.0f} steps/s")
         if time_step.step_type == ts.StepType.LAST:
-            self._episode_steps, self._return = steps, episode_return
-        if not self._checks.errors:  # Of the params either.
-            check.notes += self._check_ratio()
+            self._episode_steps = steps
         return first
-
-    def _check_ratio(self) -> list[str]:
-        workers = self._params.compute_config.get("num_collect_workers")
-        if not workers:
-            return []
-        steps = self._episode_steps or self._params.horizon
-        return learning_notes.ratio(costs.updates_per_step(self._params, workers, steps))
 
     def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
         was_fine, check = self._is_fine, self._checks[EVALUATION]
@@ -340,8 +328,6 @@ class _Check:
     def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
         """Measures updates and steps, and reports how long the run takes."""
         params, cpus = self._params, costs.shared_cpus(plan)
-        # With --check alone: many such runs learn all the same.
-        self._checks[EPISODE].notes += learning_notes.returns(params, self._return)
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
         with self._told(DURATION, "measuring"):

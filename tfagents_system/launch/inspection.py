@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import own_attributes, params_check
-from tfagents_system.settings.effects import without_effect_in_search
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
 from tfagents_system.settings.run_defaults import defaults_of, kept_defaults
 from tfagents_system.settings.variables import read_variables
@@ -76,15 +75,11 @@ class Inspection:
     pid: int = 0
 
 
-def check_inputs(environ: Mapping[str, str], vars_file: Path | None, searched: Collection[str] = ()) -> list[str]:
-    """What is wrong with params and configuration; no environment is built.
-
-    Args:
-      searched: Settings in which the trials of a study differ.
-    """
+def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
+    """What is wrong with params and configuration; no environment is built."""
     inspector = Inspector(environ, vars_file)
-    params, errors = inspector.load_inputs(), inspector.found.checks.errors
-    return errors if errors or params is None else without_effect_in_search(params, searched)
+    inspector.load_inputs()
+    return inspector.found.checks.errors
 
 
 class Inspector:
@@ -235,11 +230,6 @@ class Inspector:
         if self._uses_copies and self._run is not None and self._run.params_folder.is_dir():
             return self._run.params_folder / source.name
         return source
-
-    def own_folders(self) -> list[Path]:
-        """Of the params, and of the copy that runs; none where the run has begun elsewhere."""
-        has_own = "params" in self._values and "server" not in self._values
-        return [self._values["params"].parent, self._origin().parent] if has_own else []
 
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,6 @@ from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.fork_messages import CallDiedError, ForkServerError
 from tfagents_system.launch.inspection import PARAMS, Inspection, Inspector
-from tfagents_system.launch.outside_modules import outside_notes
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import FOLDER
 from tfagents_system.machine.files import write_atomically
@@ -117,11 +115,7 @@ def inspect(
     environ: Mapping[str, str], vars_file: Path | None, progress: Progress, render: bool, plan: CpuPlan | None
 ) -> Inspection:
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code."""
-    imported, inspector = set(sys.modules), Inspector(environ, vars_file, progress.write)
-    found = inspector.run(render, plan)
-    if folders := inspector.own_folders():
-        found.checks["params folder"].notes += outside_notes(imported, folders)
-    return found
+    return Inspector(environ, vars_file, progress.write).run(render, plan)
 
 
 def run_inspection(

@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopFlag.of_supervisor()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None and flags.ssh is None:
-        # As given, or relative to the repository, as run_script.sh takes SAC_EXP_DIR.
+        # In the current folder, or in the repository.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
         prepared = [run for run in runs if run.run_json.exists()]
         run = (

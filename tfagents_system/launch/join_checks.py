@@ -285,7 +285,7 @@ class JoinPreparation(Preparation):
 
     def _check_directories(self, starts: bool) -> None:
         check = self.checks["run directory"]
-        if (fault := resources.folder_fault(self._folder, "SAC_EXP_DIR")) is not None:
+        if (fault := resources.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
             check.errors.append(fault)
         elif self._target.run is not None:
             check.facts.append(f"{self._target.run.exp_dir}: its params and configuration are used")

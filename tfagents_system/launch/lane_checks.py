@@ -13,9 +13,8 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import shown
 from tfagents_system.launch.spec_checks import EPISODE_SECS
-from tfagents_system.settings.learning_notes import short_shares
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.worker.worker_environments import several_vectors
+from tfagents_system.workers import several_vectors
 
 _OF_SINGLE = {
     "greedy_episode_share": "whose lanes have one inference",
@@ -69,7 +68,6 @@ def check_lanes(
             f"so {idle} of its {count} lanes {have(idle)} nothing to do: set "
             f"env_steps_per_iter instead, or n_train_episodes_per_iter to a multiple of {count}"
         )
-    check.notes += short_shares(params, count)
     steps = _try(lanes)
     check.facts.append(f"{count} lanes" + (f", the first episode ends after {steps} steps" if steps else ""))
 

@@ -18,8 +18,7 @@ from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
 from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
-
-_PLAN_FIELDS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
+from tfagents_system.settings.variables import COUNTS
 
 
 def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], checks: Checklist) -> CpuPlan | None:
@@ -56,7 +55,7 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], checks:
 
 def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], checks: Checklist) -> CpuPlan | None:
     knows_share = "share_cpus" in values or not environ.get("SAC_SHARE_CPUS")
-    if not (values.keys() >= _PLAN_FIELDS and knows_share):
+    if not (values.keys() >= COUNTS.keys() and knows_share):
         return None
     check, plan = checks["CPUs"], None
     with check.catching():

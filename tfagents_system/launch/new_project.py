@@ -10,13 +10,11 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
-from tfagents_system.launch.outside_modules import outside_notes
 from tfagents_system.settings.variable_values import run_name
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -92,7 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings.append(f"NAME={shown(flags.name)} must be {rule}")
     if folder.exists():
         findings.append(f"{folder} exists already: give another name, or remove it")
-    modules = frozenset(sys.modules)
     try:
         found = None if flags.example else _look_at(flags.env)
     except UserError as error:
@@ -108,8 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"note: {flags.env} does not say how many steps an episode has: horizon={found.horizon} in "
             f"{folder}/config.json is a guess, give the most that one may have"
         )
-    for note in outside_notes(modules, [folder]):
-        print(f"note: {note} ({folder})")
     variables = shlex.quote(f"{folder}/vars.sh")
     print(f"next: sac check {variables}, then sac train {variables}")
     return EXIT_DONE

@@ -41,7 +41,6 @@ from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import experience_folders, run_directory
 from tfagents_system.run_files.agent_start import find_start, split
-from tfagents_system.run_files.repeated_weights import not_repeated
 from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
@@ -257,7 +256,7 @@ class Preparation:
         if self._paths is None:
             return
         check = self.checks["run directory"]
-        fault = resources.folder_fault(self._paths.exp_dir, "SAC_EXP_DIR")
+        fault = resources.folder_fault(self._paths.exp_dir, "SAC_LOGS_DIR")
         replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
         if fault is None and replay_dir is not None:
             fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
@@ -268,13 +267,12 @@ class Preparation:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        check.notes += not_repeated(self._run_before, self._values)
         if RESET in self._environ and not run_directory.has_begun(self._run_before):
             options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
             check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
-                f"SAC_EXP_DIR={self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                f"the run directory {self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME"
             )
 

@@ -62,7 +62,7 @@ from tfagents_system.run_files import experience_folders, install_inputs, run_di
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import AGENT
 from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
-from tfagents_system.run_files.run_lock import RunLock, being_checked
+from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files, settings_of_end
 from tfagents_system.settings.load_params import load_env_config
@@ -131,7 +131,7 @@ def prepare_and_hold(
         finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
     done_once = functools.partial(_done_once, preparation.paths, _run_json(preparation.paths))
-    with _closed_on_signals(preparation, done_once) as was_done, being_checked(preparation.paths):
+    with _closed_on_signals(preparation, done_once) as was_done:
         preparation.run(fork_server)
         return _write_run(preparation, quiet_plan, was_done)
 
@@ -255,7 +255,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
     """
     if file_of(paths) != preparation.run_json:
         raise UserError(
-            f"another start has prepared SAC_EXP_DIR={paths.exp_dir} while this one was checked: start again, or "
+            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
     if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):

@@ -10,7 +10,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import Conversion, conversion_for
 from tfagents_system.experience.ring_actions import action_differences
-from tfagents_system.replay.ring_sizes import capacity_rows, episodes_to_take, longest_segment_rows
+from tfagents_system.replay.ring_sizes import buffer_size_to_take, capacity_rows, longest_segment_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -54,7 +54,7 @@ def check_sources(
         if (needed := stored.longest_segment_rows(most)) > longest:
             check.errors.append(
                 f"SAC_REPLAY_FROM={source} has segments of {needed:,} rows, and the replay buffer takes {longest:,} at "
-                f"most: set n_episodes_in_buffer to at least {episodes_to_take(needed, params, layout):,}"
+                f"most: set buffer_size to at least {buffer_size_to_take(needed, params, layout):,}"
             )
             continue
         rows += stored.rows
@@ -62,7 +62,7 @@ def check_sources(
     if rows > most:
         check.notes.append(
             f"SAC_REPLAY_FROM takes {rows:,} rows, and the replay buffer has {most:,}: the last ones are kept. Raise "
-            "n_episodes_in_buffer to keep all"
+            "buffer_size to keep all"
         )
 
 

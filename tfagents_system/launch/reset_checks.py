@@ -106,10 +106,7 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, paths: 
         return []
     lines = differences(layout, ring.layout, makes_do=False, words=("now", "before"))
     if not lines and (rows := capacity_rows(params, layout)) != ring.capacity_rows:
-        lines = [
-            f"rows: now {rows:,} (n_episodes_in_buffer={params.n_episodes_in_buffer} of horizon={params.horizon} "
-            f"steps), before {ring.capacity_rows:,}"
-        ]
+        lines = [f"rows: now {rows:,} (buffer_size={params.buffer_size}), before {ring.capacity_rows:,}"]
     stack = ((read_json(paths.resolved) or {}).get("params") or {}).get("frame_stack", 1)
     if not lines and layout.history_rows(params.frame_stack) > layout.history_rows(stack):
         lines = [f"frame_stack: now {params.frame_stack}, before {stack}"]

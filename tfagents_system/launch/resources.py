@@ -136,8 +136,8 @@ def judge_disk(check: Check, needed: int, free: int, what: str) -> None:
     """Adds an error if it does not fit, a note if it is tight."""
     if needed > free:
         check.errors.append(
-            f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower n_episodes_in_buffer, "
-            "free space, or set SAC_EXP_DIR or SAC_REPLAY_DIR to a larger disk"
+            f"a run needs {in_words(needed)} of disk ({what}), {in_words(free)} are free: lower buffer_size, "
+            "free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
         )
         return
     check.facts.append(f"{what}; {in_words(free)} free")
@@ -230,7 +230,7 @@ def check_memory(
         prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
         check.notes.append(
             f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
-            "that are left: minibatches will be read from the disk, which is slower. A lower n_episodes_in_buffer helps"
+            "that are left: minibatches will be read from the disk, which is slower. A lower buffer_size helps"
         )
 
 

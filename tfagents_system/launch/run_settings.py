@@ -22,10 +22,13 @@ from tfagents_system.settings.overrides import Overrides, Setting, parse_assignm
 from tfagents_system.settings.variables import (
     AGENT_FROM,
     BEGINNINGS,
+    COUNTS,
     GRID,
     REPLAY_FROM,
     SEED,
     TASK,
+    counts_of_start,
+    has_automatic_workers,
     read_variables,
     task_of,
 )
@@ -44,7 +47,6 @@ RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 ASKED = "TFAGENTS_ASKED"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
-_NAME, _LOGS, _DIR, _SERVER = "SAC_EXP_NAME", "SAC_LOGS_DIR", "SAC_EXP_DIR", "SAC_SERVER"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +91,10 @@ def resolve(
     except UserError as error:
         findings += error.findings
     overrides, found = Overrides.from_settings(settings, environ)
-    findings += found + _name_without_effect(environ, overrides)
+    findings += found
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
+    counts = _counts(values, {**environ, **overrides.variables}, run)
     run_json = file_of(run)  # Before anything else of the run is read.
     try:
         overrides = run_directory.overrides_of_run(
@@ -104,7 +107,7 @@ def resolve(
             findings += faults_of_task(run, own, environ)
     except UserError as error:
         findings += error.findings
-    resolved = {**environ, **overrides.variables}
+    resolved = {**environ, **overrides.variables, **counts}
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[SEED] = seed
     resolved[CARRIER] = overrides.to_json()
@@ -204,18 +207,17 @@ def carried(environ: Mapping[str, str]) -> Overrides:
     return Overrides(**json.loads(content)) if content else Overrides()
 
 
-def _name_without_effect(environ: Mapping[str, str], overrides: Overrides) -> list[str]:
-    """A new name or folder for the run that SAC_EXP_DIR overrides; workers that join have their own in any case."""
-    given = {name: overrides.variables.get(name) for name in (_NAME, _LOGS)}
-    changed = {name: text for name, text in given.items() if text not in (None, environ.get(name))}
-    folder = environ.get(_DIR)
-    if not changed or not folder or _DIR in overrides.variables or environ.get(_SERVER):
-        return []
-    wanted = f"{given[_LOGS] or 'logs'}/{given[_NAME] or environ.get(_NAME, '')}"
-    return [
-        f"--set {' '.join(f'{name}={text}' for name, text in changed.items())} has no effect, {_DIR}={folder} says "
-        f"where the run is: add --set {_DIR}={wanted}, or remove {_DIR} from the vars file"
-    ]
+def _counts(values: Mapping[str, Any], given: Mapping[str, str], run: RunPaths | None) -> dict[str, str]:
+    """Numbers of CPUs and workers where they are `auto`; a run that goes on keeps its number of workers."""
+    if all(given.get(name, "").strip() not in ("", "auto") for name in COUNTS.values()):
+        return {}
+    begun = run is not None and given.get(EDITS) != FRESH and run_directory.has_begun(run)
+    if run is not None and begun and has_automatic_workers(given):
+        workers = run_directory.read_run_json(run).get("settings", {}).get("num_collect_workers")
+        needs_more = (workers or 0) > values.get("num_collect_workers", 0)
+        values = {**values, "share_cpus": values.get("share_cpus", needs_more) or needs_more}
+        values |= {"num_collect_workers": workers} if workers else {}
+    return counts_of_start(values)
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:

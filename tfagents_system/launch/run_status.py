@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
@@ -25,7 +24,7 @@ from tfagents_system.report.status import (
 )
 from tfagents_system.report.statuses_of_runs import how_far
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.heartbeat import beat_secs, read_heartbeat, stale_secs
+from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
 
@@ -39,7 +38,6 @@ class RunStatus:
       history: What happens is written there, too.
       state: `starting`, `running`, `done`, `stopped` or `failed`.
       exit_code: None while the run continues.
-      stale_secs: Age of a heartbeat from which its role counts as gone.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class RunStatus:
         self.history = RunHistory(paths)
         self._started_at = time.time()
         self._view_due = self._status_due = 0.0
-        self._beat_secs, self.stale_secs = beat_secs(paths.exp_dir), stale_secs(paths.exp_dir)
         self.state, self.message = "starting", ""
         self.exit_code: int | None = None
 
@@ -82,7 +79,7 @@ class RunStatus:
         status = self.to_json()
         self.history.look(status["roles"])
         if now >= self._status_due:
-            self._status_due = now + self._beat_secs
+            self._status_due = now + BEAT_SECS
             write_status(self._paths.status_json, status)
         if self.state in ("starting", "running"):
             self._view.update(status)
@@ -111,7 +108,7 @@ class RunStatus:
             | ({"kind": self._kinds[name]} if name in self._kinds else {})
             for name, role in self._roles.items()
         }
-        roles |= _remote_roles(self._paths, known=roles, stale_secs=self.stale_secs)
+        roles |= _remote_roles(self._paths, known=roles)
         for name, beat in roles.items():
             self._faults.take(name, beat)
         run = {
@@ -120,7 +117,6 @@ class RunStatus:
             "state": self.state,
             "started_at": self._started_at,
             "updated_at": time.time(),
-            "stale_secs": self.stale_secs,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "port": self._port,
@@ -149,8 +145,7 @@ class RunStatus:
         """How to have the report that a finished run has written."""
         if not self._paths.metrics_csv.exists():
             return []
-        write = other_command("report", "python -m tfagents_system.report.page.write")
-        return [f"a report so far: {write} {self._paths.exp_dir}"]
+        return [f"a report so far: sac report {self._paths.exp_dir}"]
 
 
 def _time_lines(status: dict[str, Any]) -> list[str]:
@@ -173,11 +168,11 @@ def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
     return [f"{which} evaluation: {', '.join(results)}"] if results else []
 
 
-def _remote_roles(paths: RunPaths, known: Collection[str], stale_secs: float) -> dict[str, dict[str, Any]]:
+def _remote_roles(paths: RunPaths, known: Collection[str]) -> dict[str, dict[str, Any]]:
     """Heartbeats of roles on other machines, as the gateway writes them; those `known` are the run's own."""
     beats = {path.stem: read_heartbeat(path) for path in paths.heartbeats.glob("*.json") if path.stem not in known}
     found = {name: beat for name, beat in sorted(beats.items()) if beat is not None and beat.get("remote")}
-    oldest = time.time() - stale_secs
+    oldest = time.time() - STALE_SECS
     return {name: {**beat, "alive": beat.get("time", 0.0) > oldest, "restarts": 0} for name, beat in found.items()}
 
 

@@ -91,7 +91,7 @@ def check_actor_observations(params: TrainParamsBase, env: TrainingEnvironment) 
     if alone and not findings:
         findings.append(
             f'TrainParams.actor_observations={tuple(names)}: a part named "{OBSERVATION}" can\'t be all that the actor '
-            f"sees where samples are mini-races (mini_race_steps={params.mini_race_steps}): rename it in env_ctor"
+            f"sees where samples are mini-races (mini_race): rename it in env_ctor"
         )
     return findings
 
@@ -103,7 +103,7 @@ def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> lis
         return []
     return [
         f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '
-        f"(mini_race_steps={params.mini_race_steps}): rename it in env_ctor, or set mini_race_steps to None"
+        "(mini_race): rename it in env_ctor, or set mini_race to None"
     ]
 
 
@@ -141,7 +141,7 @@ def without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> li
 
 def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
     """Reports the use of each image, and of what may be meant as one; says nothing about the user's own networks."""
-    layers, flat = convolutions(params), _flattened_by(params)
+    layers, flat = convolutions(params), "image_encoder_layers=()"
     is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
     leaves = tree.flatten(env.observation_spec())
     for spec, frames in zip(leaves, frames_in(env.observation_spec(), params.frame_stack), strict=True):
@@ -167,17 +167,12 @@ def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check
             check.facts.append(f"{spec.name} is {_use_in_words(spec, params)}")
 
 
-def _flattened_by(params: TrainParamsBase) -> str:
-    """What flattens images, in words."""
-    return f"image_encoder_{'filters' if params.image_encoder_layers is None else 'layers'}=()"
-
-
 def _use_in_words(image: Any, params: TrainParamsBase) -> str:
     layers = convolutions(params)
     if is_encoded(image, layers):
         return "encoded"
     if not layers:
-        return f"flattened: {_flattened_by(params)}"
+        return "flattened: image_encoder_layers=()"
     side = smallest_side(layers)
     return f"flattened: smaller than {side} x {side} pixels"
 

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_over = trials.is_over(number)
     if is_over:
         with (study_folder / "results.lock").open("w") as file:
-            lock(file)
+            lock(file.fileno(), Path(file.name))
             for line in study_results.write(study, space, study_folder):
                 _say(line)
     return _exit_code(trials.tasks, is_over=is_over)
@@ -97,7 +97,7 @@ def _task(number: int, settings: Mapping[str, Any], command: Sequence[str]) -> T
         raise UserError(*findings)
     paths = RunPaths(values["exp_dir"])
     if (owner := owner_of_run(paths)) is not None:
-        raise UserError(f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first")
+        raise UserError(f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first")
     # As in a study on one machine, a trial's number adds nothing to its seed.
     own = {GRID: "", "SAC_SEED": os.environ.get("SAC_SEED") or "0"} | dict(settings)
     words = [word for name, value in own.items() for word in ("--set", assignment(name, value))]

@@ -70,7 +70,7 @@ eval "$tfagents_saved"
 
 tfagents_python=$(login_python || true)
 tfagents_findings=()
-tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-${TFAGENTS_FOLDER:-$tfagents_root}/logs}" "$tfagents_vars_folder")
+tfagents_logs_dir=$(absolute "${SAC_LOGS_DIR:-logs}")
 tfagents_exp_dir=$(absolute "${SAC_EXP_DIR:-$tfagents_logs_dir/${SAC_EXP_NAME:-}}")
 tfagents_submit_dir=$tfagents_exp_dir${tfagents_array:+_array}
 tfagents_snapshot=$tfagents_submit_dir/snapshot/$(date +%Y%m%d-%H%M%S)-$$

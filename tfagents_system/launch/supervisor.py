@@ -25,7 +25,7 @@ from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.gateway_address import forget_address
-from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.variables import RunVariables
@@ -230,7 +230,7 @@ class Supervisor:
         """Whether workers that this supervisor did not start are at work."""
         others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self.roles)
         beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
-        oldest = time.time() - self.status.stale_secs
+        oldest = time.time() - STALE_SECS
         return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
 
     def is_at_work(self, role: str) -> bool:

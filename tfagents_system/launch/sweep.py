@@ -14,7 +14,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.python_path import ROOT
@@ -108,10 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = SweepPlan(vars_file, settings, args.assignments, args.parallel, edits=args.edits)
     plan.raise_findings()
     if any(task.state != DONE for task in plan.tasks):
-        array = other_command("submit", "./submit.sh")
         refuse_login_node(
             vars_file,
-            f"submit them as an array, with {GRID} in the vars file: {array} {vars_file} --array 0-{len(grid) - 1}",
+            f"submit them as an array, with {GRID} in the vars file: sac submit {vars_file} --array 0-{len(grid) - 1}",
         )
     plan.move_aside()
     # Nothing is running before: a Ctrl-C just ends.
@@ -128,8 +126,7 @@ def _ending(code: int, tasks: Sequence[Task], edits: str | None) -> str:
     folders = f"{os.path.relpath(tasks[0].paths.exp_dir).rpartition('_task_')[0]}_task_*"
     done = sum(task.state == DONE for task in tasks)
     if code == EXIT_DONE or done == len(tasks):
-        compare = other_command("compare", "python -m tfagents_system.report compare")
-        return f"all {done} tasks are done: {compare} {folders}"
+        return f"all {done} tasks are done: sac compare {folders}"
     command = "the same command without --fresh" if edits == FRESH else "the same command"
     return f"{done} of {len(tasks)} tasks are done: {command} goes on with the others"
 

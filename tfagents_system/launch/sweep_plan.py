@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from tfagents_system.machine.topology import (
     is_confined,
     slurm_allotment,
     split_cpus,
+    usable_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory
@@ -56,10 +57,16 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
-from tfagents_system.settings.variables import SEED, TASK, missing_beginnings, read_variables
+from tfagents_system.settings.variables import (
+    COUNTS,
+    SEED,
+    TASK,
+    has_automatic_workers,
+    missing_beginnings,
+    read_variables,
+)
 
 _OF_TASK = (TASK, SEED, CARRIER)
-_COUNTS = {"reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus"}
 _CHECK_SECS = 300.0  # For each task.
 
 
@@ -97,6 +104,7 @@ class SweepPlan:
         self._assignments = assignments
         self._is_open = is_open
         self._edits, self._asked = edits, asked_once(edits, None, False)
+        self._automatic = set[int]()  # Tasks whose number of workers follows from the CPUs of their place.
         self._to_move: list[Task] = []
         self._edit_checks = EditChecks()
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
@@ -104,8 +112,7 @@ class SweepPlan:
         everyone = list(settings)
         try:
             to_check = _alike((task for task in self.tasks if task.state != DONE), self._environs)
-            searched = {name for own in settings.values() for name in own} if is_open else set[str]()
-            for number, findings in _check_all(to_check, vars_file, searched).items():
+            for number, findings in _check_all(to_check, vars_file).items():
                 self._note([number], findings)
         except UserError as error:
             self._note(everyone, error.findings)
@@ -175,7 +182,7 @@ class SweepPlan:
             if edits != FRESH and _has_ended(paths, resolved, edits):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
-                self._note([number], [f"SAC_EXP_DIR={paths.exp_dir} is in use by {owner}: stop that run first"])
+                self._note([number], [f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first"])
             elif (fault := fault_of_directory(paths, values, self._vars_file, edits)) is not None:
                 self._note([number], [fault])
             else:
@@ -203,6 +210,8 @@ class SweepPlan:
         needed = beginnings_of_start(resolved.environ, run)
         missing = missing_beginnings(resolved.environ, needed, vars_file=self._vars_file, root=ROOT)
         self._note([number], [*resolved.findings, *findings, *missing])
+        if has_automatic_workers({**environ, **resolved.overrides.variables}):
+            self._automatic.add(number)
         return texts, resolved, values
 
     def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
@@ -216,7 +225,7 @@ class SweepPlan:
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
         at_once = parallel if self._is_open else min(parallel, len(self._waiting()))
-        if not at_once or not all(values.keys() >= _COUNTS for values in self.values):
+        if not at_once or not all(values.keys() >= COUNTS.keys() for values in self.values):
             return []
         cpus, findings = self._cpus(at_once)
         gpus, found = self._gpus(at_once)
@@ -230,11 +239,13 @@ class SweepPlan:
     def _cpus(self, parallel: int) -> tuple[list[list[int]], list[str]]:
         """CPU ids for each of the simultaneous runs, and what prevents that."""
         needed = max(
-            values["reverb_cpus"]
+            max(1, usable_cpus(os.environ) // parallel)
+            if task.number in self._automatic
+            else values["reverb_cpus"]
             + values["train_cpus"]
             + sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
             * values["collect_worker_cpus"]
-            for _, values in self._waiting()
+            for task, values in self._waiting()
         )
         share = all(values.get("share_cpus", False) for values in self.values)
         cores, quota = cores_of(allowed_cpus()), cgroup_quota()
@@ -276,9 +287,7 @@ def _alike(tasks: Iterable[Task], environs: Mapping[int, Mapping[str, str]]) -> 
     return list(groups.values())
 
 
-def _check_all(
-    groups: Sequence[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str]
-) -> dict[int, list[str]]:
+def _check_all(groups: Sequence[Mapping[int, Mapping[str, str]]], vars_file: Path) -> dict[int, list[str]]:
     """What is wrong with params and configuration of each task, found in a process that a user's code may end.
 
     Args:
@@ -289,7 +298,7 @@ def _check_all(
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check_groups, args=(groups, vars_file, searched, theirs))
+    process = context.Process(target=_check_groups, args=(groups, vars_file, theirs))
     process.start()
     theirs.close()
     found: dict[int, list[str]] = {}
@@ -313,29 +322,23 @@ def _check_all(
         process.join()
 
 
-def _check_groups(
-    groups: Iterable[Mapping[int, Mapping[str, str]]], vars_file: Path, searched: Collection[str], answer: Connection
-) -> None:
+def _check_groups(groups: Iterable[Mapping[int, Mapping[str, str]]], vars_file: Path, answer: Connection) -> None:
     """Each group in a process of its own, until one dies: modules of another group may have the same names."""
     for group in groups:
-        process = multiprocessing.get_context("fork").Process(
-            target=_check_group, args=(group, vars_file, searched, answer)
-        )
+        process = multiprocessing.get_context("fork").Process(target=_check_group, args=(group, vars_file, answer))
         process.start()
         process.join()
         if process.exitcode:
             return
 
 
-def _check_group(
-    environs: Mapping[int, Mapping[str, str]], vars_file: Path, searched: Collection[str], answer: Connection
-) -> None:
+def _check_group(environs: Mapping[int, Mapping[str, str]], vars_file: Path, answer: Connection) -> None:
     die_with_parent(signal.SIGKILL)
     for environ in environs.values():
         os.environ.clear()
         os.environ.update(run_environ(environ))
         sys.path[:] = dict.fromkeys([*folders_of_python_path(os.environ), *sys.path])
-        answer.send(check_inputs(environ, vars_file, searched))
+        answer.send(check_inputs(environ, vars_file))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # Threads of what was imported would be waited for.

@@ -115,7 +115,7 @@ def _is_held(folder: Path, number: int) -> bool:
     if not path.exists():
         return False
     with path.open("w") as file:
-        return not lock(file, waits=False)
+        return not lock(file.fileno(), Path(file.name), waits=False)
 
 
 def _lock_of(folder: Path, number: int) -> Path:
@@ -290,7 +290,7 @@ class Trials:
 
     def _claim(self, number: int) -> bool:
         file = _lock_of(self._folder, number).open("w")
-        if not lock(file, waits=False):
+        if not lock(file.fileno(), Path(file.name), waits=False):
             file.close()
             return False
         self._locks[number] = file
@@ -303,5 +303,5 @@ class Trials:
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         with (self._folder / f"{name}.lock").open("w") as file:
-            lock(file)
+            lock(file.fileno(), Path(file.name))
             yield

@@ -91,7 +91,7 @@ class Claims:
                     return port
                 self.release(f"port/{port}")
         if wanted:
-            who = holder(f"port/{wanted}") or _listener(wanted)
+            who = holder(f"port/{wanted}")
             raise UserError(
                 f"SAC_REVERB_PORT={wanted} is in use by {who or 'another program'}: "
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
@@ -143,19 +143,6 @@ def held_cpus(kind: str = "cpu") -> dict[int, str]:
         if who is not None and who.pid != os.getpid():
             held[cpu] = str(who)
     return held
-
-
-def _listener(port: int) -> Holder | None:
-    import psutil
-
-    try:
-        connections = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):
-        return None
-    for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-            return Holder.of_pid(connection.pid)
-    return None
 
 
 def _address(name: str) -> str:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from typing import IO, Any
+from pathlib import Path
 
 from tfagents_system.errors import UserError
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
-def lock(file: IO[Any], *, waits: bool = True) -> bool:
+def lock(descriptor: int, path: Path, *, waits: bool = True) -> bool:
     """Locks an open file until it is closed.
 
     Args:
+      descriptor, path: Of the file.
       waits: For a process that has it. Without, False is returned then.
 
     Raises:
       UserError: Its file system has no locks.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         raise UserError(
-            f"{file.name} can't be locked, its file system has no locks ({error.strerror}): put it on one that has "
-            "(SAC_LOGS_DIR or SAC_EXP_DIR; NFS needs version 4, or the lock service and no `nolock`)"
+            f"{path} can't be locked, its file system has no locks ({error.strerror}): put it on one that has "
+            "(SAC_LOGS_DIR; NFS needs version 4, or the lock service and no `nolock`)"
         ) from None
     return True

@@ -19,7 +19,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
       pid, host: The process's id, and its machine's name.
-      begun: When the process began, see `processes.begun`; earlier versions did not record it.
+      begun: When the process began, see `processes.begun`.
       command: The run whose process it is, else what runs there, and in which folder.
       started_at, started: When it took hold, in Unix seconds and for people.
       slurm_job_id, slurm_restart_count: Its job, and how often that had been requeued.

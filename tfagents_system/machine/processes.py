@@ -84,14 +84,14 @@ def environment_of(pid: int) -> set[bytes]:
 def processes_of_run(exp_dir: Path) -> list[int]:
     """Processes on this machine that work in `exp_dir` for a supervisor that has died.
 
-    Those of another one that is alive descend from it: also where it is in a container, and so are they.
+    Those of another one that is alive descend from it.
     """
     wanted = f"SAC_EXP_DIR={exp_dir}".encode()
     found = []
     for pid in _all_pids():
         environ = environment_of(pid)
         supervisors = _supervisors_in(environ) if wanted in environ else set()
-        if supervisors and supervisors.isdisjoint({os.getpid(), *_as_known_to(pid, [pid, *ancestors(pid)])}):
+        if supervisors and supervisors.isdisjoint({os.getpid(), pid, *ancestors(pid)}):
             found.append(pid)
     return found
 
@@ -101,21 +101,6 @@ def _supervisors_in(environ: Collection[bytes]) -> set[int]:
     mark = f"{SUPERVISOR_PID_VARIABLE}=".encode()
     texts = (entry.removeprefix(mark) for entry in environ if entry.startswith(mark))
     return {int(text) for text in texts if text.isdigit()}
-
-
-def _as_known_to(pid: int, pids: Collection[int]) -> set[int]:
-    """What processes are called in the pid namespace of `pid`, which is a container's own; without those outside."""
-    depth = len(_namespace_pids(pid))
-    return {known[depth - 1] for each in pids if len(known := _namespace_pids(each)) >= depth}
-
-
-def _namespace_pids(pid: int) -> list[int]:
-    """A process's pids, in our namespace first and in its own last; ours alone where the kernel tells no others."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return [int(each) for each in line.split()[1:]]
-    return [pid]
 
 
 def ancestors(pid: int) -> list[int]:

@@ -85,6 +85,13 @@ def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Pa
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def usable_cpus(environ: Mapping[str, str]) -> int:
+    """How many CPUs a run may keep busy here: those allowed to this process, its cgroup's quota, SLURM's allotment."""
+    quota, allotment = cgroup_quota(), slurm_allotment(environ)
+    limits = [len(allowed_cpus()), allotment, None if quota is None else max(1, int(quota))]
+    return min(limit for limit in limits if limit is not None)
+
+
 def _quota_v2(folder: Path) -> float | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
@@ -166,7 +173,7 @@ def split_cpus(
 ) -> list[list[int]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
 
-    Each NUMA node, then each core, belongs to as few runs as possible while every run has what it needs.
+    They are stretches in the order of NUMA nodes, of whole cores where there are enough.
 
     Args:
       cores: What may be used.
@@ -194,31 +201,14 @@ def split_cpus(
 def _split(cores: Sequence[Core], parallel: int, needed: int) -> list[list[int]]:
     by_core = [core.threads for core in cores]
     by_thread: list[tuple[int, ...]] = [(cpu,) for threads in by_core for cpu in threads]
-    nodes = [[core for core in cores if core.node == node] for node in dict.fromkeys(core.node for core in cores)]
-    for parts in (
-        _within_nodes([[core.threads for core in node] for node in nodes], parallel),
-        _within_nodes([[(cpu,) for core in node for cpu in core.threads] for node in nodes], parallel),
-        _evenly(by_core, parallel),
-        _evenly(by_thread, parallel),
-    ):
-        if len(parts) == parallel and min(map(len, parts)) >= needed:
+    enough = [pieces for pieces in (by_core, by_thread) if len(pieces) >= parallel]
+    for pieces in enough:
+        if min(map(len, parts := _evenly(pieces, parallel))) >= needed:
             return parts
     # Roles share what their run has; where there are fewer CPUs than runs, runs do so, too.
-    for pieces in (by_core, by_thread):
-        if len(pieces) >= parallel:
-            return _evenly(pieces, parallel)
+    if enough:
+        return _evenly(enough[0], parallel)
     return [list(by_thread[number % len(by_thread)]) for number in range(parallel)]
-
-
-def _within_nodes(nodes: Sequence[Sequence[tuple[int, ...]]], parallel: int) -> list[list[int]]:
-    """Runs by node: each next one goes where runs have most. Empty for fewer runs than nodes."""
-    if parallel < len(nodes):
-        return []
-    sizes, runs = [sum(map(len, pieces)) for pieces in nodes], [0] * len(nodes)
-    for _ in range(parallel):
-        roomiest = max(range(len(nodes)), key=lambda node: sizes[node] / (runs[node] + 1))
-        runs[roomiest] += 1
-    return [part for pieces, count in zip(nodes, runs, strict=True) if count for part in _evenly(pieces, count)]
 
 
 def _evenly(pieces: Sequence[tuple[int, ...]], count: int) -> list[list[int]]:

@@ -135,17 +135,11 @@ def _load_policy(path: Path) -> Any:
 
 
 def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
-    """The iteration in which a policy was saved; of earlier versions, which did not write it down, about that one."""
-    from tfagents_system.agents.iteration_counts import iteration_after
+    """The iteration in which a policy was saved; the last one of a policy that does not say it."""
     from tfagents_system.policies.checkpoint_names import iteration_of
 
     known = policy.description["iteration"] if hasattr(policy, "description") else iteration_of(path)
-    if known is not None:
-        return known
-    train_step = max(0, int(policy.get_train_step()))
-    if params.env_config.get("curriculum"):
-        print(f"note: {path} does not say its iteration, which is estimated from {train_step:,} updates", flush=True)
-    return iteration_after(params, train_step)
+    return params.num_iter if known is None else known
 
 
 def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Values:

@@ -55,8 +55,6 @@ class NetworkLayers:
         `is_zero` where nobody gives it.
       sizes: How many numbers each leaf has.
       layers: As `numpy_network.Network` takes them.
-      variables: Those whose values are in the arrays as they are, by the names of these.
-      statistics: Those of the observation's leaves, RunningNormalization by leaf; the first layer has them.
 
     Raises:
       UnsupportedNetworkError: The network contains anything else.
@@ -71,8 +69,6 @@ class NetworkLayers:
     ) -> None:
         self._names = {variable.ref(): name for name, variable in variables.items()}
         self._arrays: dict[str, ToArray] = {}
-        self.variables: dict[str, tf.Variable] = {}
-        self.statistics: dict[int, Any] = {}
         stacked = [shape_and_dtype(spec) for spec in tf.nest.flatten(actor.input_tensor_spec)]
         self.sizes = [int(np.prod(spec["shape"])) for spec in stacked]
         self.observation = [
@@ -130,7 +126,7 @@ class NetworkLayers:
 
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pixels are left as they are."""
-        layers = self.statistics = {layer.leaf: layer for layer in normalization.leaves}
+        layers = {layer.leaf: layer for layer in normalization.leaves}
         sizes = self.sizes
 
         def joined(of_leaf: Callable[[Any], ToArray], of_pixels: float) -> ToArray:
@@ -154,10 +150,7 @@ class NetworkLayers:
     def _described(self, kind: str, **parts: tf.Variable | ToArray) -> dict[str, Any]:
         names = {part: f"weight_{len(self._arrays) + k}_{part}" for k, part in enumerate(parts)}
         for part, value in parts.items():
-            if callable(value):
-                self._arrays[names[part]] = value
-            else:
-                self._arrays[names[part]], self.variables[names[part]] = self._value(value), value
+            self._arrays[names[part]] = value if callable(value) else self._value(value)
         return {"kind": kind, "arrays": names}
 
     def _value(self, variable: tf.Variable) -> ToArray:

@@ -110,7 +110,7 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
     try:
         ring.take_over(segments)
     except ValueError as error:
-        raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise n_episodes_in_buffer") from None
+        raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise buffer_size") from None
 
 
 def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:

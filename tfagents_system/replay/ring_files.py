@@ -255,7 +255,7 @@ class RingFiles:
         except OSError as error:
             raise UserError(
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
-                f"({error.strerror}): lower n_episodes_in_buffer, free space, or set SAC_REPLAY_DIR to another disk"
+                f"({error.strerror}): lower buffer_size, free space, or set SAC_REPLAY_DIR to another disk"
             ) from None
 
 

@@ -11,7 +11,7 @@ from tfagents_system.transport.layout import Layout
 
 def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
     """Rows of the ring."""
-    return params.n_episodes_in_buffer * _episode_rows(params, layout)
+    return -(-params.buffer_size * _episode_rows(params, layout) // params.horizon)
 
 
 def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
@@ -30,11 +30,11 @@ def longest_segment_rows(params: TrainParamsBase, layout: Layout) -> int:
     return min(capacity_rows(params, layout), slack_rows(params, layout))
 
 
-def episodes_to_take(rows: int, params: TrainParamsBase, layout: Layout) -> int:
-    """The smallest `n_episodes_in_buffer` whose ring takes segments of so many rows."""
+def buffer_size_to_take(rows: int, params: TrainParamsBase, layout: Layout) -> int:
+    """The smallest `buffer_size` of whole episodes whose ring takes segments of so many rows."""
     of_episode, of_segment = _episode_rows(params, layout), segment_rows(params, layout)
-    sizes = ((count, count * of_episode) for count in itertools.count(1))
-    return next(count for count, size in sizes if min(size, default_slack_rows(size, of_segment)) >= rows)
+    sizes = ((count * params.horizon, count * of_episode) for count in itertools.count(1))
+    return next(steps for steps, size in sizes if min(size, default_slack_rows(size, of_segment)) >= rows)
 
 
 def _episode_rows(params: TrainParamsBase, layout: Layout) -> int:

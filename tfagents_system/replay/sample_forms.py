@@ -185,15 +185,14 @@ class SequenceForm(SampleForm):
 
 def form_of(params: TrainParamsBase) -> SampleForm:
     """What the toolkit draws, as the parameters say."""
-    if params.recurrent:
-        burn_in = params.recurrent_burn_in
-        return SequenceForm(burn_in + params.recurrent_sequence_length, burn_in)
+    if recurrent := algorithms.value(params, "recurrent"):
+        return SequenceForm(recurrent["burn_in"] + recurrent["sequence_length"], recurrent["burn_in"])
     # An action that is the only one of its transition cuts nothing.
     cuts = params.n_step > 1 and bool(algorithms.value(params, "cut_at_exploration"))
     races = None
-    if params.mini_race_steps is not None:
-        first, second = params.mini_race_oversampling
-        races = MiniRaces(params.mini_race_steps, (first, second))
+    if mini_race := algorithms.value(params, "mini_race"):
+        first, second = mini_race["oversampling"]
+        races = MiniRaces(mini_race["steps"], (first, second))
     hindsight = None
     if params.hindsight_share is not None:
         hindsight = Hindsight(params.hindsight_share, params.hindsight_strategy)

@@ -232,7 +232,7 @@ def _beat(
         state,
         env_steps=ring.env_steps,
         ring_steps=ring.ring_steps,
-        capacity_steps=role.params.n_episodes_in_buffer * role.params.horizon,
+        capacity_steps=role.params.buffer_size,
         segments=ring.segments,
         duplicates=service.duplicates,
         malformed=service.malformed,

@@ -289,7 +289,7 @@ def _why_untrained(ring: Ring) -> str | None:
     if ring.training_steps:
         return None
     if ring.ring_steps:
-        return ", all that the ring holds is held out: lower validation_share, or raise n_episodes_in_buffer"
+        return ", all that the ring holds is held out: lower validation_share, or raise buffer_size"
     return (
         ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
         "to come: raise env_steps_per_iter, or have fewer environments a worker"

@@ -30,7 +30,6 @@ RETURN, SUCCESS = "eval_return", "eval_success"
 METRICS, TRAINING, MONITOR = "metrics.csv", "metrics.csv (training)", "monitor.csv"
 _TRAIN_RETURN = "train_return"
 HIGHEST = (RETURN, SUCCESS, _TRAIN_RETURN, "train_success")  # Columns whose best value is the highest.
-_OF_EVALUATION = ("eval_", "eval/")
 _EVALUATIONS, _MONITORS = "evaluations.npz", "*monitor.csv"
 _MONITOR_WINDOW_EPISODES = 10
 _ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
@@ -150,25 +149,17 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
 
     Args:
       rows: Of metrics.csv.
-      metric: A column. Of those that need not be better where they are higher: another one of evaluations has the
-        value of the best policy's; of training none is of one policy.
+      metric: A column. Of those that need not be better where they are higher there is no best one.
     """
     kept = read_best(paths) or {}
     if metric in (RETURN, SUCCESS) and kept.get(metric) is not None:
         return float(kept[metric])
-    present = of_agent(rows, agents_before(paths))
-    if metric.startswith(_OF_EVALUATION):
-        edits = edits_taken(paths)
-        present = [row for row in present if (row.get("edits") or 0) == edits]
-    trained = [row for row in present if row.get("train_step") and row.get(metric) is not None]
-    if metric in HIGHEST:
-        return max((row[metric] for row in trained), default=None)
-    if not metric.startswith(_OF_EVALUATION):
+    if metric not in HIGHEST:
         return None
-    evaluated = [row for row in trained if row.get(RETURN) is not None]
-    of_kept = [row for row in evaluated if row.get("iteration") == kept.get("iteration", -1)]
-    chosen = of_kept or sorted(evaluated, key=lambda row: row[RETURN])
-    return chosen[-1][metric] if chosen else None
+    edits, present = edits_taken(paths), of_agent(rows, agents_before(paths))
+    if metric in (RETURN, SUCCESS):
+        present = [row for row in present if (row.get("edits") or 0) == edits]
+    return max((row[metric] for row in present if row.get("train_step") and row.get(metric) is not None), default=None)
 
 
 def _evaluates_nothing(paths: RunPaths) -> bool:

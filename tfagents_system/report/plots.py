@@ -9,7 +9,7 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ _PANELS = (
 )
 _PANELS_IN_A_ROW = 3
 _LOG_SCALE_FROM = 50.0  # Ratio of the largest to the smallest value.
-_FEW_POINTS = 4  # Needed after the first point before that may be outside its panel.
-_FAR_TIMES = 10.0  # Of an agent before a reset: it may be as interesting as the newest one.
 _MAX_MARKERS = 60
 
 
@@ -43,8 +41,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
     collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
-    losses with those of held-out episodes. A first loss far from all later ones is given as text, as are losses of an
-    agent before a reset that are far from those of the newest one. Curves have a gap, and a dashed line, at a reset.
+    losses with those of held-out episodes. Curves have a gap, and a dashed line, at a reset.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -102,8 +99,6 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
     high = [mean + std for mean, std in zip(means, stds, strict=True)]
     axes.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
     axes.plot(steps, means, color=_EVAL, linewidth=1.8, **_marker(means), label="evaluation, greedy: mean ± std")
-    for k in _alone(means):
-        axes.errorbar(steps[k], means[k], yerr=stds[k], color=_EVAL, capsize=4)
     axes.set_ylabel("return of an episode")
     axes.yaxis.set_major_formatter(_thousands)
     drawn = [line for line in axes.get_lines() if len(line.get_xdata()) and not line.get_label().startswith("_")]
@@ -123,7 +118,7 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
     if held_out:
         axes.plot(held_out_steps, held_out, color=_EVAL, linewidth=1.2, **_marker(held_out), label="held out")
         axes.legend(loc="best", frameon=False, fontsize=7)
-    shown = _fit_to_usual_losses(axes, rows, name) if name.endswith("_loss") else _values(rows, name)
+    shown = _values(rows, name)
     axes.set_title(title, loc="left", fontsize=9)
     if name == "eval_success":
         axes.set_ylim(-0.03, 1.03)
@@ -134,59 +129,8 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
         axes.yaxis.set_major_formatter(_thousands)
 
 
-def _fit_to_usual_losses(axes: Any, rows: Rows, name: str) -> list[float]:
-    """Fits a panel to the losses that are not far from all others, and tells the others as text.
-
-    Far may be those of agents before the newest, and the first ones, of untrained networks: with them the others would
-    have less than half of the panel.
-
-    Returns:
-      What the panel is fitted to: all values where none is far.
-    """
-    agents = _by_agent(rows)
-    firsts = [[values[0] for values in _trained_and_held_out(agent, name) if values] for agent in agents]
-    laters = [[value for values in _trained_and_held_out(agent, name) for value in values[1:]] for agent in agents]
-    far = []
-    before = [value for values in (*firsts[:-1], *laters[:-1]) for value in values]
-    if before and len(laters[-1]) >= _FEW_POINTS and _stretches(before, laters[-1], _FAR_TIMES):
-        low, high = _ends(before)
-        far.append(f"before: {low:.3g} to {high:.3g}")
-        firsts, laters = firsts[-1:], laters[-1:]
-    first, later = sum(firsts, []), sum(laters, [])
-    if first and len(later) >= _FEW_POINTS and _stretches(first, later):
-        far.append(f"first: {', '.join(f'{values[0]:.3g}' for values in firsts if values)}")
-        first = []
-    if far:
-        _fit(axes, [*first, *later])
-        axes.set_title(", ".join(far), loc="right", fontsize=7, color="gray")
-    return [*first, *later]
-
-
 def _is_for_log_scale(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM
-
-
-def _stretches(others: Sequence[float], usual: Sequence[float], times: float = 2.0) -> bool:
-    """Whether a panel with these others, too, would have more than so many times the range of the usual ones."""
-    is_log = _is_for_log_scale(usual) and min(others) > 0
-    scaled = [math.log(value) if is_log else value for value in [*others, *usual]]
-    ends, all_ends = _ends(scaled[len(others) :]), _ends(scaled)
-    return all_ends[1] - all_ends[0] > times * (ends[1] - ends[0])
-
-
-def _ends(values: Iterable[float]) -> tuple[float, float]:
-    known = list(values)
-    return min(known), max(known)
-
-
-def _fit(axes: Any, values: Sequence[float]) -> None:
-    """Fits a panel to these values."""
-    low, high = _ends(values)
-    if _is_for_log_scale(values):
-        axes.set_ylim(low / 1.2, high * 1.2)
-    else:
-        margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-        axes.set_ylim(low - margin, high + margin)
 
 
 def _mark_resets(axes: Any, rows: Rows, *, in_words: bool) -> None:
@@ -218,16 +162,8 @@ def _tidy(axes: Any, *, small: bool) -> None:
 
 
 def _marker(values: Sequence[float]) -> dict[str, Any]:
-    """Marks all points while they are few, and always those that a line does not show."""
-    if len(values) <= _MAX_MARKERS:
-        return {"marker": "o", "markersize": 3}
-    return {"marker": "o", "markersize": 3, "markevery": alone} if (alone := _alone(values)) else {}
-
-
-def _alone(values: Sequence[float]) -> list[int]:
-    """Places of points between two gaps or ends, such as the only one between two resets."""
-    is_gap = [True, *map(math.isnan, values), True]
-    return [k for k in range(len(values)) if is_gap[k] and not is_gap[k + 1] and is_gap[k + 2]]
+    """Marks all points while they are few: a line does not show a single one."""
+    return {"marker": "o", "markersize": 3} if len(values) <= _MAX_MARKERS else {}
 
 
 def _series(rows: Rows, name: str) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""How far a run is, as a bar."""
+"""How far a run is, as a line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfagents_system.run_files.beats import is_offline
 
 
 class RunBar:
-    """How far a run is: a bar, which notebooks show as well, or lines; nothing where it is not asked for."""
+    """How far a run is: a line that is replaced on a terminal and in a notebook; nothing where it is not asked for."""
 
     def __init__(self, is_shown: bool) -> None:
-        self._work = LongWork("starting", after_secs=0.0, stays=True) if is_shown else None
+        self._work = LongWork("starting", after_secs=0.0, in_place=True) if is_shown else None
 
     def __enter__(self) -> RunBar:
         if self._work is not None:

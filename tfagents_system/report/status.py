@@ -7,7 +7,6 @@ no TensorFlow and no NumPy, so it answers immediately, also on a login node.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -30,11 +29,10 @@ from tfagents_system.report.statuses_of_runs import (
     usual_runs,
 )
 from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, is_offline, read_status  # noqa: F401 (others take it)
-from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.heartbeat import STALE_SECS, write_json
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.grid import differing, in_words
 
-STALE_SECS = 30.0  # Where a status of an earlier version does not say it.
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _ENDED_STATES = ("done", "stopped")
@@ -60,17 +58,12 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 def is_dead(status: dict[str, Any], now: float) -> bool:
     """Whether an unfinished run is silent because its supervisor or the machine was killed."""
     run = status["run"]
-    return is_live(run) and now - run.get("updated_at", 0.0) > _stale_secs(status)
+    return is_live(run) and now - run.get("updated_at", 0.0) > STALE_SECS
 
 
 def is_under_way(status: dict[str, Any], now: float) -> bool:
     """Whether its processes are at work."""
     return is_live(status["run"]) and not is_dead(status, now)
-
-
-def _stale_secs(status: dict[str, Any]) -> float:
-    """More where the run directory is on a network file system: see run_files/heartbeat.py."""
-    return float(status["run"].get("stale_secs", STALE_SECS))
 
 
 def state_of(status: dict[str, Any], now: float) -> str:
@@ -102,7 +95,7 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
     found: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
-        for before, secs, after in _role_problems(beat, run.get("started_at", now), now, _stale_secs(status)):
+        for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
             found.setdefault((before, after), []).append((label(role, beat), secs))
     sentences = []
     for (before, after), roles in found.items():
@@ -160,9 +153,7 @@ def _given_up(beat: dict[str, Any]) -> str:
     return f"given up after {beat.get('restarts', 0)} restarts{because}"
 
 
-def _role_problems(
-    beat: dict[str, Any], started_at: float, now: float, stale_secs: float
-) -> Iterator[tuple[str, float, str]]:
+def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
@@ -174,7 +165,7 @@ def _role_problems(
     age, wait = now - beat.get("time", started_at), now - beat.get("since", now)
     if not beat.get("alive", True):
         yield "down", 0.0, ""
-    elif age > stale_secs:
+    elif age > STALE_SECS:
         yield "no heartbeat for", age, ""
     elif beat.get("state") == "waiting" and wait > _LONG_WAIT_SECS:
         yield "waiting", wait, f"for {beat['waiting_for']}" if beat.get("waiting_for") else ""
@@ -340,9 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=called_as("python -m tfagents_system.report.status"),
         description="Shows the state of runs from their files alone.",
     )
-    parser.add_argument(
-        "run", nargs="*", type=Path, help="run directories; without any that in SAC_EXP_DIR, else those in logs/"
-    )
+    parser.add_argument("run", nargs="*", type=Path, help="run directories; without any those in logs/")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
         "--json",
@@ -371,17 +360,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
     """Prints once, or again and again until all runs have ended."""
     show = _show_json if as_json else _show_plain
-    with contextlib.ExitStack() as stack:
-        if sys.stdout.isatty() and not as_json:
-            from tfagents_system.report.terminal import showing_runs
-
-            show = stack.enter_context(showing_runs(in_place=follow))
-        while True:
-            statuses, now = read_all(folders), time.time()
-            show(statuses, now)
-            if not follow or not any(is_under_way(status, now) for status in statuses):
-                return
-            time.sleep(_FOLLOW_SECS)
+    while True:
+        statuses, now = read_all(folders), time.time()
+        if follow and sys.stdout.isatty() and not as_json:
+            print("\x1b[H\x1b[2J", end="")  # The table replaces the one before.
+        show(statuses, now)
+        if not follow or not any(is_under_way(status, now) for status in statuses):
+            return
+        time.sleep(_FOLLOW_SECS)
 
 
 def _show_json(statuses: Sequence[dict[str, Any]], now: float) -> None:

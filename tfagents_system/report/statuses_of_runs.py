@@ -24,9 +24,7 @@ SETTINGS = "settings"  # Of a status: those of the run that differ from its file
 
 
 def usual_runs(environ: Mapping[str, str]) -> list[Path]:
-    """Those of the user who names none. Without a vars file, names of folders are relative to the current one."""
-    if folder := environ.get("SAC_EXP_DIR"):
-        return [Path(folder)]
+    """Those of the user who names none."""
     return sorted(path.parent for path in usual_folder(environ).glob("*/status.json"))
 
 

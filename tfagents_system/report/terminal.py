@@ -6,7 +6,7 @@ import collections
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -21,7 +21,6 @@ from tfagents_system.checks.checklist import counted
 from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
-    COLUMNS,
     curriculum_values,
     format_number,
     format_results,
@@ -29,14 +28,12 @@ from tfagents_system.report.status import (
     iteration_of,
     label,
     numbers,
-    problem_lines,
     problems,
     state_of,
     state_problems,
-    summaries,
     time_shares,
 )
-from tfagents_system.report.tables import SurvivingConsole, table
+from tfagents_system.report.tables import SurvivingConsole
 from tfagents_system.run_files.beats import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
@@ -46,8 +43,6 @@ _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
 _LINES_BESIDE_WORKERS = 18
-# Columns that a narrow terminal does without.
-_SPARED_FIRST = ("steps/s", "best", "updates/s", "restarts", "left", "env steps", "eval return")
 _COLORS = {
     "starting": "cyan",
     "running": "green",
@@ -153,17 +148,6 @@ class ProgressView:
 
     def _print(self, line: str) -> None:
         print(line, file=self._console.file, flush=True)
-
-
-@contextlib.contextmanager
-def showing_runs(in_place: bool, console: Console | None = None) -> Iterator[Callable[..., None]]:
-    """Gives a function that shows statuses as they are at `now`, as a table; `in_place`: it replaces the one before."""
-    console = console or SurvivingConsole(highlight=False)
-    if not in_place:
-        yield lambda statuses, now: console.print(render_runs(statuses, now, console.width))
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        yield lambda statuses, now: live.update(render_runs(statuses, now, console.width), refresh=True)
 
 
 def progress_line(status: dict[str, Any]) -> str:
@@ -339,15 +323,3 @@ def _state(beat: dict[str, Any]) -> str:
         return "given up"
     state = str(beat.get("state", "starting"))
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
-
-
-def render_runs(statuses: Sequence[dict[str, Any]], now: float, width: int) -> RenderableType:
-    """Several runs as a table, and below it what looks wrong.
-
-    A terminal that is too narrow for all columns gets the table without those that matter least.
-    """
-    rows = summaries(statuses, now)
-    columns = list(rows[0]) if rows else list(COLUMNS)
-    styles = [_COLORS.get(row["state"], "default") for row in rows]
-    shown = table(rows, columns, width, spared_first=_SPARED_FIRST, state_styles=styles)
-    return Group(shown, *(Text(line, style="red") for line in problem_lines(statuses, now)))

@@ -2,7 +2,7 @@
 
     agent_from/
         start.json            where they are from, and which parts are taken
-        agent.index, ...      the files of a trainer's checkpoint; or variables/ of a policy; or policy.npz
+        agent.index, ...      the files of a trainer's checkpoint; or variables/ of a policy
 
 The run has a copy: the other run may go on, or be deleted, before a killed trainer begins anew.
 This module imports neither TensorFlow nor Reverb.
@@ -26,10 +26,9 @@ from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths
 
-Kind = Literal["checkpoint", "policy", "npz"]
+Kind = Literal["checkpoint", "policy"]
 
 _START = "start.json"
-_NPZ = "policy.npz"
 _VARIABLES = "variables"
 _INDEX = f"{run_checkpoints.AGENT}.index"
 
@@ -40,8 +39,8 @@ class AgentStart:
 
     Attributes:
       source: SAC_AGENT_FROM.
-      kind: What `files` is: a trainer's `checkpoint`, a `policy` with its variables, or an exported `npz`.
-      files: A folder; of kind `npz` the file.
+      kind: What `files` is: a trainer's `checkpoint`, or a `policy` with its variables.
+      files: A folder.
       parts: SAC_AGENT_PARTS; empty: the usual ones.
     """
 
@@ -66,7 +65,7 @@ class AgentStart:
             raise FileNotFoundError(errno.ENOENT, "has nothing to begin with any more", str(self.files))
         folder.mkdir()
         for path in files:
-            target = folder / (_NPZ if self.kind == "npz" else path.relative_to(self.files))
+            target = folder / path.relative_to(self.files)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         told = {"source": self.source, "kind": self.kind, "parts": list(self.parts)}
@@ -80,8 +79,6 @@ class AgentStart:
         return digest.hexdigest()
 
     def _own_files(self) -> list[Path]:
-        if self.kind == "npz":
-            return [self.files]
         pattern = f"{run_checkpoints.AGENT}.*" if self.kind == "checkpoint" else f"{_VARIABLES}/{_VARIABLES}.*"
         return sorted(self.files.glob(pattern))
 
@@ -94,13 +91,13 @@ def start_of_run(paths: RunPaths) -> AgentStart | None:
 def _kept_in(folder: Path) -> AgentStart | None:
     """What `copy` has written there; None where it has not: a user's policy may have a start.json of its own."""
     match read_json(folder / _START):
-        case {"source": str(source), "kind": "checkpoint" | "policy" | "npz" as kind, "parts": [*parts]}:
-            return AgentStart(source, kind, folder / _NPZ if kind == "npz" else folder, tuple(parts))
+        case {"source": str(source), "kind": "checkpoint" | "policy" as kind, "parts": [*parts]}:
+            return AgentStart(source, kind, folder, tuple(parts))
     return None
 
 
 def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:
-    """What SAC_AGENT_FROM means: RUN, RUN@CHECKPOINT, a policy's file or folder, or what another run began with.
+    """What SAC_AGENT_FROM means: RUN, RUN@CHECKPOINT, a policy's folder, or what another run began with.
 
     Args:
       source: With an absolute path. CHECKPOINT is one of the run's checkpoints, or one of its policies: its name,
@@ -112,9 +109,7 @@ def find_start(source: str, parts: tuple[str, ...] = ()) -> AgentStart:
     """
     path, name = split(source)
     if name is None and path.is_file():
-        if path.suffix != ".npz":
-            raise UserError(f"{path} can't be read back: of exported policies only policy.npz can")
-        return AgentStart(source, "npz", path, parts)
+        raise UserError(f"{path} is a file, exported policies can't be read back: give a run directory, or a policy")
     if not path.is_dir():
         raise UserError(f"{path} does not exist: give a run directory, or a policy")
     if name is None and (kept := _kept_in(path)) is not None:
@@ -133,21 +128,17 @@ def split(source: str) -> tuple[Path, str | None]:
 
 
 def _of_folder(folder: Path) -> tuple[Kind, Path]:
-    """A run, a checkpoint, a policy, or the folder of exported files."""
+    """A run, a checkpoint, or a policy."""
     if (folder / _INDEX).is_file():
         return "checkpoint", _checked(folder)
     if (folder / _VARIABLES / f"{_VARIABLES}.index").is_file():
         return "policy", folder
-    if (folder / _NPZ).is_file():
-        return "npz", folder / _NPZ
     try:
         newest = run_checkpoints.newest_complete(RunPaths(folder).trainer_checkpoints, with_agent=True)
     except OSError as error:
         raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
     if newest is None:
-        raise UserError(
-            f"{folder} has no checkpoint: give a run that has one, a policy checkpoint, a SavedModel or a policy.npz"
-        )
+        raise UserError(f"{folder} has no checkpoint: give a run that has one, a policy checkpoint or a SavedModel")
     return "checkpoint", newest.folder
 
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypedDict
 
 import msgspec
-from msgspec import Meta
 
 LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
-_MOST_STATUS_BYTES = 64 * 1024 * 1024
-_MOST_FIELDS, _MOST_ENTRIES = 200, 500
-_MOST_CHARS, _MOST_NAME_CHARS = 500, 100
-
-_Int = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # Larger ones may not fit a float: formatting them would fail.
-_Time = Annotated[float, Meta(ge=0, le=1e11)]  # Unix seconds.
-_Secs = Annotated[float, Meta(ge=0, le=1e9)]
-_Share = Annotated[float, Meta(ge=0, le=2)]  # Sums of rounded seconds may exceed 1.
-_Scalar = bool | _Int | float | str | None
-
-_Content = TypeVar("_Content")
+_MOST_CHARS = 500
 
 
 class Beat(TypedDict, total=False):
@@ -30,25 +18,25 @@ class Beat(TypedDict, total=False):
 
     role: str
     host: str
-    pid: _Int
+    pid: int
     state: str
-    since: _Time
-    time: _Time
+    since: float
+    time: float
     remote: bool
     waiting_for: str | None
     doing: str | None
     error: str | None
     save_error: str | None
-    iteration: _Int
-    num_iter: _Int
-    num_env_steps: _Int | None
-    train_step: _Int
-    env_steps: _Int | None
-    episodes: _Int
-    steps: _Int
+    iteration: int
+    num_iter: int
+    num_env_steps: int | None
+    train_step: int
+    env_steps: int | None
+    episodes: int
+    steps: int
     steps_per_s: float | None
-    env_faults: _Int
-    eval_env_faults: _Int
+    env_faults: int
+    eval_env_faults: int
     last_env_fault: str
     run_is: str | None
     updates_per_s: float | None
@@ -57,20 +45,20 @@ class Beat(TypedDict, total=False):
     eval_return: float | None
     eval_return_std: float | None
     best_eval_return: float | None
-    eval_success: _Share | None
+    eval_success: float | None
     critic_loss: float | None
     actor_loss: float | None
     alpha: float | None
-    time_left_s: _Secs | None
-    prior_steps: _Int | None
-    waiting: _Int | None
+    time_left_s: float | None
+    prior_steps: int | None
+    waiting: int | None
     curriculum: dict[str, float | None] | None
-    time_shares: dict[str, _Share | None] | None
-    counted_secs: _Secs | None
-    refused: dict[str, _Int] | None
+    time_shares: dict[str, float | None] | None
+    counted_secs: float | None
+    refused: dict[str, int] | None
     # What a supervisor adds in status.json.
     alive: bool
-    restarts: _Int
+    restarts: int
     given_up: bool
     given_up_because: str | None
     failed_with: str | None
@@ -83,48 +71,39 @@ class RunStatus(TypedDict, total=False):
     name: str
     exp_dir: str
     state: str
-    started_at: _Time
-    updated_at: _Time
-    stale_secs: _Secs
-    pid: _Int
+    started_at: float
+    updated_at: float
+    pid: int
     host: str
-    port: _Int
-    exit_code: _Int | None
+    port: int
+    exit_code: int | None
     message: str | None
     # Of all workers, since the run began: see env_faults.py.
-    env_faults: _Int
-    eval_env_faults: _Int
-    episodes: _Int
+    env_faults: int
+    eval_env_faults: int
+    episodes: int
     last_env_fault: str
-    before: dict[str, _Scalar]  # How far an earlier start has come: fields of the trainer's beat.
+    before: dict[str, Any]  # How far an earlier start has come: fields of the trainer's beat.
 
 
-def _decoders(kind: Any) -> dict[str, msgspec.json.Decoder[Any]]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: msgspec.json.Decoder(hint) for name, hint in hints.items()}
-
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_BEAT, _RUN = _decoders(Beat), _decoders(RunStatus)
-_OTHER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Scalar)
-_PLAN = msgspec.json.Decoder(dict[str, list[Annotated[int, Meta(ge=0, le=2**20)]]])
-_FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+class _Status(TypedDict, total=False):
+    run: RunStatus
+    roles: dict[str, Beat]
+    plan: dict[str, list[int]]
 
 
 def parse_beat(content: bytes) -> Beat | None:
-    """Reads a heartbeat from JSON; None if it is not one.
-
-    Fields of a wrong type are left out, as are lists and objects that nothing relies on. Texts are cut, and hold no
-    control characters for a terminal.
-    """
-    beat: Beat | None = _fields(content, _BEAT) if len(content) <= MOST_BYTES else None
+    """Reads a heartbeat from JSON; None if it is not one. Texts are cut, and hold no control characters."""
+    beat: Beat | None = _read_as(Beat, content) if len(content) <= MOST_BYTES else None
     return beat if beat and beat.get("state") is not None else None
 
 
 def read_heartbeat(path: Path) -> Beat | None:
     """The last beat in a file, None if there is none."""
-    content = _read(path, MOST_BYTES)
-    return None if content is None else parse_beat(content)
+    try:
+        return parse_beat(path.read_bytes())
+    except OSError:
+        return None
 
 
 def is_offline(trainer: Mapping[str, Any]) -> bool:
@@ -139,20 +118,11 @@ def is_live(run: Mapping[str, Any]) -> bool:
 
 def read_status(path: Path) -> dict[str, Any] | None:
     """status.json as a supervisor writes it, each role like a heartbeat; None if there is none."""
-    content = _read(path, _MOST_STATUS_BYTES)
-    parts = None if content is None else _decoded(_OBJECT, content)
-    if parts is None or not {"run", "roles"} <= parts.keys():
+    try:
+        status = _read_as(_Status, path.read_bytes())
+    except OSError:
         return None
-    run, roles = _fields(parts["run"], _RUN), _decoded(_OBJECT, parts["roles"])
-    if not run or roles is None:
-        return None
-    others = {name: value for name, value in parts.items() if name not in ("run", "roles", "plan")}
-    return {
-        **{name: _clean(value) for name, raw in others.items() if (value := _decoded(_OTHER, raw)) is not None},
-        "run": run,
-        "plan": _decoded(_PLAN, parts.get("plan", msgspec.Raw(b"{}"))) or {},
-        "roles": {clean_text(name, _MOST_NAME_CHARS): _fields(raw, _BEAT) or {} for name, raw in roles.items()},
-    }
+    return {"plan": {}, **status} if status and status.get("run") and "roles" in status else None
 
 
 def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
@@ -163,44 +133,21 @@ def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in cut)
 
 
-def _fields(content: bytes | msgspec.Raw, decoders: dict[str, msgspec.json.Decoder[Any]]) -> Any:
-    """The valid fields of a JSON object; None if it is not an object."""
-    parts = _decoded(_OBJECT, content)
-    if parts is None:
-        return None
-    found = {}
-    for name, raw in itertools.islice(parts.items(), _MOST_FIELDS):
-        value = _decoded(decoders.get(name, _OTHER), raw, default=_MISSING)
-        if value is not _MISSING:
-            found[clean_text(name, _MOST_NAME_CHARS)] = _clean(value)
-    return found
-
-
-_MISSING: Any = object()
-
-
-def _decoded(
-    decoder: msgspec.json.Decoder[_Content], content: bytes | msgspec.Raw, default: Any = None
-) -> _Content | Any:
+def _read_as(kind: Any, content: bytes) -> Any:
+    """A JSON object whose fields have the types that a TypedDict says, with any others; None if it is not one."""
     try:
-        return decoder.decode(content)
-    except _FAULTS:
-        return default
+        fields = msgspec.json.decode(content)
+        msgspec.convert(fields, kind)
+        return _clean(fields)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
     if isinstance(value, dict):
-        entries = itertools.islice(value.items(), _MOST_ENTRIES)
-        return {clean_text(name, _MOST_NAME_CHARS): item for name, item in entries}
+        return {clean_text(name): _clean(item) for name, item in value.items()}
     return value
-
-
-def _read(path: Path, most_bytes: int) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError:
-        return None
-    return content if len(content) <= most_bytes else None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,17 +11,6 @@ from tfagents_system.checks.called_as import option
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import leads_into
 from tfagents_system.run_files.run_paths import RunPaths
-
-# What a run writes into each of these folders: behind a link nothing else may be there when it is emptied.
-_TEMPORARY = r"\..+\.(tmp|before)"
-_OF_FILE_SYSTEMS = r"lost\+found|\.snapshots?|\.nfs.+"  # In the root of a mount, or for files that are open.
-_WRITTEN = {
-    "replay": r".+\.bin|(layout|origin|filled_from)\.json",
-    "checkpoints": r"(policy_)?checkpoint_\d+(_\d+)?(\.partial)?",
-    "policies": r"(collect_|greedy_)?policy|checkpoints|best\.json",
-    "episodes": r".+\.npz",
-    "journals": r".+\.journal",
-}
 
 
 def fault_of(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
@@ -42,8 +29,8 @@ def fault_of(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
     if why_not_moved(paths, used) is None:
         ways.append(f"give {option('fresh')}, which moves the whole folder aside")
     return (
-        f"SAC_EXP_DIR={paths.exp_dir} has {found} and no {paths.run_json.name}, without which nothing says whose they "
-        f"are: {', '.join(ways[:-1])}{',' * (len(ways) > 2)} or {ways[-1]}"
+        f"the run directory {paths.exp_dir} has {found} and no {paths.run_json.name}, without which nothing says whose "
+        f"they are: {', '.join(ways[:-1])}{',' * (len(ways) > 2)} or {ways[-1]}"
     )
 
 
@@ -61,8 +48,8 @@ def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
         return None
     what = f"has {' and '.join(map(str, dict.fromkeys(inside)))} in it" if inside else "is a mount point"
     return (
-        f"SAC_EXP_DIR={paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another SAC_EXP_NAME "
-        f"for a new run{', or name a copy elsewhere' if inside else ''}"
+        f"the run directory {paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another "
+        f"SAC_EXP_NAME for a new run{', or name a copy elsewhere' if inside else ''}"
     )
 
 
@@ -79,56 +66,29 @@ def strays(paths: RunPaths) -> list[str]:
 def remove(paths: RunPaths, replay_dir: Path | None) -> None:
     """Removes what a run without an update has collected, and says so.
 
-    Of a link what is behind it goes, and the link stays. Without a run.json only `replay_dir`, whose name is of this
-    run alone, is removed.
+    Without a run.json only `replay_dir`, whose name is of this run alone, is removed.
 
     Args:
       replay_dir: The ring's folder on scratch, if it is there.
 
     Raises:
-      UserError: Behind a link there is something that no run writes there. Nothing was removed.
+      UserError: A folder is a link, behind which there may be anything. Nothing was removed.
     """
     folders = [*(_folders(paths) if paths.run_json.exists() else []), *([replay_dir] if replay_dir else [])]
-    if faults := [fault for folder in folders if folder.is_symlink() and (fault := _fault_of_link(folder)) is not None]:
+    faults = [
+        f"{folder} is a link to {folder.resolve()}, and a start over would empty that folder: empty it yourself, or "
+        "choose another SAC_EXP_NAME"
+        for folder in folders
+        if folder.is_symlink() and folder.is_dir() and any(folder.iterdir())
+    ]
+    if faults:
         raise UserError(*faults)
     if any(folder.exists() for folder in folders) and paths.run_json.exists():
         print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
     for folder in folders:
-        if folder.is_symlink():
-            with contextlib.suppress(OSError):
-                for name in _behind(folder):
-                    _remove(folder / name)
-        else:
+        if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(paths: RunPaths) -> list[Path]:
     return [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]
-
-
-def _fault_of_link(link: Path) -> str | None:
-    """What keeps this link's folder from being emptied: others' files in it."""
-    try:
-        names = _behind(link)
-    except OSError:  # Out of reach: nothing is removed there either.
-        return None
-    others = [name for name in names if not re.fullmatch(f"{_WRITTEN[link.name]}|{_TEMPORARY}", name)]
-    if not others:
-        return None
-    return (
-        f"{link} leads to {link.resolve()}, where {others[0]} is not of this run: a start over would delete all that "
-        "is there. Give the link a folder of its own, or choose another SAC_EXP_NAME"
-    )
-
-
-def _behind(link: Path) -> list[str]:
-    """Names in a linked folder, without those of its file system."""
-    names = sorted(path.name for path in link.iterdir())
-    return [name for name in names if not re.fullmatch(_OF_FILE_SYSTEMS, name)]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.machine.files import existing_ancestor, write_atomically
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.threads import repeated
 from tfagents_system.run_files.beats import Beat, read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
@@ -22,36 +22,9 @@ from tfagents_system.run_files.run_paths import RunPaths
 __all__ = ["Beat", "read_heartbeat"]
 
 
-BEAT_SECS, NETWORK_BEAT_SECS = 2.0, 5.0  # Between two beats of a role, at least.
-_BEATS_UNTIL_STALE = 15
-MOUNTS = Path("/proc/self/mountinfo")
+BEAT_SECS = 2.0  # Between two beats of a role, at least.
+STALE_SECS = 60.0  # A role without a beat for so long is gone. Files on other machines may be seen late.
 _AT_ONCE = ("done", "stopped")  # Last words.
-_NETWORK_FILE_SYSTEMS = frozenset(
-    ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.beegfs", "fuse.ceph", "fuse.glusterfs", "fuse.sshfs")
-    + ("fuse.wekafs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "wekafs")
-)
-
-
-def beat_secs(folder: Path) -> float:
-    """Seconds between two beats of a role whose run directory is `folder`: each is work for a network file server."""
-    return NETWORK_BEAT_SECS if _is_on_network(folder) else BEAT_SECS
-
-
-def stale_secs(folder: Path) -> float:
-    """How old the last beat of a role there may be before something is wrong."""
-    return _BEATS_UNTIL_STALE * beat_secs(folder)
-
-
-def _is_on_network(folder: Path) -> bool:
-    try:
-        device = existing_ancestor(folder).stat().st_dev
-        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split(" ")[2:3] == [wanted]]
-    return any(kind in _NETWORK_FILE_SYSTEMS for kind in kinds)
 
 
 class BeatFile:
@@ -120,11 +93,11 @@ class Heartbeat:
     Args:
       path: The file.
       role: Name of the role, in every beat.
-      min_secs: Least time between two beats that are written; None: see `beat_secs`.
+      min_secs: Least time between two beats that are written.
     """
 
-    def __init__(self, path: Path, role: str, min_secs: float | None = None) -> None:
-        self._file = BeatFile(path, beat_secs(path.parent) if min_secs is None else min_secs)
+    def __init__(self, path: Path, role: str, min_secs: float = BEAT_SECS) -> None:
+        self._file = BeatFile(path, min_secs)
         self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
         self._state: str | None = None
         self._since = 0.0
@@ -165,15 +138,15 @@ class BeatReader:
 
     Args:
       paths: The run directory.
-      every_secs: Time between two rounds, which read all that were asked for meanwhile; None: see `beat_secs`.
+      every_secs: Time between two rounds, which read all that were asked for meanwhile.
 
     Attributes:
       lag_secs: How much later than the role itself an answer may be.
     """
 
-    def __init__(self, paths: RunPaths, every_secs: float | None = None) -> None:
+    def __init__(self, paths: RunPaths, every_secs: float = BEAT_SECS) -> None:
         self._paths = paths
-        self._every_secs = beat_secs(paths.exp_dir) if every_secs is None else every_secs
+        self._every_secs = every_secs
         self.lag_secs = 2 * self._every_secs  # It is written no more often.
         self._changed = threading.Condition()
         self._wanted: set[str] = set()

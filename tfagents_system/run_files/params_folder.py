@@ -3,7 +3,7 @@
     python3 -S -E params_folder.py [--skip FOLDER]... FOLDER [TARGET]
 
 prints the files, and copies them where there is a TARGET. Left out: what is hidden or made by programs, environments,
-runs, the toolkit itself. This file runs on login nodes as well: standard library only, Python 3.6.
+runs, the toolkit itself. Login nodes run this file, too: it needs nothing but Python 3.9.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 import time
-from typing import Dict, Iterable, List, Mapping, Set, Union
+from collections.abc import Iterable, Mapping
+from typing import Union
 
 MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
 _TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -21,7 +22,7 @@ _OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
 _OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
 
 
-Path = Union[str, "os.PathLike[str]"]
+Path = Union[str, "os.PathLike[str]"]  # noqa: UP007  (Python 3.9)
 
 
 class TooLargeError(Exception):
@@ -33,7 +34,7 @@ def is_kept_otherwise(params: Path) -> bool:
     return os.path.realpath(str(params)).startswith(_TOOLKIT + os.sep)
 
 
-def files_of(folder: Path, skipped: Iterable[Path] = ()) -> List[str]:
+def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
     """Relative paths of a folder's files, sorted; links are followed.
 
     Args:
@@ -46,7 +47,7 @@ def files_of(folder: Path, skipped: Iterable[Path] = ()) -> List[str]:
     left_out = {os.path.realpath(path) for path in skipped} | {_TOOLKIT}
     if os.path.realpath(folder) == os.path.dirname(_TOOLKIT):
         left_out |= {os.path.join(os.path.dirname(_TOOLKIT), name) for name in _OF_THE_TOOLKIT}
-    found = []  # type: List[str]
+    found: list[str] = []
     size_bytes, deadline = 0, time.time() + LOOK_SECS
     above = {str(folder): {os.path.realpath(str(folder))}}  # Of each folder, and itself: no link leads back up.
     for path, folders, files in os.walk(str(folder), followlinks=True):
@@ -81,7 +82,7 @@ def copy(folder: Path, files: Iterable[str], target: Path) -> None:
         shutil.copy2(os.path.join(str(folder), name), copied)
 
 
-def digests(folder: Path, files: Iterable[str]) -> Dict[str, str]:
+def digests(folder: Path, files: Iterable[str]) -> dict[str, str]:
     """SHA-256 of files, by their relative paths; without those that are gone by now, as temporary ones of others are.
 
     Raises:
@@ -97,7 +98,7 @@ def digests(folder: Path, files: Iterable[str]) -> Dict[str, str]:
     return found
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """`changed robot.py`, `new arm.xml`, `gone old.py`: how a folder differs from what was kept of it, by digests."""
     told = ["gone " + name for name in sorted(set(before) - set(now))]
     for name in sorted(now):
@@ -108,7 +109,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
     return told
 
 
-def _is_own(path: str, skipped: Set[str]) -> bool:
+def _is_own(path: str, skipped: set[str]) -> bool:
     name = os.path.basename(path)
     is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
     return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)

@@ -22,7 +22,7 @@ def edited_reward(paths: RunPaths, params: Path) -> Path | None:
       params: SAC_PARAMS, beside which it is looked for first.
     """
     if not paths.reward.exists() or _names_other_reward(paths, _own_config(paths)):
-        return None  # The run needs none, or began before runs kept it; or its own JSON was edited.
+        return None  # The run needs none, or its own JSON was edited.
     found, began = named_reward(paths, params), (read_json(paths.run_json) or {}).get("began_with", {})
     is_known = found is None or hashlib.sha256(found.read_bytes()).hexdigest() == began.get("reward")
     return None if is_known else found
@@ -72,5 +72,5 @@ def _own_config(paths: RunPaths) -> dict[str, Any]:
 
 def _names_other_reward(paths: RunPaths, config: Mapping[str, Any]) -> bool:
     """Whether a run's JSON names another reward file than that of which the run has a copy."""
-    named = (read_json(paths.run_json) or {}).get("reward_named")  # Runs that began earlier lack it.
+    named = (read_json(paths.run_json) or {}).get("reward_named")
     return named is not None and reward_places.name_in(config) not in (None, named)

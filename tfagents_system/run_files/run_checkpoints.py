@@ -66,7 +66,7 @@ class Checkpoint:
       train_step: Updates done when it was taken.
       iteration: Iterations completed.
       has_replay: Whether it records which experience belongs to it.
-      signature: Of its agent, see `why_not_of`; None if an earlier version wrote it.
+      signature: Of its agent, see `why_not_of`.
       has_agent: Whether the agent is in it, and not in the run directory of a trainer elsewhere.
     """
 
@@ -276,24 +276,11 @@ def oldest_iteration(checkpoints: Path) -> int | None:
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     """Why an agent can't continue from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.signature
-    if saved is None or saved == signature or saved == _with_cloning_weight(checkpoint, signature):
+    if saved is None or saved == signature:
         return ""
-    if REWARD_SCALE in signature and REWARD_SCALE not in saved:
-        return (
-            f"{checkpoint.folder} was written without normalize_rewards, or by an earlier version that divided rewards "
-            "by their root mean square: finish the run with that version or setting, or choose another SAC_EXP_NAME"
-        )
     names = sorted(name for name in {*saved, *signature} if saved.get(name) != signature.get(name))
     pairs = [f"{_in_words(name)} {saved.get(name, 0)} and {signature.get(name, 0)}" for name in names[:_SHOWN]]
     return f"{checkpoint.folder} and TrainParams have different agents ({', '.join(pairs)}): {REMEDY_FOR_ANOTHER_AGENT}"
-
-
-def _with_cloning_weight(checkpoint: Checkpoint, signature: AgentSignature) -> AgentSignature:
-    """As an earlier version wrote it, if it did: the weight of behaviour cloning was a variable of the agent."""
-    index = Path(f"{checkpoint.agent}.index")
-    if not checkpoint.has_agent or b"cloning_weight" not in index.read_bytes():
-        return signature
-    return {**signature, "scalar": int(signature.get("scalar", 0)) + 1}
 
 
 def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import other_command
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import write_atomically
@@ -128,11 +127,10 @@ def overrides_of_run(
     }
     if changed:
         files = dict.fromkeys(str(paths.overrides if name in known else _copy_with(paths, name)) for name in changed)
-        parameters = other_command("parameters", "python -m tfagents_system.settings.parameters_page")
         raise UserError(
             f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}): choose "
             f"another SAC_EXP_NAME, or change {' and '.join(files)} to go on with this run in another way (--set may "
-            f"change num_iter and others, which {parameters} marks with *)"
+            f"change num_iter and others, which `sac parameters` marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
     return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
@@ -231,10 +229,9 @@ def keeps_experience(
     Args:
       inputs, overrides, seed, replay_from: Those of the start.
     """
-    before, sources = read_run_json(paths), _names(replay_from)
-    had_sources = before.get("replay_from", sources)  # Earlier versions did not record them: taken to be the same.
-    began = before.get("seed"), before.get("agent_from"), had_sources, Overrides.read(paths.overrides)
-    wanted = seed, _agent_from(inputs), sources, _kept(overrides, seed)
+    before = read_run_json(paths)
+    began = before.get("seed"), before.get("agent_from"), before.get("replay_from"), Overrides.read(paths.overrides)
+    wanted = seed, _agent_from(inputs), _names(replay_from), _kept(overrides, seed)
     return began == wanted and run_inputs.fit_experience(paths, inputs)
 
 

@@ -11,23 +11,17 @@ from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
-_JOBS, _WITHOUT_OPTIONS, _SETTINGS = "jobs", "jobs_without_options", "settings_sha256"
+_JOBS, _SETTINGS = "jobs", "settings_sha256"
 
 
 def jobs_after(before: Mapping[str, Any], jobs: Sequence[str]) -> dict[str, Any]:
     """What run.json has of jobs from a start on.
 
-    Earlier versions recorded that a job had started the run, and not with which options: those jobs stay marked.
-
     Args:
       before: The content of run.json; empty for a new run.
       jobs: Of this start: the job's id, and the same with the options of what it does once.
     """
-    known = before.get(_JOBS, list(jobs) if before else [])
-    return {
-        _JOBS: list(dict.fromkeys([*before.get(_JOBS, []), *jobs])),
-        _WITHOUT_OPTIONS: before.get(_WITHOUT_OPTIONS, known),
-    }
+    return {_JOBS: list(dict.fromkeys([*before.get(_JOBS, []), *jobs]))}
 
 
 def was_started_by(paths: RunPaths, job: str, asked: str) -> bool:
@@ -37,9 +31,7 @@ def was_started_by(paths: RunPaths, job: str, asked: str) -> bool:
       job: Its id.
       asked: The options, as of `run_settings.asked_once`; empty: whether it has started the run.
     """
-    run = read_json(paths.run_json) or {}
-    jobs = run.get(_JOBS, [job])  # The earliest versions recorded no jobs.
-    return bool(run) and (f"{job} {asked}".rstrip() in jobs or job in run.get(_WITHOUT_OPTIONS, jobs))
+    return f"{job} {asked}".rstrip() in (read_json(paths.run_json) or {}).get(_JOBS, [])
 
 
 def settings_after(kept: Overrides) -> dict[str, str]:
@@ -49,5 +41,5 @@ def settings_after(kept: Overrides) -> dict[str, str]:
 
 
 def were_settings(paths: RunPaths, kept: Overrides) -> bool:
-    """Whether the newest start had these settings; False for those of earlier versions, which did not record it."""
+    """Whether the newest start had these settings."""
     return settings_after(kept).items() <= (read_json(paths.run_json) or {}).items()

@@ -80,7 +80,7 @@ def edits_after(
       now: The time.
     """
     edits = list(before.get("edits", []))
-    then = before.get("task", {})  # May lack files that another version of this toolkit did not look at.
+    then = before.get("task", {})
     train_step = max(0, run_checkpoints.newest_train_step(paths.trainer_checkpoints))
     was_evaluated = bool(edits) and (read_json(paths.best_json) or {}).get("edits") == len(edits)
     if goes_on and edits and not was_evaluated and edits[-1]["train_step"] == train_step and _TASK_BEFORE in edits[-1]:

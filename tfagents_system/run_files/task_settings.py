@@ -26,8 +26,6 @@ def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collectio
     if not own or not has_begun(paths):
         return []
     began, wanted = _of_run(paths), Overrides.from_settings(own, variables)[0].settings()
-    if SEED in wanted and SEED not in began:  # The earliest versions did not record it.
-        del wanted[SEED]
     other = {
         name: value for name, value in wanted.items() if not (_says_when_it_ends(name) or _is_in(began, name, value))
     }
@@ -41,9 +39,7 @@ def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collectio
 
 
 def _of_run(paths: RunPaths) -> dict[str, Any]:
-    seed = read_run_json(paths).get("seed")
-    settings = Overrides.read(paths.overrides).settings()
-    return settings | ({SEED: str(seed)} if isinstance(seed, int) else {})
+    return Overrides.read(paths.overrides).settings() | {SEED: str(read_run_json(paths)["seed"])}
 
 
 def _says_when_it_ends(name: str) -> bool:

@@ -24,9 +24,8 @@ def settings_of_end(attributes: Mapping[str, Any]) -> str:
     """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
     num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in SETTINGS_OF_END)
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
-    settings = [int(num_iter), numbers, None if max_hours is None else float(max_hours)]
-    settings += [] if num_env_steps is None else [int(num_env_steps)]  # Earlier versions have none.
-    return json.dumps(settings, sort_keys=True)
+    hours, steps = (None if value is None else float(value) for value in (max_hours, num_env_steps))
+    return json.dumps([int(num_iter), numbers, hours, steps], sort_keys=True)
 
 
 def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any]) -> bool:
@@ -37,7 +36,7 @@ def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any])
       settings: Those of its newest start.
       wanted: Attributes that are given in the place of these. Impossible ones are another end: checks tell of them.
     """
-    before = dict(zip(SETTINGS_OF_END, [*json.loads(settings), None], strict=False))
+    before = dict(zip(SETTINGS_OF_END, json.loads(settings), strict=True))
     try:
         given = {name: overridden(name, before[name], wanted[name]) for name in SETTINGS_OF_END if name in wanted}
         return ended_for == settings_of_end(before | given)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.checks.hyperparameters import IMAGES, When, described_by
 from tfagents_system.errors import shown
@@ -26,25 +24,6 @@ def without_effect(params: TrainParamsBase, images: bool | None = None) -> list[
         # Of these, one that is set is meant, though it is the default: it decides what an iteration is.
         if value != each.default or (because and each.name in OF_ITERATIONS and is_set(params, each.name)):
             told.append(f"TrainParams.{each.name}={shown(value)} has no effect {because}")
-    return told
-
-
-def without_effect_in_search(params: TrainParamsBase, searched: Collection[str]) -> list[str]:
-    """Attributes that a search varies although they have no effect in any of its trials, one sentence each.
-
-    Args:
-      params: Of one trial; their values must be right, each by itself and together.
-      searched: What trials differ in; what depends on one of these may have an effect in others.
-    """
-    known = described_by(TrainParamsBase)
-    told = []
-    for name in sorted(searched):
-        fixed = [when for when in (known[name].acts if name in known else ()) if when.attribute not in searched]
-        if because := next((why for when in fixed if (why := _why_not(params, when, None))), ""):
-            told.append(
-                f"the space's {name} has no effect {because}, or give a --space without it: sac tune-params "
-                "--show_space NAME prints a shipped one as JSON"
-            )
     return told
 
 

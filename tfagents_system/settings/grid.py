@@ -1,23 +1,26 @@
 """Grid files: which settings each task of a job array or a sweep has.
 
-    python tfagents_system/settings/grid.py FILE                 says what can't differ between tasks of one job array
-
 A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
 
     {"train_batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
-`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well. Standard library
-only, Python 3.6, since login nodes have no more.
+`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well.
+
+    python3 tfagents_system/settings/grid.py FILE      says what can't differ between tasks of one job array
+
+which login nodes run: needs nothing but Python 3.9.
 """
+
+from __future__ import annotations
 
 import collections
 import json
 import math
-import os
 import re
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 _EXIT_BAD_INPUT = 2
 _PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
@@ -27,16 +30,17 @@ _NOT_IN_A_GRID = {
     "SAC_LOGS_DIR": "all tasks have their run directories in one folder",
     "SAC_GRID": "a grid names no other grid",
 }
-_MOST_TASKS = 1000000
+_MOST_TASKS = 1_000_000
 # What a job's request follows from (launch/slurm/request.sh).
 REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
     *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_WORKER_MEMORY_MB", "SAC_SAVE_DEADLINE_SECS"),
 )
-# Paths. A job looks for the relative ones in the folder of the submission, and for those below in its own copy of the
-# repository, or with `sac` in the folder of the submission, too.
-SOUGHT = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON")
-IN_REPOSITORY = ("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
+# Paths; a job array has a copy of the repository, and runs elsewhere.
+PATHS = (
+    *("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON"),
+    *("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"),
+)
 
 
 class GridError(ValueError):
@@ -60,25 +64,23 @@ class Grid:
     """
 
     def __init__(
-        self, axes: Sequence[Tuple[str, Sequence[Any]]] = (), entries: Optional[Sequence[Dict[str, Any]]] = None
+        self, axes: Sequence[tuple[str, Sequence[Any]]] = (), entries: Sequence[dict[str, Any]] | None = None
     ) -> None:
         self._axes = list(axes)
         self._entries = entries
 
     def __len__(self) -> int:
         count = 1 if self._entries is None else len(self._entries)
-        for _, values in self._axes:
-            count *= len(values)
-        return count
+        return count * math.prod(len(values) for _, values in self._axes)
 
-    def settings(self, task: int) -> Dict[str, Any]:
+    def settings(self, task: int) -> dict[str, Any]:
         """The settings of a task, in the order of the file.
 
         Raises:
           GridError: There is no such task.
         """
         if not 0 <= task < len(self):
-            raise GridError(["there is no task {}, ids go from 0 to {}".format(task, len(self) - 1)])
+            raise GridError([f"there is no task {task}, ids go from 0 to {len(self) - 1}"])
         chosen = []
         for key, values in reversed(self._axes):
             task, index = divmod(task, len(values))
@@ -86,28 +88,28 @@ class Grid:
         entry = [] if self._entries is None else list(self._entries[task].items())
         return dict(entry + chosen[::-1])
 
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """Every key that some task has, in the order of the file."""
         return list(self.values())
 
-    def values(self) -> Dict[str, List[Any]]:
+    def values(self) -> dict[str, list[Any]]:
         """Of every key the values that some task has, in the order of the file."""
-        found = collections.OrderedDict()  # type: Dict[str, List[Any]]
+        values_by_name: dict[str, list[Any]] = {}
         for name, value in (pair for entry in self._entries or () for pair in entry.items()):
-            found.setdefault(name, []).append(value)
+            values_by_name.setdefault(name, []).append(value)
         for name, values in self._axes:
-            found.setdefault(name, []).extend(values)
-        return found
+            values_by_name.setdefault(name, []).extend(values)
+        return values_by_name
 
-    def with_axis(self, key: str, values: Sequence[Any]) -> "Grid":
+    def with_axis(self, key: str, values: Sequence[Any]) -> Grid:
         """The same for each of `values`, which vary fastest.
 
         Raises:
           GridError: The grid has that key already.
         """
         if key in self.names():
-            raise GridError(["{} is in the grid already: give it once".format(key)])
-        return Grid(self._axes + [(key, list(values))], self._entries)
+            raise GridError([f"{key} is in the grid already: give it once"])
+        return Grid([*self._axes, (key, list(values))], self._entries)
 
 
 def read_grid(path: str) -> Grid:
@@ -116,63 +118,61 @@ def read_grid(path: str) -> Grid:
     Raises:
       GridError: It can't be read, or what it says is no grid; with all findings.
     """
-    where = "grid file {}".format(path)
-    twice = []  # type: List[str]
+    where = f"grid file {path}"
+    twice: list[str] = []
     try:
         with open(path, encoding="utf-8-sig") as file:
             content = _load(file.read(), twice)
     except OSError as error:
-        raise GridError(["{} cannot be read ({}): give the path of a JSON file".format(where, error.strerror)])
+        raise GridError([f"{where} cannot be read ({error.strerror}): give the path of a JSON file"]) from None
     except (ValueError, OverflowError, RecursionError) as error:
-        raise GridError(["{} is not valid JSON ({}): correct it".format(where, error)])
-    findings = ['{} has the key "{}" twice in one object: remove one'.format(where, key) for key in twice]
-    if isinstance(content, dict):
-        grid, found = _product(content)
-    else:
-        grid, found = _list(content)
-    findings += ["{}: {}".format(where, finding) for finding in found]
+        raise GridError([f"{where} is not valid JSON ({error}): correct it"]) from None
+    findings = [f'{where} has the key "{key}" twice in one object: remove one' for key in twice]
+    grid, faults = _product(content) if isinstance(content, dict) else _list(content)
+    findings += [f"{where}: {fault}" for fault in faults]
     if findings:
         raise GridError(findings)
     return grid
 
 
-def _product(content: Dict[str, Any]) -> Tuple[Grid, List[str]]:
+def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
     findings = _check_keys(content)
-    axes, count = [], 1
+    axes = []
     for key, values in content.items():
         if not isinstance(values, list):
-            findings.append("{} must be a list of values, found {}: write [{}]".format(key, *[_shown(values)] * 2))
+            findings.append(f"{key} must be a list of values, found {_shown(values)}: write [{_shown(values)}]")
             continue
         if not values:
-            findings.append("{} is an empty list, there would be no task: give it a value, or remove it".format(key))
-        known = set()  # type: set
-        for text in map(_canonical, values):
-            if text in known:
-                findings.append("{} has {} twice, two tasks would be the same: remove one".format(key, text))
-            known.add(text)
+            findings.append(f"{key} is an empty list, there would be no task: give it a value, or remove it")
+        counts = collections.Counter(map(_canonical, values))
+        findings += [
+            f"{key} has {text} twice, two tasks would be the same: remove one"
+            for text, count in counts.items()
+            if count > 1
+        ]
         findings += _check_values(key, values)
         axes.append((key, values))
-        count *= len(values)
     if not content:
         findings.append("it is empty: give at least one key with a list of values")
+    count = math.prod(len(values) for _, values in axes)
     if count > _MOST_TASKS:
-        findings.append("it has {} tasks, at most {} are possible: shorten the lists".format(count, _MOST_TASKS))
+        findings.append(f"it has {count} tasks, at most {_MOST_TASKS} are possible: shorten the lists")
     return Grid(axes), findings
 
 
-def _list(content: Any) -> Tuple[Grid, List[str]]:
+def _list(content: Any) -> tuple[Grid, list[str]]:
     if not isinstance(content, list):
         rule = 'must hold an object of lists, such as {"SAC_SEED": [0, 1]}, or a list of objects, found '
         return Grid(), [rule + _shown(content)]
     findings = [] if content else ["it is an empty list: give at least one object"]
-    first_with = {}  # type: Dict[str, int]
+    first_with: dict[str, int] = {}
     for task, entry in enumerate(content):
         if not isinstance(entry, dict):
-            findings.append('task {} must be an object such as {{"SAC_SEED": 0}}, found {}'.format(task, _shown(entry)))
+            findings.append(f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}')
             continue
         text = _canonical(entry)
         if text in first_with:
-            findings.append("tasks {} and {} are the same: remove one".format(first_with[text], task))
+            findings.append(f"tasks {first_with[text]} and {task} are the same: remove one")
         first_with.setdefault(text, task)
     entries = [entry for entry in content if isinstance(entry, dict)]
     for entry in entries:
@@ -182,50 +182,40 @@ def _list(content: Any) -> Tuple[Grid, List[str]]:
     return grid, findings + _check_keys(grid.names())
 
 
-def _check_keys(keys: Any) -> List[str]:
+def _check_keys(keys: Iterable[str]) -> list[str]:
     """Findings about keys that need no params and configuration; overrides.py checks the rest."""
     findings = []
     for key in keys:
         if key in _NOT_IN_A_GRID:
-            findings.append("{} can't be in a grid, {}: remove it".format(key, _NOT_IN_A_GRID[key]))
+            findings.append(f"{key} can't be in a grid, {_NOT_IN_A_GRID[key]}: remove it")
         elif not re.match(r"[^\W\d]\w*(\.[^.]+)*$", key):
-            findings.append(
-                '"{}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME'.format(key)
-            )
+            findings.append(f'"{key}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME')
     return findings
 
 
-def _check_values(key: str, values: Sequence[Any]) -> List[str]:
+def _check_values(key: str, values: Sequence[Any]) -> list[str]:
     if not key.startswith("SAC_"):
         return []
     wrong = [value for value in values if not isinstance(value, (str, int, float))]
-    return ['{} must be text or a number, found {}: correct it ("" is none)'.format(key, _shown(v)) for v in wrong]
+    return [f'{key} must be text or a number, found {_shown(value)}: correct it ("" is none)' for value in wrong]
 
 
-def faults_in_job(values: Mapping[str, Sequence[Any]]) -> List[str]:
-    """What of these values by key the tasks of one job array can't have, which would be submitted from this folder."""
+def faults_in_job(values: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What of these values by key the tasks of one job array can't have."""
     findings = []
     for name, given in values.items():
-        texts = ",".join(map(str, given)).split(",") if name == "SAC_REPLAY_FROM" else map(str, given)
-        relative = [text.strip() for text in texts if text.strip() and text.strip()[0] not in "/~"]
         if name in REQUESTED or name in ("SAC_PARAMS", "SAC_CONFIG"):
-            rule = "{} {} a job array, whose tasks have one request and one copy of files: {}"
-            words = ("can't differ in", "submit each value under another SAC_EXP_NAME, with a vars file that has it")
-            if len(set(map(_canonical, given))) == 1:
-                words = ("belongs in the vars file of", "move it into the vars file")
-            findings.append(rule.format(name, *words))
-        elif name in IN_REPOSITORY and not os.environ.get("TFAGENTS_FOLDER"):
-            rule = "{}={} must be absolute in a job array, which has a copy of the repository: write the whole path"
-            findings += [rule.format(name, text) for text in relative]
-        elif name in SOUGHT:
-            rule = "{}={} is not in {}, where a job array would look for it: write the whole path"
-            findings += [rule.format(name, text, os.getcwd()) for text in relative if not _is_there(text)]
+            findings.append(
+                f"{name} can't be in a job array's grid, whose tasks have one request and one copy of files: set it in "
+                "the vars file, and submit each value under another SAC_EXP_NAME"
+            )
+        elif name in PATHS:
+            findings += [
+                f"{name}={text} must be absolute in a job array, which runs in another folder: write the whole path"
+                for text in (part.strip() for value in given for part in str(value).split(","))
+                if text and text[0] not in "/~"
+            ]
     return findings
-
-
-def _is_there(path: str) -> bool:
-    """Whether a file, a folder or the run of RUN@CHECKPOINT is there."""
-    return os.path.exists(path) or os.path.isdir(path.rpartition("@")[0])
 
 
 def _canonical(value: Any) -> str:
@@ -242,37 +232,37 @@ def in_words(settings: Mapping[str, Any]) -> str:
     return " ".join(assignment(name, value) for name, value in settings.items())
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of each run's settings those that not all runs share; of a single run all."""
-    texts = [{name: _canonical(value) for name, value in each.items()} for each in settings]
-    shared = set.intersection(*(set(each.items()) for each in texts)) if len(texts) > 1 else set()
+    texts = [{name: _canonical(value) for name, value in run.items()} for run in settings]
+    shared = set.intersection(*(set(run.items()) for run in texts)) if len(texts) > 1 else set()
     return [
-        {name: value for name, value in each.items() if (name, texts[k][name]) not in shared}
-        for k, each in enumerate(settings)
+        {name: value for name, value in run.items() if (name, texts[k][name]) not in shared}
+        for k, run in enumerate(settings)
     ]
 
 
-def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
     """What an overrides.json holds, in the form of --set: a name for each key of the JSON and of dictionaries."""
     leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
-    return dict([(".".join(path), value) for path, value in leaves], **variables)
+    return {**{".".join(path): value for path, value in leaves}, **variables}
 
 
-def leaves_of(content: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+def leaves_of(content: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(keys, value) of everything that is not an object; an empty object is a value."""
     for key, value in content.items():
         if isinstance(value, dict) and value:
-            yield from leaves_of(value, path + (key,))
+            yield from leaves_of(value, (*path, key))
         else:
-            yield path + (key,), value
+            yield (*path, key), value
 
 
 def assignment(name: str, value: Any) -> str:
     """The text of --set that overrides `name` with `value`: as JSON, where it would not be read as the text it is."""
     if name.startswith("SAC_"):
-        return "{}={}".format(name, variable_text(value))
+        return f"{name}={variable_text(value)}"
     is_plain = isinstance(value, str) and _is_read_as_it_is(value)
-    return "{}={}".format(name, value if is_plain else json.dumps(value))
+    return f"{name}={value if is_plain else json.dumps(value)}"
 
 
 def variable_text(value: Any) -> str:
@@ -296,26 +286,27 @@ def parse_value(text: str) -> Any:
       ValueError: It is not JSON but looks like Python, and would mean something else as a text; or something in it
         would be lost: a number beyond all floats, a key twice.
     """
-    twice = []  # type: List[str]
+    twice: list[str] = []
     try:
         value = _load(text, twice)
     except RecursionError:
-        raise ValueError("its brackets are too deep")
+        raise ValueError("its brackets are too deep") from None
     except OverflowError as error:
-        raise ValueError("{}: give a smaller one".format(error))
+        raise ValueError(f"{error}: give a smaller one") from None
     except ValueError as error:
-        as_text = "and the text {} as {}".format(text, json.dumps(text))
         if text in _PYTHON_CONSTANTS:
-            raise ValueError("JSON writes {}, {}".format(_PYTHON_CONSTANTS[text], as_text))
-        if text[:1] == "(":
-            raise ValueError("a list is written as [256, 256], {}".format(as_text))
-        if text[:1] in ("[", "{", '"'):
-            raise ValueError("it is not valid JSON ({}): correct it".format(error))
-        if _is_number_of_python(text):
-            raise ValueError("JSON writes numbers as in 0.5, 1e-3 and 12, {}".format(as_text))
-        return text
+            rule = f"JSON writes {_PYTHON_CONSTANTS[text]}"
+        elif text[:1] == "(":
+            rule = "a list is written as [256, 256]"
+        elif text[:1] in ("[", "{", '"'):
+            raise ValueError(f"it is not valid JSON ({error}): correct it") from None
+        elif _is_number_of_python(text):
+            rule = "JSON writes numbers as in 0.5, 1e-3 and 12"
+        else:
+            return text
+        raise ValueError(f"{rule}, and the text {text} as {json.dumps(text)}") from None
     if twice:
-        raise ValueError('it has the key "{}" twice in one object: remove one'.format('", "'.join(twice)))
+        raise ValueError(f'it has the key "{twice[0]}" twice in one object: remove one')
     return value
 
 
@@ -327,7 +318,7 @@ def _is_number_of_python(text: str) -> bool:
     return True
 
 
-def _load(text: str, twice: List[str]) -> Any:
+def _load(text: str, twice: list[str]) -> Any:
     """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
 
     Raises:
@@ -340,10 +331,10 @@ def _load(text: str, twice: List[str]) -> Any:
     )
 
 
-def noting_twice(twice: List[str]) -> Callable[[List[Tuple[str, Any]]], Dict[str, Any]]:
+def noting_twice(twice: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     """An `object_pairs_hook` that adds the keys which an object has twice to `twice`."""
 
-    def as_dict(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = collections.Counter(key for key, _ in pairs)
         twice.extend(key for key, count in counts.items() if count > 1)
         return dict(pairs)
@@ -352,27 +343,21 @@ def noting_twice(twice: List[str]) -> Callable[[List[Tuple[str, Any]]], Dict[str
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError("{} is no number of JSON".format(name))
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise OverflowError("{} is larger than numbers can be".format(text))
+        raise OverflowError(f"{text} is larger than numbers can be")
     return number
 
 
-def main() -> int:
-    """Returns 2 where the file is no grid, or none for a job array."""
-    try:
-        faults = faults_in_job(read_grid(sys.argv[1]).values())
-        findings = ["grid file {}: {}".format(sys.argv[1], fault) for fault in faults]
-    except GridError as error:
-        findings = list(error.findings)
-    for finding in findings:
-        print("error: " + finding, file=sys.stderr)
-    return _EXIT_BAD_INPUT if findings else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        faults = [f"grid file {sys.argv[1]}: {fault}" for fault in faults_in_job(read_grid(sys.argv[1]).values())]
+    except GridError as error:
+        faults = list(error.findings)
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    sys.exit(_EXIT_BAD_INPUT if faults else 0)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
 _PERIODS = ("eval_period", "checkpoint_period")
-_OLD_RATIO = "max_updates_per_env_step"
 _EXAMPLE = '{"horizon": 200}'
 
 
@@ -219,8 +218,6 @@ def load_params(
 
 def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
     """Sets those attributes that others say."""
-    if params.asynchronous and params.updates_per_env_step is not None and not is_set(params, _OLD_RATIO):
-        setattr(params, _OLD_RATIO, params.updates_per_env_step)  # A user's own code may read the old name.
     for kind in _PERIODS:
         if f"{kind}_itrs" in overridden and f"{kind}_env_steps" not in overridden:
             setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
@@ -268,61 +265,26 @@ def _build(
             wrong[name] = str(error)
             return before
 
-    kept = {name: _Kept(params_class, name, overridden) for name in attributes}
-    for name, attribute in kept.items():
-        setattr(params_class, name, attribute)
+    own_assign, assign = vars(params_class).get("__setattr__"), params_class.__setattr__
+    assigned = set[str]()
+
+    def assign_overridden(params: Any, name: str, value: Any) -> None:
+        if name in attributes:
+            assigned.add(name)
+            value = overridden(name, value)
+        assign(params, name, value)
+
+    for name in known:
+        setattr(params_class, name, overridden(name, getattr(params_class, name)))
+    params_class.__setattr__ = assign_overridden  # type: ignore[method-assign]
     try:
         params = params_class(env_config, **size)
-        for attribute in kept.values():
-            attribute.keep(params)
     finally:
-        for attribute in kept.values():
-            attribute.leave(params_class)
-    known |= {name for name, attribute in kept.items() if attribute.was_set}
-    return params, [name for name in attributes if name not in known], wrong
-
-
-class _Kept:
-    """An overridden attribute while a constructor runs: whatever it assigns, what is overridden stays.
-
-    Args:
-      params_class: The user's.
-      name: Of the attribute.
-      overridden: Maps the name and an assigned value to the value that it becomes.
-    """
-
-    def __init__(self, params_class: type, name: str, overridden: Callable[[str, Any], Any]) -> None:
-        self._name = name
-        self._overridden = overridden
-        self._is_of_class = hasattr(params_class, name)
-        self._value = overridden(name, getattr(params_class, name, None))
-        self.was_set = False
-
-    def keep(self, params: Any) -> None:
-        """For a user's own `__setattr__` that has assigned it past this descriptor."""
-        if self._name in vars(params) and not self.was_set:
-            self.__set__(params, vars(params)[self._name])
-
-    def leave(self, params_class: type) -> None:
-        """Replaces itself by the value."""
-        if self._is_of_class:
-            setattr(params_class, self._name, self._value)
+        if own_assign is None:
+            del params_class.__setattr__
         else:
-            delattr(params_class, self._name)
-
-    def __get__(self, params: Any, owner: type | None = None) -> Any:
-        if params is not None and self._name in vars(params):
-            return vars(params)[self._name]
-        if not self._is_of_class:
-            raise AttributeError(f"{self._name!r} is not there yet")
-        return self._value
-
-    def __set__(self, params: Any, value: Any) -> None:
-        self.was_set = True
-        vars(params)[self._name] = self._overridden(self._name, value)
-
-    def __delete__(self, params: Any) -> None:
-        vars(params).pop(self._name, None)
+            params_class.__setattr__ = own_assign  # type: ignore[method-assign]
+    return params, [name for name in attributes if name not in known | assigned], wrong
 
 
 def fixed_attribute(params_class: type, name: str) -> str | None:

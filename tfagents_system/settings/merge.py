@@ -68,7 +68,10 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
       UserError: It is of a kind that would pass for something else.
     """
     is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
-    if isinstance(value, dict) and before is not None and not (is_number_now and "points" in value):  # A schedule.
+    if isinstance(value, dict) and before is not None:
+        # A schedule in the place of a number, options in the place of True or False.
+        if (is_number_now and "points" in value) or isinstance(before, bool):
+            return value
         raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
     elsewhere = ": correct it, or write the text into the params file"
     if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
@@ -77,22 +80,6 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
         raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
     if isinstance(value, str) and isinstance(before, Path):
         return Path(value)
-    if isinstance(value, list):
-        return _list_of_kind(name, before, value)
-    return value
-
-
-def _list_of_kind(name: str, before: Any, value: list[Any]) -> Any:
-    try:
-        for kind in (tuple, set, frozenset):
-            if isinstance(before, kind):
-                return kind(value)
-        if not isinstance(before, np.ndarray):
-            return value
-        array = np.array(value, None if before.dtype.kind in "US" else before.dtype)
-        is_kept = np.array(value).dtype.kind in "biuf" if before.dtype.kind == "f" else array.tolist() == value
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{name} can't be {shown(value)} ({error}): it is {shown(before)}") from None
-    if not is_kept:
-        raise UserError(f"{name} must be a list of {before.dtype}, found {shown(value)}: correct it")
-    return array
+    if isinstance(value, list) and isinstance(before, (set, frozenset, np.ndarray)):
+        raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
+    return tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value

@@ -24,36 +24,24 @@ class Setting(NamedTuple):
 _ROWS = """
 # What is learned, and how fast.
 gamma | SB3, SBX, CleanRL | set discount
-GAMMA | TMRL | set discount
-learning_rate | SB3, SBX | set actor_learning_rate, critic_learning_rate and alpha_learning_rate
 policy_lr | CleanRL | set actor_learning_rate
-LR_ACTOR | TMRL | set actor_learning_rate
 q_lr | CleanRL | set critic_learning_rate, and alpha_learning_rate, which follows it there
 qf_learning_rate | SBX | set critic_learning_rate
-LR_CRITIC | TMRL | set critic_learning_rate
-LR_ENTROPY | TMRL | set alpha_learning_rate
 tau | SB3, SBX, CleanRL | set target_update_tau
-POLYAK | TMRL | set target_update_tau = 1 - POLYAK
 target_update_interval | SB3, SBX | set target_update_period, in updates (of DQN there in environment steps)
 target_network_frequency | CleanRL | set target_update_period, in updates (there in environment steps: of its SAC
     with an update in each, of its DQN with one in train_frequency)
 policy_delay | SBX | set actor_update_period
 policy_frequency | CleanRL | set actor_update_period; the actor then steps once, there so many times
-REDQ_Q_UPDATES_PER_POLICY_UPDATE | TMRL | set actor_update_period
 batch_size | SB3, SBX, CleanRL | set train_batch_size
-BATCH_SIZE | TMRL | set train_batch_size
-ALGORITHM | TMRL | set algorithm, 'sac' or 'redq'
 n_critics | SB3, SBX | set num_critics
-n_quantiles | SB3, SBX | set num_quantiles, with algorithm='tqc'; iqn has iqn_quantiles
-top_quantiles_to_drop_per_net | SB3, SBX | set num_dropped_quantiles
-REDQ_N | TMRL | set num_critics
-REDQ_M | TMRL | set num_target_critics
+n_quantiles | SB3, SBX | set tqc={"num_quantiles": n_quantiles}, with algorithm='tqc'
+top_quantiles_to_drop_per_net | SB3, SBX | set tqc={"num_dropped_quantiles": top_quantiles_to_drop_per_net}
 n_steps | SB3 | set n_step
 # Entropy.
 ent_coef | SB3, SBX | set sac_log_alpha = log(ent_coef), and learn_entropy_coef=True for 'auto', False for a number
 autotune | CleanRL | set learn_entropy_coef
 alpha | CleanRL | set sac_log_alpha = log(alpha)
-ALPHA | TMRL | set sac_log_alpha = log(ALPHA)
 # Networks and optimizers.
 net_arch | SB3, SBX | set actor_fc_layer_params and critic_joint_fc_layer_params
 policy_kwargs | SB3, SBX | set actor_fc_layer_params, critic_joint_fc_layer_params, num_critics and the like
@@ -61,12 +49,10 @@ activation_fn | SB3, SBX | override actor_ctor and critic_ctor; the default netw
 dropout_rate | SBX | set critic_dropout
 layer_norm | SBX | set critic_layer_norm
 features_extractor_class, features_extractor_kwargs | SB3 | set preprocessing_combiner, or for images
-    image_encoder_filters and image_encoder_features
+    image_encoder_layers and image_encoder_features
 share_features_extractor | SB3 | remove it: actor and critics share the encoder of images
 optimizer_class, optimizer_kwargs | SB3, SBX | set actor_optimizer, critic_optimizer and alpha_optimizer
 max_grad_norm | SB3, SBX | set critic_optimizer={"global_clipnorm": max_grad_norm}
-OPTIMIZER_ACTOR, BETAS_ACTOR, L2_ACTOR | TMRL | set actor_optimizer (name, betas, weight_decay)
-OPTIMIZER_CRITIC, BETAS_CRITIC, L2_CRITIC | TMRL | set critic_optimizer (name, betas, weight_decay)
 normalize, normalize_kwargs | SB3 | set normalize_observations and normalize_rewards
 use_sde, sde_sample_freq, use_sde_at_warmup, log_std_init, use_expln | SB3, SBX | remove it, there is no such setting
     here
@@ -76,44 +62,26 @@ start_e, end_e | CleanRL | set exploration_epsilon, a number or a schedule
 exploration_fraction | SB3, SBX, CleanRL | set exploration_epsilon={"points": [[0, FIRST], [exploration_fraction *
     num_env_steps, LAST]]}
 # Experience.
-buffer_size | SB3, SBX, CleanRL | set n_episodes_in_buffer: episodes of `horizon` steps, so buffer_size / horizon (there
-    steps)
-MEMORY_SIZE | TMRL | set n_episodes_in_buffer: episodes of `horizon` steps, so MEMORY_SIZE / horizon (there steps)
 learning_starts | SB3, SBX, CleanRL | set env_steps_before_training
-ENVIRONMENT_STEPS_BEFORE_TRAINING | TMRL | set env_steps_before_training
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
     workers together
 train_frequency | CleanRL | set updates_per_env_step = 1 / train_frequency
-MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP | TMRL | set asynchronous and updates_per_env_step
 n_sampled_goal | SB3 | set hindsight_share = n_sampled_goal / (n_sampled_goal + 1)
 goal_selection_strategy | SB3 | set hindsight_strategy
 replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it, there is no such setting here
 # Length and size of a run.
 total_timesteps | SB3, SBX, CleanRL | set num_env_steps: of all workers together, random ones included
 n_timesteps | SB3 | set num_env_steps: of all workers together, random ones included
-MAX_EPOCHS, ROUNDS_PER_EPOCH, TRAINING_STEPS_PER_ROUND | TMRL | set num_iter and num_steps_per_iter: their product is
-    all updates, as of these three
-UPDATE_MODEL_INTERVAL | TMRL | set publish_period_updates, and policy_refresh_steps, both with asynchronous
-UPDATE_BUFFER_INTERVAL | TMRL | remove it: experience is stored as it comes
-SAVE_MODEL_EVERY | TMRL | set checkpoint_period_itrs, in iterations (there policies that a worker receives, each after
-    UPDATE_MODEL_INTERVAL updates)
-RW_MAX_SAMPLES_PER_EPISODE, ep_max_length | TMRL | set "horizon" in the JSON
-IMG_HIST_LEN | TMRL | set frame_stack
-act_buf_len | TMRL | set action_history
 n_envs | SB3 | set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is
 num_envs | CleanRL | set SAC_NUM_COLLECT_WORKERS and SAC_ENVS_PER_WORKER, whose product it is
-NB_WORKERS | TMRL | set SAC_MAX_WORKERS
 seed | SB3, SBX, CleanRL | set SAC_SEED
 device | SB3, SBX | set SAC_TRAIN_GPUS
 cuda | CleanRL | set SAC_TRAIN_GPUS
-CUDA_TRAINING | TMRL | set SAC_TRAIN_GPUS
 torch_deterministic | CleanRL | set SAC_DETERMINISTIC
 policy | SB3, SBX | set network, or recurrent
 env | SB3, SBX | build it in env_ctor
 env_id | CleanRL | build it in env_ctor
-RTGYM_INTERFACE | TMRL | build it in env_ctor
 exp_name | CleanRL | set SAC_EXP_NAME
-RUN_NAME | TMRL | set SAC_EXP_NAME
 # Watching.
 eval_freq | SB3 | set eval_period_env_steps: of all environments together
 log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.hyperparameters import IMAGES, Hyperparameter, When, described_by
+from tfagents_system.checks.options import REQUIRED, Options
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.attribute_docs import attribute_docs, linked
@@ -33,10 +34,13 @@ def documentation() -> str:
     # A comment below an empty line heads a group; here by the name of the group's first attribute.
     groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(Hyperparameters))
     headings = {name: f"\n## {text}\n\n{_TABLE}" for text, name in groups}
-    lines = [_HEAD, _TABLE]
+    lines, listed = [_HEAD, _TABLE], set[int]()
     for name, each in described_by(Hyperparameters).items():
         lines += [headings[name]] if name in headings else []
         star, meaning = " \\*" if each.may_change else "", f"{linked(docs[name])}{_conditions(each)}"
+        if each.options is not None and id(each.options) not in listed:
+            listed.add(id(each.options))
+            meaning += f" Keys: {_keys(each.options)}"
         lines.append(f"| `{name}`{star} | {_default(each)} | {each.rule.words} | {each.unit} | {meaning} |")
     return "\n".join(lines) + "\n"
 
@@ -46,8 +50,18 @@ def _default(each: Hyperparameter) -> str:
     for name, value in each.by_algorithm.named.items():
         names.setdefault(_value(value), []).append(name)
     named = [f"{value} with {' and '.join(algorithms)}" for value, algorithms in names.items()]
-    others = [f"else {_value(each.by_algorithm.others)}"] if each.by_algorithm.others is not None else []
-    return f"`{each.default!r}`{': ' * bool(named)}{', '.join([*named, *others])}"
+    if each.by_algorithm.others is not None:
+        named.append(f"{'else ' * bool(named)}{_value(each.by_algorithm.others)}")
+    return f"`{each.default!r}`{': ' * bool(named)}{', '.join(named)}"
+
+
+def _keys(options: Options) -> str:
+    """`` `num_quantiles` = 25 (an integer of at least 2): Quantiles of each critic. ``, of each key."""
+    return " ".join(
+        f"`{key}`{'' if option.default is REQUIRED else f' = {option.default!r}'} "
+        f"({option.rule.words}{f', {option.unit}' if option.unit else ''}): {option.meaning}"
+        for key, option in options.keys.items()
+    )
 
 
 def _value(value: Any) -> str:
@@ -84,6 +98,7 @@ def in_lines(words: Sequence[str], width: int) -> list[str]:
         if not words or any(word in name for word in words):
             head = f"{name}{'*' * each.may_change} = {_default(each)}"
             told = f"{each.rule.words}{f' ({each.unit})' if each.unit else ''}. {docs[name]}{_conditions(each)}"
+            told += f" Keys: {_keys(each.options)}" if each.options is not None else ""
             for text, indent in ((head, ""), (told, "    ")):
                 lines += textwrap.wrap(text.replace("`", ""), width, initial_indent=indent, subsequent_indent="    ")
     return lines

@@ -9,15 +9,9 @@ from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.algorithms import value as value_of_algorithm
-from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_of_run, updates_ratio
+from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_ratio
 from tfagents_system.agents.network_options import network_findings
-from tfagents_system.agents.optimizer_settings import (
-    PARTS,
-    optimizer_findings,
-    schedule_advice,
-    settings_in_use,
-    whole_run_findings,
-)
+from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule, is_schedule
@@ -134,7 +128,7 @@ def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
         for name, each in described.items()
         if each.takes_schedule and is_schedule(known[name])
     }
-    known |= {f"{part}_optimizer": settings_in_use(params, part) for part in PARTS}
+    known |= {f"{part}_optimizer": optimizer_settings(params, part) for part in PARTS}
     own = {name: inspect.getattr_static(params, name) for name in own_attributes.own_names(params, is_hook=False)}
     return known | {
         name: value for name, value in own.items() if name not in known and name[0] != "_" and _is_plain(value)
@@ -152,22 +146,17 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 def advice(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each; every value is right by itself."""
-    notes = prior_notes(params) + [note for part in PARTS if (note := schedule_advice(params, part))]
+    notes = prior_notes(params)
     has_ratio = params.asynchronous or updates_ratio(params) is not None
     if params.algorithm in ("redq", "droq") and params.actor_update_period is None and not has_ratio:
         notes.append(
             f"algorithm={params.algorithm!r} without updates_per_env_step: the actor steps in each update, in the "
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
-    if params.asynchronous and params.updates_per_env_step is None and is_set(params, "max_updates_per_env_step"):
-        notes.append(
-            f"max_updates_per_env_step={params.max_updates_per_env_step:g} is the old name of updates_per_env_step, "
-            "which means the same with and without asynchronous=True"
-        )
     notes += sample_form_notes(params) + learning_notes.curriculum(params)
     if is_kept(_HORIZON, params.env_config.get("horizon")) or params.env_steps_before_training is not None:
         notes += learning_notes.random_first(params)
-    return notes + learning_notes.learning_rates(params) + without_effect(params) + own_attributes.notes(params)
+    return notes + without_effect(params)
 
 
 def _known_names(is_hook: bool) -> list[str]:
@@ -194,25 +183,14 @@ def _fixed_findings(params: Any) -> list[str]:
     ]
 
 
-def _optimizer_findings(params: Any) -> list[str]:
-    findings = []
-    is_known = not is_kept(_HORIZON, params.env_config.get("horizon")) or updates_of_run(params) is not None
-    for name, given in ((f"{part}_optimizer", getattr(params, f"{part}_optimizer", {})) for part in PARTS):
-        found = optimizer_findings(name, given)
-        findings += found or ([] if is_known else whole_run_findings(name, given))
-    return findings
-
-
 def _buffer_findings(params: Any) -> list[str]:
     if not is_kept(_HORIZON, params.env_config.get("horizon")):
         return []
-    capacity_steps = params.n_episodes_in_buffer * params.horizon
-    if params.train_batch_size <= capacity_steps:
-        return []
+    least = {"an episode of horizon": params.horizon, "a minibatch of train_batch_size": params.train_batch_size}
     return [
-        f"TrainParams.train_batch_size={params.train_batch_size} is larger than the replay buffer of "
-        f"n_episodes_in_buffer={params.n_episodes_in_buffer} * horizon={params.horizon} = {capacity_steps} steps: "
-        "lower it, or raise n_episodes_in_buffer"
+        f"TrainParams.buffer_size={params.buffer_size} is less than {name}={steps} steps: raise it to at least {steps}"
+        for name, steps in least.items()
+        if params.buffer_size < steps
     ]
 
 
@@ -228,13 +206,7 @@ def _sequence_findings(params: Any) -> list[str]:
 def _ratio_findings(params: Any) -> list[str]:
     if not params.asynchronous:
         return []
-    new, old, least = params.updates_per_env_step, params.max_updates_per_env_step, params.min_updates_per_env_step
-    if new is not None and params.is_set("max_updates_per_env_step") and new != old:
-        return [
-            f"TrainParams.max_updates_per_env_step={old} is the old name of updates_per_env_step, which is {new}: "
-            "remove it"
-        ]
-    most = most_updates_per_env_step(params)
+    least, most = params.min_updates_per_env_step, most_updates_per_env_step(params)
     if least is None or least <= most:
         return []
     return [
@@ -296,11 +268,12 @@ def _subset_findings(params: Any) -> list[str]:
 
 
 def _quantile_findings(params: Any) -> list[str]:
-    if not ALGORITHMS[params.algorithm].has_quantiles or params.num_dropped_quantiles < params.num_quantiles:
+    tqc = value_of_algorithm(params, "tqc")
+    if not ALGORITHMS[params.algorithm].has_quantiles or tqc["num_dropped_quantiles"] < tqc["num_quantiles"]:
         return []
     return [
-        f"TrainParams.num_dropped_quantiles={params.num_dropped_quantiles} must be below "
-        f"num_quantiles={params.num_quantiles}, nothing would be left: lower it"
+        f"TrainParams.tqc: num_dropped_quantiles={tqc['num_dropped_quantiles']} must be below "
+        f"num_quantiles={tqc['num_quantiles']}, nothing would be left: lower it"
     ]
 
 
@@ -316,7 +289,7 @@ _TOGETHER: tuple[Callable[[Any], list[str]], ...] = (
     _memory_findings,
     _subset_findings,
     _quantile_findings,
-    _optimizer_findings,
+    optimizer_findings,
     schedule_together_findings,
     sample_form_findings,
     network_findings,

@@ -2,7 +2,7 @@
 
 Other defaults are one value each, in hyperparameters.py. These follow from other attributes. They are decided once,
 when a run begins, and recorded in its overrides.json: a run keeps each of them for as long as nobody says something
-else, and one that began without them has none.
+else.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[s
 
     Args:
       params, num_workers: As of `defaults_of`.
-      recorded: Those that it had up to now; empty: it began without them.
+      recorded: Those that it had up to now.
     """
-    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items() if recorded}
+    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.agents.algorithms import ALGORITHMS, value
 from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import RACE_END_STEPS
@@ -19,18 +19,22 @@ def sample_form_findings(params: Any) -> list[str]:
 
 def sample_form_notes(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each."""
-    steps, notes = params.mini_race_steps, []
+    steps, notes = _race_steps(params), []
     if max(Schedule.of(params.discount).values) == 1 and steps is None:
         notes.append(
-            "discount=1 without mini_race_steps: values are sums of all rewards to an episode's end, and grow without "
-            "bound where episodes do not terminate. Lower discount, or set mini_race_steps"
+            "discount=1 without mini_race: values are sums of all rewards to an episode's end, and grow without "
+            "bound where episodes do not terminate. Lower discount, or set mini_race"
         )
     if steps is not None and steps > params.horizon:
         notes.append(
-            f"mini_race_steps={steps} is more than the horizon of {params.horizon} steps: no episode lasts as long. "
+            f"mini_race.steps={steps} is more than the horizon of {params.horizon} steps: no episode lasts as long. "
             "Lower it, or raise the horizon"
         )
     return notes
+
+
+def _race_steps(params: Any) -> int | None:
+    return value(params, "mini_race")["steps"] if params.mini_race is not None else None
 
 
 def _cut_findings(params: Any) -> list[str]:
@@ -43,25 +47,25 @@ def _cut_findings(params: Any) -> list[str]:
 
 
 def _race_findings(params: Any) -> list[str]:
-    steps = params.mini_race_steps
+    steps = _race_steps(params)
     if steps is None:
         return []
     findings = []
     if steps <= params.n_step:
         findings.append(
-            f"TrainParams.mini_race_steps={steps} must be above n_step={params.n_step}, a transition is a part of a "
+            f"TrainParams.mini_race.steps={steps} must be above n_step={params.n_step}, a transition is a part of a "
             "mini-race: raise it, or lower n_step"
         )
-    first, second = params.mini_race_oversampling
+    first, second = value(params, "mini_race")["oversampling"]
     if first - 2 * second >= steps:
         findings.append(
-            f"TrainParams.mini_race_oversampling={tuple(params.mini_race_oversampling)} is about the times 1 to "
-            f"{first - 2 * second}, mini_race_steps={steps} has those below {steps}: lower the first number, or set it "
+            f"TrainParams.mini_race.oversampling={(first, second)} is about the times 1 to "
+            f"{first - 2 * second}, mini_race.steps={steps} has those below {steps}: lower the first number, or set it "
             "to (0, 0), which draws all times alike"
         )
     if params.recurrent:
         findings.append(
-            f"TrainParams.mini_race_steps={steps} does not work with recurrent=True, sequences have no time of their "
+            "TrainParams.mini_race does not work with recurrent=True, sequences have no time of their "
             "own: set it to None, or recurrent to False"
         )
     return findings
@@ -96,8 +100,8 @@ def _hindsight_findings(params: Any) -> list[str]:
             f"{begin} recurrent=True, sequences keep the goal that they were collected for: {remedy}, or "
             "recurrent to False"
         )
-    if params.mini_race_steps is not None:
-        findings.append(f"{begin} mini_race_steps={params.mini_race_steps}: {remedy}, or mini_race_steps to None")
+    if params.mini_race is not None:
+        findings.append(f"{begin} mini_race: {remedy}, or mini_race to None")
     if has_potential(params):
         findings.append(
             f"{begin} TrainParams.potential, which is stored for the goal that a step was collected for: remove it, or "
@@ -134,7 +138,7 @@ def hindsight_in_words(params: Any, share: float) -> tuple[str, str]:
 
 
 def _priority_findings(params: Any) -> list[str]:
-    exponent, steps = params.priority_exponent, params.mini_race_steps
+    exponent, steps = params.priority_exponent, _race_steps(params)
     if exponent is None:
         return []
     findings = []
@@ -145,7 +149,7 @@ def _priority_findings(params: Any) -> list[str]:
         )
     if steps is not None and steps <= RACE_END_STEPS:
         findings.append(
-            f"TrainParams.priority_exponent={exponent:g} does not work with mini_race_steps={steps}, the last "
+            f"TrainParams.priority_exponent={exponent:g} does not work with mini_race.steps={steps}, the last "
             f"{RACE_END_STEPS} steps of a mini-race change no priority: raise that, or set priority_exponent to None"
         )
     return findings

@@ -57,10 +57,10 @@ SPACES: dict[str, Space] = {
     "sac": {**_ACTOR, "n_step": Range(1, 5), "updates_per_env_step": [0.5, 1.0, 2.0]},
     "redq": {**_ACTOR, "num_critics": [5, 10], "updates_per_env_step": [1.0, 5.0]},
     "droq": {**_ACTOR, "critic_dropout": Range(0.001, 0.1, log=True), "updates_per_env_step": [1.0, 5.0]},
-    "tqc": {**_ACTOR, "num_dropped_quantiles": Range(0, 5)},
+    "tqc": {**_ACTOR, "tqc.num_dropped_quantiles": Range(0, 5)},
     "crossq": {name: values for name, values in _ACTOR.items() if name != "target_update_tau"},
     "dqn": _VALUES,
-    "iqn": {**_VALUES, "iqn_huber_kappa": Range(0.005, 1.0, log=True)},
+    "iqn": {**_VALUES, "iqn.huber_kappa": Range(0.005, 1.0, log=True)},
     "sac_discrete": {**_ACTOR, "n_step": Range(1, 5)},
 }
 

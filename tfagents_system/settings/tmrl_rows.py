@@ -194,10 +194,6 @@ def _put_checkpoints(given: Given, to: Translation) -> None:
     to.attributes["checkpoint_period_itrs"] = period
 
 
-def _put_memory(given: Given, to: Translation) -> None:
-    to.attributes["n_episodes_in_buffer"] = math.ceil(given["MEMORY_SIZE"] / to.env_config["horizon"])
-
-
 def _put_workers(given: Given, to: Translation) -> None:
     count = given["NB_WORKERS"]
     to.variables["SAC_MAX_WORKERS"] = str(_OPEN_SLOTS if count < 0 else count)
@@ -330,7 +326,7 @@ ROWS: tuple[Row, ...] = (
     _attribute("UPDATE_MODEL_INTERVAL", "publish_period_updates"),
     _needless("UPDATE_BUFFER_INTERVAL", "experience is stored as it comes"),
     Row("SAVE_MODEL_EVERY", "`checkpoint_period_itrs`, where it makes that shorter", _nothing),
-    Row("MEMORY_SIZE", "`n_episodes_in_buffer` = MEMORY_SIZE / horizon", _put_memory),
+    _attribute("MEMORY_SIZE", "buffer_size"),
     _attribute("BATCH_SIZE", "train_batch_size"),
     _needless("DEBUG_MODE", "it is not in the guide; logs and metrics.csv have what a run measures"),
     Row("ALG.ALGORITHM", "`algorithm`, `sac` or `redq`", _put_algorithm),

@@ -13,7 +13,7 @@ from tfagents_system.settings.attribute_docs import attribute_docs, linked
 
 # The others are paths, addresses and texts, in which people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
 _KINDS_FOR_OTHERS = (
-    *("count", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
+    *("count", "count or auto", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
     *("parts of an agent", "role"),
 )
 
@@ -27,6 +27,7 @@ class Variable:
       default: In words, if the field's own default does not say it; of VARIABLES None: must be given.
       example: What a message proposes where one must be given.
       is_early: Shell code reads it before --set and grids are looked at.
+      is_internal: The toolkit's programs tell it to each other; users have no need of it.
       field: `train_cpus` of SAC_TRAIN_CPUS; filled in by VARIABLES.
     """
 
@@ -34,6 +35,7 @@ class Variable:
     default: str | None = None
     example: str = "1"
     is_early: bool = False
+    is_internal: bool = False
     field: str = ""
 
     @property
@@ -55,14 +57,16 @@ class Variable:
 class VariableFields:
     """The SAC_ variables, each described by the text behind its field; those without a default must be given."""
 
-    reverb_cpus: Annotated[int, Variable("count")]
-    """CPUs of the replay server"""
-    train_cpus: Annotated[int, Variable("count")]
-    """CPUs of the policy updates"""
+    reverb_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of the replay server; auto: 1"""
+    train_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of the policy updates; auto: 2 where the machine or job has at least 4, else 1"""
     train_gpus: Annotated[bool, Variable("flag")] = False
     """1: the policy updates run on a GPU; no other program of the run sees one"""
-    num_collect_workers: Annotated[int, Variable("count")]
-    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate"""
+    num_collect_workers: Annotated[int, Variable("count or auto", default="auto")]
+    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
+    by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
+    began with; submit.sh needs a number"""
     local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with sac join"""
     local_trainer: Annotated[bool, Variable("flag")] = True
@@ -78,8 +82,8 @@ class VariableFields:
     """slots for workers, those that join included; 64 more than the run's own where there is a gateway"""
     envs_per_worker: Annotated[int, Variable("count")] = 1
     """environments that each worker steps together, with one inference for all"""
-    collect_worker_cpus: Annotated[int, Variable("count")]
-    """CPUs of each worker"""
+    collect_worker_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    """CPUs of each worker; auto: 1"""
     server: Annotated[str | None, Variable("address", default="as --to finds it")] = None
     """`host:port` of the run that sac join joins"""
     trainer_server: Annotated[str | None, Variable("address", default="the run's own")] = None
@@ -95,11 +99,9 @@ class VariableFields:
     """JSON file with `horizon`, environment arguments and curriculum"""
     exp_name: Annotated[str, Variable("name", example="my_run")]
     """name of the run"""
-    logs_dir: Annotated[
-        Path | None, Variable("path", default="`logs` in the repository, with `sac` in the current folder")
-    ] = None
-    """folder of run directories, such as `runs` for one beside the vars file"""
-    exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>")]
+    logs_dir: Annotated[Path | None, Variable("path", default="`logs` in the current folder")] = None
+    """folder of run directories, which are `<SAC_LOGS_DIR>/<SAC_EXP_NAME>`"""
+    exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
     """run directory"""
     reverb_port: Annotated[int | None, Variable("port", default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
@@ -119,7 +121,7 @@ class VariableFields:
     """restarts in a row of one role before it is given up"""
     agent_from: Annotated[Path | None, Variable("agent", default="nothing")] = None
     """`RUN` or `RUN@CHECKPOINT` of a run directory, or a policy that was saved or exported (SavedModel, policy
-    checkpoint, policy.npz): a new run's agent begins with its weights"""
+    checkpoint): a new run's agent begins with its weights"""
     agent_parts: Annotated[
         tuple[str, ...],
         Variable("parts of an agent", default="all but `optimizers`, of a policy those that it has"),
@@ -175,8 +177,8 @@ class VariableFields:
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
     (docs/how_to/watch.md)"""
     mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
-    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the vars file; without a
-    password or token"""
+    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the current folder;
+    without a password or token"""
     report: Annotated[bool, Variable("flag")] = True
     """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
     report.html (curves, timeline, settings and videos in one file); 0: none of them"""
@@ -213,9 +215,8 @@ def documentation() -> str:
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
         "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM and SAC_ENV_PYTHON",
         "are looked for beside the vars file, then in the current folder, then in the repository; where",
-        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR is relative to the vars",
-        "file's folder; SAC_EXP_DIR, which wins over it, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are",
-        "relative to the repository; with `sac`, to the folder in which it is called.",
+        "the first two have different files of that name, the start is refused. SAC_LOGS_DIR, SAC_REPLAY_DIR,",
+        "SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and scripts alike.",
         "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
         "",
         ", ".join(v.name for v in VARIABLES if v.is_early),
@@ -224,5 +225,9 @@ def documentation() -> str:
         "| variable | meaning | default |",
         "| --- | --- | --- |",
     ]
-    lines += [f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |" for v in VARIABLES]
+    lines += [
+        f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |"
+        for v in VARIABLES
+        if not v.is_internal
+    ]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
-_REFERENCE = re.compile(r"\$(?:\{?[A-Za-z_]\w*\}?|\()")  # What a shell replaces.
+_COUNT_OR_AUTO = "a whole number of at least 1, or auto"
 _Find = Callable[[str, list[Path], str, Callable[[Path], bool]], Path]
 
 
@@ -140,14 +140,8 @@ def _path(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    """A path that need not be there. Of a relative one, which can only be the user's own, no shell must be needed."""
-    path = _path(text)
-    if (found := _REFERENCE.search(text)) and not os.path.isabs(text):
-        raise ValueError(
-            f"a path, and {found[0]} in it is not replaced: leave out the backslash or the single quotes, or write the "
-            "path itself (JSON and Python replace nothing)"
-        )
-    return path
+    """A path that need not be there."""
+    return _path(text)
 
 
 def absolute_uri(uri: str, folder: Path) -> str:
@@ -213,12 +207,15 @@ def run_name(text: str) -> str:
     """
     parts = Path(text).parts
     if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
-        raise ValueError("a name for the run directory below logs/, such as pendulum; SAC_EXP_DIR takes any path")
+        raise ValueError(
+            "a name for the run directory below logs/, such as pendulum; SAC_LOGS_DIR names another folder than logs"
+        )
     return text
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "count": lambda text: _integer(text, 1, MOST, "a whole number of at least 1"),
+    "count or auto": lambda text: None if text == "auto" else _integer(text, 1, MOST, _COUNT_OR_AUTO),
     "few": lambda text: _integer(text, 0, MOST, "a whole number of at least 0"),
     "whole": lambda text: _integer(text, 0, 10**9, "a whole number of at least 0"),
     "seed": lambda text: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),

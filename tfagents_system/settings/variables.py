@@ -7,7 +7,6 @@ docs/reference/variables.md.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import os
 import re
@@ -15,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import FOLDER_VARIABLE
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
+from tfagents_system.machine.topology import usable_cpus
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_value, value_of
@@ -26,6 +25,10 @@ from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_v
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
 # With what a run begins: it has a copy then.
 AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
+WORKERS, _SHARE = "SAC_NUM_COLLECT_WORKERS", {"share_cpus": "SAC_SHARE_CPUS"}
+COUNTS = {
+    name: variable_name(name) for name in ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
+}
 # From these a task of a job array has its run directory, its settings and its seed.
 GRID, SEED, TASK = "SAC_GRID", "SAC_SEED", "SLURM_ARRAY_TASK_ID"
 _NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
@@ -57,7 +60,7 @@ class RunVariables(VariableFields):
         Args:
           environ: Usually os.environ, after the vars file was sourced.
           vars_file: Its folder is one of those in which relative SAC_PARAMS and SAC_CONFIG are looked for.
-          root: The repository root, where relative run directories are.
+          root: The repository root: files that are neither beside the vars file nor in the current folder may be there.
 
         Raises:
           UserError: With all findings at once.
@@ -102,10 +105,51 @@ def read_variables(
                 )
             continue
         findings += _read(variable, text, folders, values, may_be_gone=True)
+    _fill_in_counts(values, environ)
     findings += _check_workers(values) + _check_trainer(values)
-    runs_root = Path(environ.get(FOLDER_VARIABLE) or root)
-    findings += _resolve_directories(values, environ, runs_root, folders[0] if vars_file else root)
+    findings += _resolve_directories(values, environ, Path.cwd())
     return values, findings
+
+
+def automatic_counts(given: Mapping[str, Any], cpus: int) -> dict[str, Any]:
+    """Numbers for what is `auto` (or not given) of CPUs and workers.
+
+    Args:
+      given: Values of variables, by field.
+      cpus: How many CPUs the run may keep busy.
+
+    Returns:
+      The four numbers, and `share_cpus` where the number of workers is automatic and nothing else is said.
+    """
+    reverb, worker = given.get("reverb_cpus") or 1, given.get("collect_worker_cpus") or 1
+    train = given.get("train_cpus") or (2 if cpus >= 4 else 1)
+    beside = sum(given.get(name, 0) for name in _BESIDE)
+    fitting = (cpus - reverb - train) // worker - beside
+    counts = {"reverb_cpus": reverb, "train_cpus": train, "collect_worker_cpus": worker}
+    if workers := given.get("num_collect_workers"):
+        return {**counts, "num_collect_workers": workers}
+    workers = min(MOST, max(1, fitting, given.get("local_workers", 0)))
+    return {**counts, "num_collect_workers": workers, "share_cpus": given.get("share_cpus", fitting < 1)}
+
+
+def _fill_in_counts(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Nothing is filled in beside a number that is wrong: there is no plan then."""
+    if any(environ.get(name, "").strip() and field not in values for field, name in {**COUNTS, **_SHARE}.items()):
+        for field in COUNTS:
+            if values.get(field, 0) is None:
+                del values[field]
+    elif not all(values.get(field) for field in COUNTS):
+        values.update(automatic_counts(values, usable_cpus(environ)))
+
+
+def counts_of_start(values: Mapping[str, Any]) -> dict[str, str]:
+    """The variables with the numbers of CPUs and workers that `auto` stood for, for all that reads them later."""
+    return {name: as_text(values[field]) for field, name in {**COUNTS, **_SHARE}.items() if field in values}
+
+
+def has_automatic_workers(environ: Mapping[str, str]) -> bool:
+    """Whether the number of workers follows from the CPUs."""
+    return environ.get(WORKERS, "").strip() in ("", "auto")
 
 
 def missing_beginnings(
@@ -245,39 +289,31 @@ def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_determ
     return findings
 
 
-def _has_tasks(exp_dir: Path) -> bool:
-    """Whether runs of tasks are there: of a sweep that an earlier version began under such a name, and that goes on."""
-    return any(exp_dir.parent.glob(f"{glob.escape(exp_dir.name)}_task_*/run.json"))
-
-
-def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], root: Path, beside: Path) -> list[str]:
+def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], here: Path) -> list[str]:
     """Makes folders absolute, `exp_dir` and `replay_dir` one for each task of a job array and for each run; returns
     findings.
-
-    Args:
-      beside: The vars file's folder.
     """
     findings: list[str] = []
     if "logs_dir" in values:
-        values["logs_dir"] = Path(os.path.normpath(beside / values["logs_dir"]))
+        values["logs_dir"] = Path(os.path.normpath(here / values["logs_dir"]))
     if "exp_dir" in values or "exp_name" in values:
         given = "exp_dir" if "exp_dir" in values else "exp_name"
-        exp_dir = str(root / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
+        exp_dir = str(here / (values.get("exp_dir") or values.get("logs_dir", Path("logs")) / values["exp_name"]))
         task = task_of(environ)
         if task and not exp_dir.endswith(f"_task_{task}"):  # As that of the roles of such a task does.
             of_another = re.search(r"_task_([0-9]+)$", exp_dir)
-            if of_another and not _has_tasks(Path(exp_dir)):
+            if of_another:
                 findings.append(
                     f"{variable_name(given)}={values[given]} must not end in {of_another[0]} in a sweep or a job "
                     f"array, where that is the run directory of task {of_another[1]}: choose another name"
                 )
             exp_dir += f"_task_{task}"
         values["exp_dir"] = Path(os.path.normpath(exp_dir))
-    values.update({name: root / values[name] for name in ("credentials_dir", "password_file") if name in values})
+    values.update({name: here / values[name] for name in ("credentials_dir", "password_file") if name in values})
     if "mlflow_uri" in values:
-        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], beside)
+        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], here)
     if "replay_dir" in values:
-        replay_dir = root / values["replay_dir"]
+        replay_dir = here / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
         own = hashlib.sha256(str(values.get("exp_dir")).encode(errors="surrogatepass")).hexdigest()[:8]
         values["replay_dir"] = replay_dir if replay_dir.name == own else replay_dir / own

@@ -191,7 +191,7 @@ class Learner:
         tf.keras.utils.set_random_seed(self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0))
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
-        redraw(self.agent, fresh, params.reset_kept_shares)
+        redraw(self.agent, fresh)
         self.seed_noise()
 
     def _choose_precision(self) -> str:

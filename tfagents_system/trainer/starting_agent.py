@@ -30,10 +30,8 @@ def values_for(agent: Any, start: AgentStart) -> StartingValues:
             )
         if start.kind == "checkpoint":
             found = starting_values.of_checkpoint(agent, start.prefix, parts)
-        elif start.kind == "policy":
-            found = saved_actor.of_policy(agent, start.files, parts)
         else:
-            found = saved_actor.of_numpy_file(agent, start.files, parts)
+            found = saved_actor.of_policy(agent, start.files, parts)
     except UnsupportedAgentError as error:
         raise UserError(f"SAC_AGENT_FROM needs an agent of the toolkit's own: {error}") from None
     except ValueError as error:

@@ -34,8 +34,8 @@ class Column:
     count: int | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What a ring says of it; as before there were counts, where it has none."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "count" or value}
+        """What a ring says of it."""
+        return dataclasses.asdict(self)
 
     @property
     def is_image(self) -> bool:
@@ -168,7 +168,7 @@ def file_stem(name: str) -> str:
 
 def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
-    # Renamed only if two columns would share a file: rings of earlier versions have names that differ in case.
+    # Renamed only if two columns would share a file.
     wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
     names = fit_names(wanted, also_allowed="/.-", alike=file_stem)
     columns = []

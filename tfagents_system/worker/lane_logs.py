@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.batch_converters import as_numpy
 from tfagents_system.envs.batched_environment import BatchStep
 from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.report.episodes import Episode
@@ -47,7 +46,7 @@ class LaneLogs:
 
     def _add_entry(self, key: Any, values: Any, mask: np.ndarray | None) -> None:
         if isinstance(key, str) and key.startswith(LOG_PREFIX):
-            numbers = as_numpy(values)
+            numbers = np.asarray(values)
             if numbers.shape != self._return.shape or numbers.dtype.kind not in "iufb":
                 return  # Of another form, or words.
             sums, counts = self._sums.setdefault(key, (np.zeros_like(self._return), np.zeros_like(self._length)))
@@ -55,7 +54,7 @@ class LaneLogs:
             np.add(sums, numbers, out=sums, where=is_number)
             np.add(counts, 1, out=counts, where=is_number)
         elif key in SUCCESS_KEYS:
-            np.copyto(self._success, as_numpy(values).astype(bool), where=True if mask is None else mask)
+            np.copyto(self._success, np.asarray(values).astype(bool), where=True if mask is None else mask)
         else:
             self._ignored.add(key)
 
@@ -74,4 +73,4 @@ def _both(one: Any, other: Any) -> Any:
     """Where two masks are true; None is true everywhere."""
     if one is None or other is None:
         return other if one is None else one
-    return np.logical_and(as_numpy(one), as_numpy(other))
+    return np.logical_and(np.asarray(one), np.asarray(other))

@@ -43,8 +43,8 @@ from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.run_end import RunEnd
-from tfagents_system.worker.worker_environments import WorkerEnvironments
 from tfagents_system.worker.worker_settings import WorkerSettings
+from tfagents_system.workers import WorkerEnvironments
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.

@@ -1,7 +1,6 @@
 """Zones, rewards, ends, snapshots, faults and settings of the racing environment."""
 
 import hashlib
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -20,16 +19,16 @@ ONE = "closed/train/1"
 
 
 def build(split=TRAIN, **racing):
-    env = RacingEnvironment(RacingSettings.of({"observations": ["kinematics"], **racing}), split)
+    env = RacingEnvironment(RacingSettings.of({"observations": ["motion"], **racing}), split)
     env.reset(seed=0)
     return env
 
 
 def put(env, zone, beside=0.0, speed=0.0):
     """Puts the car into a zone; the counted zone stays as it is."""
-    snapshot, row = env.snapshot(), env.track.index(zone)
+    row = env.track.index(zone)
     (x, y), (dx, dy) = env.track.centres[row], env.track.directions[row]
-    snapshot.car = snapshot.car._replace(
+    env._now.car = env.car._replace(
         x=x - dy * beside,
         y=y + dx * beside,
         heading=float(np.arctan2(dy, dx)),
@@ -37,7 +36,6 @@ def put(env, zone, beside=0.0, speed=0.0):
         sideways=0.0,
         yaw_rate=0.0,
     )
-    env.restore(snapshot)
 
 
 def lap(env):
@@ -48,9 +46,8 @@ def lap(env):
     return rewards, info
 
 
-@pytest.mark.parametrize("kinds", ["closed", "point_to_point"])
-def test_a_lap_pays_its_metres_and_the_finish(kinds):
-    env = build(kinds=kinds, reward_per_metre=0.5, finish_reward=7.0)
+def test_a_lap_pays_its_metres_and_the_finish():
+    env = build(reward_per_metre=0.5, finish_reward=7.0)
     rewards, info = lap(env)
     assert info["end"] == FINISHED and info["is_success"] and info["zone"] == env.track.finish
     assert info["metres"] == pytest.approx(env.track.metres)
@@ -113,16 +110,14 @@ def test_ends():
 @pytest.mark.parametrize("beyond", [6.3, 6.35, 8.0, 40.0])
 def test_leaving_the_road_ends_an_episode_however_far_that_may_be(beyond):
     env = build(track=ONE, off_track_metres=beyond)
-    road, half_width = env.track.road, env.track.width / 2.0
+    road, half_width = env.track.centres, env.track.width / 2.0
     outside = road.mean(axis=0) + [0.0, 300.0]  # No stretch of the road is nearer than the one above the middle.
     nearest = road[np.linalg.norm(road - outside, axis=1).argmin()]
     away = (outside - nearest) / np.linalg.norm(outside - nearest)
     for metres, is_over in ((beyond - 0.3, False), (beyond + 0.3, True), (beyond + 100.0, True)):
         env.reset()
-        snapshot = env.snapshot()
         x, y = nearest + (half_width + metres) * away
-        snapshot.car = snapshot.car._replace(x=float(x), y=float(y), forward=0.0)
-        env.restore(snapshot)
+        env._now.car = env.car._replace(x=float(x), y=float(y), forward=0.0)
         assert env.step(NOTHING)[4]["end"] == (OFF_TRACK if is_over else ""), metres
 
 
@@ -139,8 +134,8 @@ def test_grass_slows_down():
 def test_training_draws_tracks_and_evaluations_take_them_in_turn():
     train = build(train_tracks=4)
     assert {(train.reset(), train.track.name)[1] for _ in range(40)} == {f"closed/train/{k}" for k in range(4)}
-    held_out = build(HELD_OUT, held_out_tracks=3, kinds="both")
-    names = ["closed/held_out/0", "point_to_point/held_out/0", "closed/held_out/1"]
+    held_out = build(HELD_OUT, held_out_tracks=3)
+    names = [f"closed/held_out/{k}" for k in range(3)]
     assert held_out.track_names == names and held_out.track.name == names[0]
     assert [(held_out.reset(), held_out.track.name)[1] for _ in range(4)] == [names[1], names[2], names[0], names[1]]
     for number, seed in ((2, None), (0, 7), (4, 7), (4, None)):
@@ -164,7 +159,7 @@ def test_training_draws_tracks_and_evaluations_take_them_in_turn():
 
 def observations_digest(steps):
     """A hash of all that an episode returns; printed by a process of its own, too."""
-    env = RacingEnvironment(RacingSettings.of({"observations": list(OBSERVATIONS), "lost_observations": 0.2}))
+    env = RacingEnvironment(RacingSettings.of({"observations": list(OBSERVATIONS)}))
     env.reset(seed=11)
     rng, digest = np.random.default_rng(5), hashlib.sha256()
     for _ in range(steps):
@@ -181,56 +176,6 @@ def test_the_same_seed_and_actions_give_the_same_bits_in_another_process():
     code = "from tests.envs.racing.test_racing_environment import observations_digest as d; print(d(150))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == observations_digest(150), done.stderr
-
-
-def test_a_snapshot_returns_to_the_same_bits():
-    env = build(lost_observations=0.3, action_delay_steps=2, observations=["lidar", "motion"])
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        env.step(GAS)
-    kept = pickle.dumps(env.snapshot())
-    actions = rng.uniform(-0.3, 1.0, (30, 3))
-
-    def play():
-        rows = [env.step(action) for action in actions]
-        env.reset()
-        return [(row[0]["lidar"].tobytes(), row[0]["motion"].tobytes(), *row[1:]) for row in rows], env.track.name
-
-    first = play()
-    env.restore(pickle.loads(kept))
-    assert play() == first
-
-
-def test_delayed_actions_arrive_later():
-    """With a delay of two steps the car does what it did without, two steps later."""
-    actions = np.random.default_rng(1).uniform(-1.0, 1.0, (12, 3))
-    prompt, late = (build(track=ONE, action_delay_steps=delay) for delay in (0, 2))
-    states = {}
-    for name, env, given in (("prompt", prompt, np.concatenate([np.zeros((2, 3)), actions])), ("late", late, actions)):
-        states[name] = []
-        for action in given:
-            env.step(action)
-            states[name].append(env.car)
-    assert states["late"] == states["prompt"][:12]
-
-
-def test_lost_observations_repeat_the_one_before():
-    env = build(lost_observations=1.0)
-    first = env.observation["kinematics"].copy()
-    assert all(np.array_equal(env.step(GAS)[0]["kinematics"], first) for _ in range(5))
-    some = build(lost_observations=0.25)
-    observations = [some.observation["kinematics"]] + [some.step(GAS)[0]["kinematics"] for _ in range(200)]
-    lost = sum(np.array_equal(one, other) for one, other in zip(observations, observations[1:], strict=False))
-    assert 30 < lost < 70
-
-
-def test_a_crash_comes_when_the_settings_say():
-    env = build(crash_at_step=3)
-    env.step(GAS)
-    env.reset()
-    env.step(GAS)
-    with pytest.raises(RuntimeError, match="step 3 crashes"):
-        env.step(GAS)
 
 
 def test_parameters_of_the_car():
@@ -264,7 +209,7 @@ def test_actions_that_are_none(action):
 
 
 def test_observations_are_as_the_settings_say_and_within_their_spaces():
-    env = build(observations=["camera", "lidar", "progress"], camera_channels=3, kinds="point_to_point")
+    env = build(observations=["camera", "lidar", "progress"], camera_channels=3)
     assert list(env.observation_space) == ["camera", "lidar", "progress"]
     for _ in range(60):
         observation, _, is_over, _, _ = env.step(env.driver_action())
@@ -276,22 +221,21 @@ def test_observations_are_as_the_settings_say_and_within_their_spaces():
 
 def test_wrong_settings_are_told_all_at_once():
     with pytest.raises(UserError) as raised:
-        RacingSettings.of({"observations": ["radar"], "kind": "closed", "width": 2, "track": "monza", "colour": 1})
+        RacingSettings.of({"observations": ["radar"], "train_track": 3, "width": 2, "track": "monza", "colour": 1})
     findings = "\n".join(raised.value.findings)
     for part in (
-        '"racing.kind" is unknown: "kinds" is meant',
-        '"racing.colour" is unknown: it has observations, kinds',
+        '"racing.train_track" is unknown: "train_tracks" is meant',
+        '"racing.colour" is unknown: it has observations, train_tracks',
         '"racing.observations" must be a list of some of lidar, motion',
         '"racing.width" must be a number in [5, 16], found 2',
-        '"racing.track" must be a track\'s name, KIND/SPLIT/NUMBER such as closed/train/3, where KIND is closed or',
-        'SPLIT train or held_out, or null, found "monza": correct it',
+        '"racing.track" must be a track\'s name, closed/SPLIT/NUMBER such as closed/train/3, where SPLIT is train or',
+        'held_out, or null, found "monza": correct it',
     ):
         assert part in findings, findings
     with pytest.raises(UserError) as raised:
-        RacingSettings.of({"observations": ["lidr"], "track": "clsed/train/1", "width": None})
-    observations, track, width = raised.value.findings
+        RacingSettings.of({"observations": ["lidr"], "width": None})
+    observations, width = raised.value.findings
     assert observations.endswith(', found ["lidr"], "lidar" is meant by "lidr"')
-    assert track.endswith(', or null, found "clsed/train/1", "closed/train/1" is meant by "clsed/train/1"')
     assert width == '"racing.width" must be a number in [5, 16], found null: correct it'
     with pytest.raises(UserError, match='"racing" must be an object'):
         RacingSettings.of([])

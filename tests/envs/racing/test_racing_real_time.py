@@ -126,10 +126,10 @@ def test_resting_brakes_at_once_and_is_no_part_of_the_race() -> None:
     here.advance(6.0)
     stood = here.observe(6.0)
     assert speed(fast) > 5.0 and speed(stood) == 0.0 and stood.reward > 0.0, "braking takes its way"
-    steps = here.environment.snapshot().steps
+    steps = here.environment._now.steps
     here.advance(600.0)
     pause = here.observe(600.0)
-    assert not pause.terminated and pause.reward == 0.0 and here.environment.snapshot().steps == steps
+    assert not pause.terminated and pause.reward == 0.0 and here.environment._now.steps == steps
     here.control(600.0, GAS)
     here.advance(602.0)
     assert speed(here.observe(602.0)) > 5.0, "it goes on"
@@ -143,7 +143,7 @@ def test_an_episode_that_is_over_stays_so() -> None:
     seen = here.observe(7.0)
     assert seen.terminated and seen.info["end"] == "stuck"
     here.advance(70.0)
-    assert here.observe(70.0).reward == 0.0 and here.environment.snapshot().steps <= 5.0 / STEP_SECS + 1
+    assert here.observe(70.0).reward == 0.0 and here.environment._now.steps <= 5.0 / STEP_SECS + 1
 
 
 def test_the_process_answers_and_tells_what_went_wrong() -> None:

@@ -1,5 +1,6 @@
-"""Rays, pictures and centres, where they can be computed by hand."""
+"""Rays and pictures, where they can be computed by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,15 +8,16 @@ import pytest
 
 from tfagents_system.envs.racing import sensors
 from tfagents_system.envs.racing.car import CarState
-from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, TRAIN, make_track, track_along
+from tfagents_system.envs.racing.track import HELD_OUT, TRAIN, Track, make_track
 from tfagents_system.envs.racing.track_map import PALETTE, TrackMap
 
 WIDTH = 8.0
 
 
 def straight(angle=0.0):
+    direction = np.array([(math.cos(angle), math.sin(angle))])
     along = np.arange(0.0, 300.0, 0.5)[:, None]
-    return track_along(along * (math.cos(angle), math.sin(angle)), WIDTH, is_closed=False, name="straight")
+    return Track("straight", WIDTH, 0.5, along * direction, np.repeat(direction, 600, axis=0), np.zeros(600))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_off_the_road_all_rays_are_zero(corridor):
 def test_rays_on_drawn_tracks_end_at_the_edge():
     """The exact distance to the middle of the road is at most half a width up to a ray's end, and that at its end."""
     for number, split in ((0, TRAIN), (1, HELD_OUT)):
-        track = make_track(CLOSED, split, number, WIDTH)
+        track = make_track(split, number, WIDTH)
         track_map = TrackMap(track)
         for zone in range(0, len(track.centres), 150):
             (x, y), (dx, dy) = track.centres[zone] + 1.0, track.directions[zone]
@@ -59,7 +61,7 @@ def test_rays_on_drawn_tracks_end_at_the_edge():
                 angle = heading + math.radians(sensors.RAY_DEGREES[ray])
                 places = np.linspace(0.0, found[ray], 50)
                 points = np.stack([x + places * math.cos(angle), y + places * math.sin(angle)], axis=1)
-                distance = distance_to(points, track.road, np.roll(track.road, -1, axis=0))
+                distance = distance_to(points, track.centres, np.roll(track.centres, -1, axis=0))
                 assert distance.max() < WIDTH / 2 + 0.12
                 assert distance[-1] > WIDTH / 2 - 0.12 or found[ray] == 60.0
 
@@ -69,22 +71,6 @@ def distance_to(points, starts, ends):
     offsets = points[:, None] - starts[None]
     share = np.clip((offsets * along).sum(-1) / (along**2).sum(-1), 0.0, 1.0)
     return np.linalg.norm(offsets - share[..., None] * along, axis=-1).min(axis=1)
-
-
-def test_centres_are_in_the_cars_frame():
-    road = sensors.RoadAhead(straight(math.pi / 2), 20, 2.0)
-    found = road.observe(CarState(1.0, 10.0, math.pi / 2), 20)
-    assert found[:3] == pytest.approx(np.array([[2.0, 1.0], [4.0, 1.0], [6.0, 1.0]]), abs=1e-5)
-    turned = road.observe(CarState(1.0, 10.0, 0.0), 20)
-    assert turned[:2] == pytest.approx(np.array([[-1.0, 2.0], [-1.0, 4.0]]), abs=1e-5)
-    assert found.dtype == np.float32 and found.shape == (20, 2)
-
-
-def test_centres_of_a_closed_track_go_on_behind_the_finish():
-    track = make_track(CLOSED, TRAIN, 0, WIDTH)
-    road = sensors.RoadAhead(track, 20, 2.0)
-    car = CarState(*track.start())
-    assert np.array_equal(road.observe(car, track.finish), road.observe(car, 0))
 
 
 def test_the_picture_shows_the_road_where_it_is(corridor):
@@ -126,6 +112,7 @@ def test_one_channel_tells_the_road_from_grass(corridor):
 
 def test_the_finish_is_ahead_in_the_picture():
     track = straight()
-    picture = sensors.Camera(3).observe(TrackMap(track), CarState(track.centres[-1, 0] - 20.0, 0.0, 0.0))
+    track = dataclasses.replace(track, centres=np.roll(track.centres, -300, axis=0))  # It is at 150 m.
+    picture = sensors.Camera(3).observe(TrackMap(track), CarState(130.0, 0.0, 0.0))
     rows = np.flatnonzero((picture == PALETTE[5]).all(-1).any(axis=1))
     assert ((56 - rows) * 0.75) == pytest.approx(np.full(len(rows), 20.0), abs=1.5) and len(rows)

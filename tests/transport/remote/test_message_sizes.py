@@ -48,8 +48,8 @@ def body_bytes(arrays: list[np.ndarray], limit: int) -> int:
         {"frame_stack": 4},
         {"n_step": 20},
         {"recurrent": True},
-        {"recurrent": True, "recurrent_burn_in": 40},
-        {"recurrent": True, "recurrent_sequence_length": 200},
+        {"recurrent": {"burn_in": 40}},
+        {"recurrent": {"sequence_length": 200}},
     ],
     ids=str,
 )

@@ -40,7 +40,7 @@ class PurePursuit:
         """Gas, brake and steer, `[3]` float32 in [-1, 1], for a car whose last zone is `zone`."""
         track, speed = self._track, state.speed
         ahead = min(max(_LOOK_AHEAD_SECS * speed + _LOOK_AHEAD_METRES[0], 0.0), _LOOK_AHEAD_METRES[1])
-        x, y = self._place(zone + max(1, round(ahead / track.spacing)))
+        x, y = track.centres[track.index(zone + max(1, round(ahead / track.spacing)))].tolist()
         dx, dy = x - state.x, y - state.y
         left = math.cos(state.heading) * dy - math.sin(state.heading) * dx
         steer = math.atan(2.0 * WHEELBASE * left / max(dx * dx + dy * dy, 1e-6))
@@ -49,17 +49,6 @@ class PurePursuit:
         turn = min(1.0, max(-1.0, -steer / MAX_STEER))
         return np.array((pedals, -pedals, turn), np.float32)
 
-    def _place(self, zone: int) -> tuple[float, float]:
-        """The centre of a zone; beyond a finish that is no start, the road goes straight on."""
-        track = self._track
-        row = track.index(zone)
-        x, y = track.centres[row].tolist()
-        if not track.is_closed and zone > row:
-            beyond = (zone - row) * track.spacing
-            dx, dy = track.directions[row].tolist()
-            return x + beyond * dx, y + beyond * dy
-        return x, y
-
 
 def speed_profile(track: Track, parameters: CarParameters) -> np.ndarray:
     """The largest speeds at the zone centres that the grip allows in bends, before and behind them, `[n]` m/s."""
@@ -67,10 +56,9 @@ def speed_profile(track: Track, parameters: CarParameters) -> np.ndarray:
     window = max(1, round(_CURVATURE_METRES / track.spacing))
     around = (window // 2, window - 1 - window // 2)
     turning: np.ndarray = np.abs(track.curvatures)
-    padded = np.pad(turning, around, mode="wrap") if track.is_closed else np.pad(turning, around, mode="edge")
-    bends = np.convolve(padded, np.full(window, 1.0 / window), "valid")
+    bends = np.convolve(np.pad(turning, around, mode="wrap"), np.full(window, 1.0 / window), "valid")
     speeds = np.minimum(_TOP_SPEED, np.sqrt(_LATERAL_SHARE * grip / np.maximum(bends, 1e-6)))
-    rows = list(range(len(speeds))) * (2 if track.is_closed else 1)
+    rows = list(range(len(speeds))) * 2
     for row, before in zip(rows[1:], rows):  # noqa: B905  (Python 3.9)
         gas = min(_GAS_SHARE * grip, parameters.power / (parameters.mass * max(speeds[before], 1.0)))
         speeds[row] = min(speeds[row], math.sqrt(speeds[before] ** 2 + 2.0 * gas * track.spacing))

@@ -5,7 +5,6 @@ Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -27,7 +26,6 @@ from tfagents_system.errors import UserError
 
 FINISHED, OFF_TRACK, STUCK = "finished", "off track", "stuck"
 _PASSED_BESIDE_METRES = 2.0  # How far beside the road a zone still counts as passed.
-_NO_ACTION = (0.0, 0.0, 0.0)
 _PARAMETERS: dict[str, Rule] = {
     "mass": number_in(200.0, 5000.0),
     "friction": number_in(0.1, 3.0),
@@ -42,40 +40,36 @@ class Circuit(NamedTuple):
     map: TrackMap
 
 
-@functools.lru_cache(maxsize=24)  # All environments of a process share them: 0.4 MB each, or 2 MB from A to B.
-def circuit(kind: str, split: str, number: int, width: float) -> Circuit:
+@functools.lru_cache(maxsize=24)  # All environments of a process share them: 0.4 MB each.
+def circuit(split: str, number: int, width: float) -> Circuit:
     """A track, drawn once."""
-    track = make_track(kind, split, number, width)
+    track = make_track(split, number, width)
     return Circuit(track, TrackMap(track))
 
 
 @dataclasses.dataclass
-class Snapshot:
-    """All that changes while the environment runs; what `restore` needs.
+class Race:
+    """All that changes while the environment runs.
 
     Attributes:
       zone: The last zone passed, from 0 at the start.
       metres: The furthest place reached.
       steps: Of the episode.
       steps_in_zone: Since the last new zone.
-      pending: Actions that have not reached the car yet.
       episodes: Begun since the last seed.
-      all_steps: Since it was built.
-      evaluated: Episodes of evaluations, likewise.
+      evaluated: Episodes of evaluations, since it was built.
     """
 
     rng: np.random.Generator
-    track: tuple[str, str, int]
+    track: tuple[str, int]
     car: CarState
     parameters: CarParameters
     zone: int = 0
     metres: float = 0.0
     steps: int = 0
     steps_in_zone: int = 0
-    pending: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
     observation: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     episodes: int = 0
-    all_steps: int = 0
     evaluated: int = 0
 
 
@@ -114,7 +108,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
         self._driver: PurePursuit | None = None
         first = self._tracks[0]
-        self._now = Snapshot(np.random.default_rng(), first, CarState(0.0, 0.0, 0.0), CarParameters())
+        self._now = Race(np.random.default_rng(), first, CarState(0.0, 0.0, 0.0), CarParameters())
         self._enter(first)
 
     # What is where.
@@ -160,7 +154,6 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         now.car = CarState(*self.track.start())
         now.zone = now.steps = now.steps_in_zone = 0
         now.metres = 0.0
-        now.pending = [_NO_ACTION] * self._settings.action_delay_steps
         now.episodes += 1
         now.observation = self._observe()
         self.trail, self._path = [], [(now.car.x, now.car.y)]
@@ -170,7 +163,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         """Which of an evaluation's episodes the next reset begins, from 0: it decides the held-out track."""
         self._episode = number
 
-    def _next_track(self, options: Mapping[str, Any]) -> tuple[str, str, int]:
+    def _next_track(self, options: Mapping[str, Any]) -> tuple[str, int]:
         now, is_evaluation = self._now, bool(options.get(EVALUATION))
         tracks = self._held_out if is_evaluation else self._tracks
         number, self._episode = options.get(EVALUATION_EPISODE, self._episode), None
@@ -183,11 +176,8 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         now = self._now
-        now.all_steps += 1
-        if now.all_steps == self._settings.crash_at_step:
-            raise RuntimeError(f"step {now.all_steps} crashes, as racing.crash_at_step says")
         now.steps += 1
-        pedals = self._applied(action)
+        pedals = _pedals(action)
         on_grass = self.track_map.edge_metres_at(now.car.x, now.car.y) < 0.0
         now.car, self._path = advance(now.car, now.parameters, pedals, on_grass)
         if self.render_mode is not None:
@@ -196,9 +186,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         end = self._end()
         if end == FINISHED:
             reward += self._settings.finish_reward
-        lost = self._settings.lost_observations
-        if not (lost and now.rng.random() < lost):
-            now.observation = self._observe()
+        now.observation = self._observe()
         return now.observation, reward, end != "", False, self._info(end)
 
     def render(self) -> np.ndarray:
@@ -223,35 +211,13 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._now.parameters = dataclasses.replace(self._now.parameters, **{k: float(v) for k, v in state.items()})
         self._driver = None
 
-    def snapshot(self) -> Snapshot:
-        """A copy of its state, which can be pickled."""
-        return copy.deepcopy(self._now)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Returns to a state: the same actions then have the same results, bit by bit."""
-        self._now = copy.deepcopy(snapshot)
-        self._enter(snapshot.track)
-        self.trail = []
-
     # The step's parts.
 
-    def _enter(self, track: tuple[str, str, int]) -> None:
+    def _enter(self, track: tuple[str, int]) -> None:
         self._now.track = track
         self._circuit = circuit(*track, self._settings.width)
         self._finish = self.track.finish
-        self._road = sensors.RoadAhead(self.track, self._settings.centres, self._settings.centre_spacing)
         self._driver = None
-
-    def _applied(self, action: Any) -> tuple[float, ...]:
-        """The action that reaches the car in this step."""
-        given = np.asarray(action, np.float64)
-        pedals = tuple(min(1.0, max(-1.0, value)) for value in given.tolist())
-        if given.shape != (3,) or not math.isfinite(given.sum()):
-            raise ValueError(f"an action is three finite numbers, gas, brake and steer, found {action!r}")
-        if not self._settings.action_delay_steps:
-            return pedals
-        self._now.pending.append(pedals)
-        return self._now.pending.pop(0)
 
     def _pass_zones(self) -> float:
         """Counts the zones that have been passed; returns the new metres."""
@@ -296,10 +262,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             return self._camera.observe(self.track_map, now.car)
         if name == settings.PROGRESS:
             return np.array((now.zone / self._finish,), np.float32)
-        own = sensors.motion(now.car)
-        if name == settings.MOTION:
-            return own
-        return np.concatenate((own, self._road.observe(now.car, now.zone).ravel()))
+        return sensors.motion(now.car)
 
     def _info(self, end: str) -> dict[str, Any]:
         now = self._now
@@ -327,6 +290,15 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return min(STEP_SECS, max(0.0, ahead / max(car.speed, 1e-3)))
 
 
+def _pedals(action: Any) -> tuple[float, ...]:
+    """The action as the car takes it."""
+    given = np.asarray(action, np.float64)
+    pedals = tuple(min(1.0, max(-1.0, value)) for value in given.tolist())
+    if given.shape != (3,) or not math.isfinite(given.sum()):
+        raise ValueError(f"an action is three finite numbers, gas, brake and steer, found {action!r}")
+    return pedals
+
+
 def _space(name: str, racing: RacingSettings) -> gymnasium.spaces.Box:
     if name == settings.CAMERA:
         side = sensors.CAMERA_PIXELS
@@ -335,5 +307,4 @@ def _space(name: str, racing: RacingSettings) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(0.0, sensors.RAY_METRES, (sensors.RAYS,), np.float32)
     if name == settings.PROGRESS:
         return gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-    size = 4 + (2 * racing.centres if name == settings.KINEMATICS else 0)
-    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    return gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)

@@ -1,4 +1,4 @@
-"""What a car observes: its own motion, the road ahead, rays to the edge of the road, a picture.
+"""What a car observes: its own motion, rays to the edge of the road, a picture.
 
 Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
@@ -10,7 +10,6 @@ import math
 import numpy as np
 
 from tfagents_system.envs.racing.car import CAR_WIDTH, LENGTH, CarState
-from tfagents_system.envs.racing.track import Track
 from tfagents_system.envs.racing.track_map import PALETTE, TrackMap
 
 RAYS = 19
@@ -35,33 +34,6 @@ _IS_CAR = np.flatnonzero((np.abs(_AHEAD) <= LENGTH / 2) & (np.abs(_LEFT) <= CAR_
 def motion(state: CarState) -> np.ndarray:
     """Speed forwards and sideways (m/s), yaw rate (rad/s) and the angle of the front wheels (rad), `[4]` float32."""
     return np.array((state.forward, state.sideways, state.yaw_rate, state.steer), np.float32)
-
-
-class RoadAhead:
-    """The next centres of zones, in the car's frame.
-
-    Args:
-      track: The track.
-      count: Number of centres.
-      spacing: metres between two of them, rounded to whole zones.
-    """
-
-    def __init__(self, track: Track, count: int, spacing: float) -> None:
-        stride = max(1, round(spacing / track.spacing))
-        self._offsets = np.arange(1, count + 1) * stride
-        self._track = track
-
-    def observe(self, state: CarState, zone: int) -> np.ndarray:
-        """Metres ahead and to the left of each centre, `[count, 2]` float32; beyond the end the last one repeats."""
-        rows = self._offsets + zone
-        last = len(self._track.centres)
-        rows = rows % last if self._track.is_closed else np.minimum(rows, last - 1)
-        x, y = (self._track.centres[rows] - (state.x, state.y)).T
-        cos, sin = math.cos(state.heading), math.sin(state.heading)
-        centres = np.empty((len(rows), 2), np.float32)
-        centres[:, 0] = cos * x + sin * y
-        centres[:, 1] = cos * y - sin * x
-        return centres
 
 
 def lidar(track_map: TrackMap, state: CarState) -> np.ndarray:

@@ -36,15 +36,15 @@ class TrackMap:
 
     def __init__(self, track: Track) -> None:
         margin = track.width / 2.0 + REACH_METRES + CELL_METRES
-        low = track.road.min(axis=0) - margin
-        columns, rows = np.ceil((track.road.max(axis=0) + margin - low) / CELL_METRES).astype(int) + 1
+        low = track.centres.min(axis=0) - margin
+        columns, rows = np.ceil((track.centres.max(axis=0) + margin - low) / CELL_METRES).astype(int) + 1
         self.origin = (float(low[0]), float(low[1]))
-        distance, nearest = _distances(track.road, low, (columns, rows), margin)
+        distance, nearest = _distances(track.centres, low, (columns, rows), margin)
         self.edge = np.round(np.clip(track.width / 2.0 - distance, -REACH_METRES, REACH_METRES) / EDGE_UNIT_METRES)
         self.edge = self.edge.astype(np.int8)
         self.looks = _looks(track, self.edge, nearest)
         self._highest = (columns - 1, rows - 1)
-        self._road, self._half_width = track.road, track.width / 2.0
+        self._centres, self._half_width = track.centres, track.width / 2.0
 
     def cells(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Flat indices of the cells nearest to places, for `take`; those at the border of the map for places beyond.
@@ -87,7 +87,7 @@ class TrackMap:
         edge = self.edge_metres_at(x, y)
         if edge > -REACH_METRES or metres < REACH_METRES:
             return edge < -metres
-        distance = np.sqrt(np.square(self._road - (x, y)).sum(axis=1).min())
+        distance = np.sqrt(np.square(self._centres - (x, y)).sum(axis=1).min())
         return bool(distance - self._half_width > metres)
 
 
@@ -120,11 +120,6 @@ def _looks(track: Track, edge: np.ndarray, nearest: np.ndarray) -> np.ndarray:
     stripes = ROAD + (nearest * track.spacing // _STRIPE_METRES).astype(np.uint8) % 2
     looks = np.where(edge > 0, stripes, grass)
     looks[np.abs(edge) * EDGE_UNIT_METRES <= _LINE_METRES / 2.0] = LINE
-    before_start = len(track.road) - len(track.centres) if track.is_closed else _rows_before_start(track)
-    is_finish = np.abs(nearest - (before_start + track.index(track.finish))) * track.spacing <= 1.0
+    is_finish = nearest * track.spacing <= 1.0
     looks[is_finish & (edge > 0)] = FINISH
     return looks.astype(np.uint8)
-
-
-def _rows_before_start(track: Track) -> int:
-    return int(np.argmin(np.linalg.norm(track.road - track.centres[0], axis=1)))

@@ -20,7 +20,6 @@ class TrainParams(TrainParamsBase):
     num_steps_per_iter = 2000
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 10
-    n_episodes_in_buffer = 1000
 
     n_eval_episodes = 10
     eval_period_itrs = 10

@@ -14,7 +14,6 @@ class TrainParams(TrainParamsBase):
     num_iter = 1000
     num_steps_per_iter = 1000
     n_buffer_init_episodes = 10
-    n_episodes_in_buffer = 1000
 
     n_eval_episodes = 20
     eval_period_itrs = 10

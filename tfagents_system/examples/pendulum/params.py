@@ -12,15 +12,13 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     """24 iterations of 400 steps (2 workers, an episode of 200 steps each), one update for each of them."""
 
-    actor_learning_rate = 1e-3
-    critic_learning_rate = 1e-3
-    alpha_learning_rate = 1e-3
+    learning_rate = 1e-3
 
     num_iter = 24
     num_steps_per_iter = 400
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 2
-    n_episodes_in_buffer = 100
+    buffer_size = 20_000
 
     n_eval_episodes = 10
     eval_period_itrs = 4

@@ -40,18 +40,16 @@ class TrainParams(TrainParamsBase):
     """25 iterations of 400 steps (2 workers, an episode of 200 steps each), one update for each step."""
 
     frame_stack = 3
-    image_encoder_filters = (16, 16, 16, 16)  # Half of the paper's: a third of the time, and enough for one pendulum.
+    image_encoder_layers = (16, 16, 16, 16)  # Half of the paper's: a third of the time, and enough for one pendulum.
 
-    actor_learning_rate = 1e-3
-    critic_learning_rate = 1e-3
-    alpha_learning_rate = 1e-3
+    learning_rate = 1e-3
     train_batch_size = 128
 
     num_iter = 25
     num_steps_per_iter = 400
     n_train_episodes_per_iter = 1
     n_buffer_init_episodes = 5
-    n_episodes_in_buffer = 200
+    buffer_size = 40_000
 
     n_eval_episodes = 10
     eval_period_itrs = 5

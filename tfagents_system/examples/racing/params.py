@@ -26,7 +26,7 @@ class TrainParams(TrainParamsBase):
     num_iter = 400
     env_steps_per_iter = 1000
     n_buffer_init_episodes = 5
-    n_episodes_in_buffer = 400
+    buffer_size = 400_000
 
     keep_best_episodes = 5
 

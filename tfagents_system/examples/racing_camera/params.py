@@ -16,4 +16,4 @@ class TrainParams(Racing):
     image_augmentation_pixels = 1
     train_batch_size = 128
 
-    n_episodes_in_buffer = 200
+    buffer_size = 200_000

@@ -16,12 +16,12 @@ class TrainParams(Racing):
 
     # The value of an observation is the reward of the next 140 steps, 7 s: metres.
     discount = 1.0
-    mini_race_steps = 140
+    mini_race = {"steps": 140}
     n_step = 3
     validation_share = 0.05
 
-    critic_learning_rate = {"points": [[0, 1e-3], [400_000, 5e-5]], "interpolation": "exponential"}
-    critic_optimizer = {"name": "radam", "global_clipnorm": 30.0}
+    learning_rate = {"points": [[0, 1e-3], [400_000, 5e-5]], "interpolation": "exponential"}
+    critic_optimizer = {"global_clipnorm": 30.0}
     target_update_tau = 0.02
     target_update_period = 4
     exploration_epsilon = {"points": [[0, 1.0], [20_000, 0.1], [200_000, 0.03]], "interpolation": "exponential"}

@@ -21,11 +21,11 @@ class TrainParams(TrainParamsBase):
     num_env_steps = 10_000
     env_steps_per_iter = 200
     updates_per_env_step = 1.0
-    n_episodes_in_buffer = 1000
+    buffer_size = 50_000
     train_batch_size = 128
     actor_fc_layer_params = (64, 64)
     critic_joint_fc_layer_params = (64, 64)
-    actor_learning_rate = critic_learning_rate = alpha_learning_rate = 1e-3
+    learning_rate = 1e-3
 
     n_eval_episodes = 20
     eval_period_env_steps = 1000

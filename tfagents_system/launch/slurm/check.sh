@@ -17,7 +17,7 @@ check_place() {
   while [[ ! -e $ancestor ]]; do ancestor=$(dirname "$ancestor"); done
   tfagents_existing=$ancestor # Everything below it is made for this submission.
   [[ -d $ancestor && -w $ancestor && -x $ancestor ]] \
-    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_EXP_DIR to a folder that is yours"
+    || finding "$tfagents_submit_dir can't be made, $ancestor can't be written: set SAC_LOGS_DIR to a folder that is yours"
   # The packages may as well come from an image; the job reports it if they are missing.
   if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-}${SAC_EXEC_PREFIX:-}${SAC_JOB_PRELUDE:-}${SAC_PYTHON:-} ]]; then
     [[ -x $tfagents_root/.venv/bin/python ]] \

@@ -60,10 +60,21 @@ check_grid() {
   while IFS= read -r line; do finding "${line#error: }"; done <<<"$told"
 }
 
+# Where submit.sh is called nobody knows a node's CPUs: the request follows from numbers.
+fill_in_counts() {
+  local name
+  for name in SAC_REVERB_CPUS:1 SAC_TRAIN_CPUS:2 SAC_COLLECT_WORKER_CPUS:1; do
+    if [[ ${!name%:*} =~ ^(auto)?$ ]]; then declare -g "${name%:*}=${name#*:}"; fi
+  done
+}
+
 check_request() {
+  fill_in_counts
   require_whole SAC_REVERB_CPUS "CPUs of the replay server"
   require_whole SAC_TRAIN_CPUS "CPUs of the policy updates"
-  require_whole SAC_NUM_COLLECT_WORKERS "workers"
+  [[ ! ${SAC_NUM_COLLECT_WORKERS:-auto} == auto ]] \
+    || finding "SAC_NUM_COLLECT_WORKERS=auto must be a number in a job, whose CPUs follow from it: add SAC_NUM_COLLECT_WORKERS=8 to $tfagents_vars"
+  require_whole SAC_NUM_COLLECT_WORKERS "workers" 1
   check_beside SAC_EXPERT_WORKERS "expert workers" "experts join with sac join --role expert"
   check_beside SAC_EVAL_WORKERS "evaluating workers" "workers join with sac join --role eval, which add to each evaluation"
   require_whole SAC_COLLECT_WORKER_CPUS "CPUs of each worker"

@@ -82,11 +82,11 @@ late_assignment() { # NAME VALUE
   echo "[[ -n \${TFAGENTS_SURROUNDED:+\${$1-}} ]] || export $1=$(quoted "$2")"
 }
 
-# A Python for what needs no package: 3.6 will do.
+# A Python for what needs no package: 3.9 will do.
 login_python() { # -> its path; fails if there is none
   local python
   for python in python3 /usr/libexec/platform-python "${SAC_PYTHON:-python}" "$tfagents_root/.venv/bin/python"; do
-    if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
+    if "$python" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
       echo "$python" && return
     fi
   done
@@ -110,7 +110,7 @@ check_params_folder() {
   params=$(find_file SAC_PARAMS) || return 0
   if is_in_package "$params"; then return; fi
   if [[ -z $tfagents_python ]]; then
-    finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.6 or later"
+    finding "there is no Python here that copies the folder of SAC_PARAMS for the job: load the module of one, 3.9 or later"
   elif ! tfagents_copied=$(params_folder "${params%/*}" 2>&1); then
     finding "the folder of SAC_PARAMS is copied for the job, and $tfagents_copied: move ${params##*/} and what it imports" \
       "into a folder of their own"
@@ -192,25 +192,25 @@ sources() { # TEXT
   echo "${found[*]-}"
 }
 
-# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them: relative to the vars file.
+# sqlite:///FILE and file:FOLDER as settings/variable_values.py has them.
 mlflow_address() { # URI
   case $1 in
-    file:[!/]*) echo "file://$(absolute "${1#file:}" "$tfagents_vars_folder")" ;;
-    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}" "$tfagents_vars_folder")" ;;
+    file:[!/]*) echo "file://$(absolute "${1#file:}")" ;;
+    sqlite*:///[!/:?]*) echo "${1%%:*}:///$(absolute "${1#*:///}")" ;;
     *) echo "$1" ;;
   esac
 }
 
-# Relative to where run directories are (as settings/variables.py has it), or to a folder; a path that begins with a reference stays as it is.
-absolute() { # PATH [FOLDER]
+# A path that begins with a reference stays as it is.
+absolute() { # PATH
   local path=${1/#\~\//$HOME/}
-  [[ $path == /* || $path == @* ]] || path=${2:-${TFAGENTS_FOLDER:-$tfagents_root}}/$path
+  [[ $path == /* || $path == @* ]] || path=$PWD/$path
   if [[ $path == /* ]]; then realpath -ms -- "$path"; else echo "$path"; fi
 }
 
 write_snapshot() { # TARGET
   local params
-  mkdir -p "$1" || fail "$1 can't be made: set SAC_EXP_DIR to a folder that is yours"
+  mkdir -p "$1" || fail "$1 can't be made: set SAC_LOGS_DIR to a folder that is yours"
   copy_package "$1"
   cp -- "$(find_file SAC_CONFIG)" "$1/config.json"
   if [[ -n ${SAC_GRID:-} ]]; then cp -- "$(find_file SAC_GRID)" "$1/grid.json"; fi

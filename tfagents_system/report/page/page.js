@@ -108,7 +108,7 @@ function ofOneRun() {
   }
   const rows = el("div", {id: "settings-rows"}, settings(run, view)), again = () => rows.replaceChildren(settings(data.runs[view.run], view) || "");
   const filter = el("input", {type: "search", id: "settings-filter", placeholder: "filter of settings", "aria-label": "filter of settings", value: view.settingsFilter, oninput: (event) => { view.settingsFilter = event.target.value; again(); }});
-  parts.push(cpuPlan(run), run.settings.length ? section("settings", "Settings", null, el("div", {class: "controls"}, filter, check("only those that differ from the defaults", "onlyOwn", again)), rows) : null, reproduce(run));
+  parts.push(cpuPlan(run), run.settings.length ? section("settings", "Settings", null, el("div", {class: "controls"}, filter, check("only those that differ from the defaults", "onlyOwn", again)), rows) : null, versions(run));
   return parts;
 }
 
@@ -121,7 +121,7 @@ function drawOneRun() {
 
 function navigation() {
   const title = data.runs.length === 1 ? data.runs[0].name : `${data.runs.length} runs`;
-  const links = ["overview", "learning", "metrics", "videos", "time", "settings", "reproduce"].map((id) => (byId(id) ? el("a", {href: `#${id}`}, id) : null));
+  const links = ["overview", "learning", "metrics", "videos", "time", "settings", "versions"].map((id) => (byId(id) ? el("a", {href: `#${id}`}, id) : null));
   return el("nav", {}, el("span", {class: "name"}, title), data.runs.length === 1 ? badge(data.runs[0].state) : null, ...links,
     el("span", {class: "right"}, el("span", {}, `as of ${data.made}`)));
 }

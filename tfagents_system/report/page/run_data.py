@@ -5,18 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import shlex
 import time
 import types
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.optimizer_settings import PARTS, settings_in_use
+from tfagents_system.agents.optimizer_settings import PARTS, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
-from tfagents_system.envs import reward_places
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
@@ -26,24 +23,20 @@ from tfagents_system.report.page.timeline import timeline_of
 from tfagents_system.report.status import format_number, format_return, format_secs, problems, read_status, state_of
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.episode_rows import read_episodes
-from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.metrics import of_agent, read_metrics
 from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
-from tfagents_system.settings.grid import assignment, leaves_of
+from tfagents_system.settings.grid import leaves_of
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.settings.variables import AGENT_FROM, REPLAY_FROM
 
 Rows = Sequence[Mapping[str, float | None]]
 
 AXES = {"env_steps": "env_steps", "updates": "train_step", "hours": "wall_time_s"}
 _UNITS = {"hours": 3600}
 _SAID_BELOW = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
-_UNTOLD = (AGENT_FROM, REPLAY_FROM, "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON")
 _NO_METRICS = (*AXES.values(), "iteration")
 
 
@@ -80,7 +73,6 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "plan": sorted(status["plan"].items()) if status else [],
         "pinned": bool(status and status.get("pinned")),
         "settings": settings_of(paths),
-        "reproduce": reproduce(paths),
         "versions": list((run_directory.read_run_json(paths).get("versions") or {}).items()),
     }
 
@@ -235,7 +227,7 @@ def _default(name: str, described: Hyperparameter, params: Mapping[str, Any]) ->
     if part not in PARTS or part == name:
         return _plain(described.default)
     try:
-        return settings_in_use(types.SimpleNamespace(**{**params, name: {}}), part)
+        return optimizer_settings(types.SimpleNamespace(**{**params, name: {}}), part)
     except (AttributeError, KeyError, TypeError):  # Of another version.
         return _plain(described.default)
 
@@ -250,48 +242,3 @@ def _same(text: str, default: str | None) -> bool:
         return not text or default is not None and (text == default or float(text) == float(default))
     except ValueError:
         return False
-
-
-def reproduce(paths: RunPaths) -> list[str]:
-    """Lines of a shell that train the run once more, from its own copies.
-
-    The shell refuses them until variables are set whose values the page does not tell, and of which there is no copy.
-    """
-    if not paths.params.exists():
-        return []
-    folder = paths.exp_dir.resolve()
-    overrides = Overrides.read(paths.overrides)
-    resolved = told_settings(paths)
-    shown = resolved.get("variables") or {}
-    defaults = {v.name: v.default for v in VARIABLES}
-    needed = {name: shlex.quote(value) for name, value in shown.items() if not _same(value, defaults[name]) and value}
-    needed |= _untold(paths, folder)
-    words = [f"{name}={word}" for name, word in sorted(needed.items())]
-    settings = overrides.settings()
-    if paths.reward.exists() and reward_places.name_in(resolved.get("config") or {}):
-        settings[f"config.{reward_places.KEY}.file"] = str(folder / paths.reward.name)
-    sets = [
-        f"--set {shlex.quote(assignment(name, value))}"
-        for name, value in settings.items()
-        if name not in shown and not name.startswith("SAC_")
-    ]
-    kept = run_directory.read_run_json(paths).get("params_kept")  # Its path may be that of another machine.
-    params = paths.params_folder / Path(kept).name if kept else paths.params
-    params = folder / params.relative_to(paths.exp_dir)
-    name = shlex.quote(f"{folder.name}_again")
-    lines = [" ".join(["env", f"SAC_EXP_NAME={name}", *words]), f"  sac train {shlex.quote(str(params))}"]
-    lines += [f"  --config {shlex.quote(str(folder / 'config.json'))}", *(f"  {each}" for each in sets)]
-    return [f"{line} \\" for line in lines[:-1]] + [lines[-1]]
-
-
-def _untold(paths: RunPaths, folder: Path) -> dict[str, str]:
-    """Words of a shell for variables that decide what is learned from: paths, which the page does not tell.
-
-    Args:
-      folder: The run directory, absolute.
-    """
-    given = (read_json(paths.resolved) or {}).get("variables") or {}
-    words = {name: f'"${{{name}:?set it as in resolved.json}}"' for name in _UNTOLD if given.get(name)}
-    if start_of_run(paths) is not None:
-        words[AGENT_FROM] = shlex.quote(str(folder / paths.agent_from.name))
-    return words

@@ -96,8 +96,4 @@ function videos(data) {
   return section("videos", "Videos", null, el("div", {class: "videos"}, shown), ...left);
 }
 
-function reproduce(run) {
-  const versions = run.versions.map(([name, version]) => `${name} ${version}`).join(", ");
-  return section("reproduce", "How to reproduce", "Trains it once more from its own copies, under another name. Bit for bit the same with SAC_DETERMINISTIC=1 alone, on the same kind of machine.",
-    run.reproduce.length ? el("pre", {}, run.reproduce.join("\n")) : null, versions ? el("p", {class: "hint"}, `With ${versions}.`) : null);
-}
+const versions = (run) => (run.versions.length ? section("versions", "Versions", run.versions.map(([name, version]) => `${name} ${version}`).join(", ")) : null);

@@ -145,7 +145,7 @@ def alone(paths: RunPaths) -> Iterator[None]:
       UserError: Somebody else does, or the file system has no locks.
     """
     with paths.tracking_lock.open("w") as file:
-        if not lock(file, waits=False):
+        if not lock(file.fileno(), Path(file.name), waits=False):
             raise UserError(
                 f"the run in {paths.exp_dir} is under way and sends its metrics itself: its logs/tracker.log says how "
                 "that goes"

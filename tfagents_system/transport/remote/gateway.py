@@ -16,7 +16,7 @@ from absl import logging
 import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.report.episodes import MOST_EPISODE_BYTES, MOST_KEPT_BYTES
-from tfagents_system.run_files.heartbeat import beat_secs
+from tfagents_system.run_files.heartbeat import BEAT_SECS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.remote import messages, permissions
@@ -88,7 +88,7 @@ class Gateway:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
-        self.beat_secs = beat_secs(facts.paths.exp_dir)
+        self.beat_secs = BEAT_SECS
         self._context = context
         self._admission = Admission(facts.identity, password)
         self._has_trainer = has_trainer

@@ -1,10 +1,17 @@
-"""The environments of one worker: built, built again when they fail or grow too large, and closed."""
+"""A worker's collect_env and eval_env: how they are built, and where `set_state` gets the curriculum's values.
+
+`WorkerEnvironments._build` calls the hooks of TrainParams. `WorkerEnvironments._set` calls `set_state({name: value})`
+before the first episode of an iteration in which a value is due. Environments that fail or grow too large are built
+again.
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -19,13 +26,35 @@ from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, 
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.worker.curriculum_values import CurriculumValues, Place, Value
-from tfagents_system.worker.memory_limit import MemoryLimit
 
 MAX_FAULTS_IN_A_ROW = 3
 _SOON_SECS = 60.0  # An environment that has grown too large sooner than that is at fault.
+_LOOK_SECS = 1.0
+_MIB = 2**20
+
+Value = tuple[str, Any]
+"""A parameter's name and its value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One of a worker's places for environments.
+
+    Attributes:
+      is_eval: For evaluation rather than collecting.
+      index: From 0.
+    """
+
+    is_eval: bool
+    index: int
+
+    @property
+    def name(self) -> str:
+        """`environment 0`, `evaluation environment 0`."""
+        return f"{'evaluation ' if self.is_eval else ''}environment {self.index}"
 
 
 class WorkerEnvironments:
@@ -330,3 +359,137 @@ def _did(name: str, method: Callable[[], None]) -> bool:
         logging.warning("%s() of the environment raised %s", name, describe_error(error))
         return isinstance(error, EnvironmentDiedError)
     return True
+
+
+class CurriculumValues:
+    """What each place's environment was set to, and what it is to be set to before its next episode.
+
+    Args:
+      curriculum: The run's.
+
+    Attributes:
+      is_shared: Evaluations use the collect environments: what they set there is set back before the next episode that
+        is collected. What only training sets stays as it is in evaluations.
+    """
+
+    def __init__(self, curriculum: Curriculum) -> None:
+        self._curriculum = curriculum
+        self.is_shared = False
+        self._iteration = 0
+        self._due: dict[Place, list[Value]] = {}
+        self._of_evaluation: dict[str, Any] = {}
+        self._set: dict[Place, dict[str, Any]] = {}
+
+    def own(self, place: Place) -> Place:
+        """The place whose environment is used there."""
+        return Place(False, place.index) if self.is_shared else place
+
+    def set_due(self, iteration: int, places: Sequence[Place]) -> None:
+        """These are to have the values of this iteration from their next episode on."""
+        if iteration < self._iteration:  # What was due later no longer is; the rest of it is found to differ.
+            self._due.clear()
+            self._of_evaluation = {}
+        self._iteration = iteration
+        for name, value in self._curriculum.due(iteration):
+            logging.info("iteration %d: %s = %s", iteration, name, value)
+            for place in places:
+                self._due.setdefault(place, []).append((name, value))
+
+    def due(self, place: Place) -> list[Value]:
+        """What is to be set before an episode begins there."""
+        if place.is_eval:
+            return []
+        due = self._due.get(place, [])
+        names = {name for name, _ in due}
+        # What an evaluation there has set is set back.
+        return due + [each for each in self._differing(place, self._wanted(place)) if each[0] not in names]
+
+    def set_evaluated(self, iteration: int) -> None:
+        """A policy of this iteration is evaluated."""
+        self._of_evaluation = self._curriculum.values_at(iteration, is_eval=True)
+
+    def evaluated(self, place: Place) -> list[Value]:
+        """What is to be set for that in an evaluation environment."""
+        return self._differing(place, self._of_evaluation)
+
+    def all(self, place: Place) -> list[Value]:
+        """What a new environment there is to be set to; nothing more is due."""
+        self._due.pop(place, None)
+        self._set.pop(self.own(place), None)
+        return list(self._wanted(place).items())
+
+    def was_set(self, place: Place, name: str, value: Any) -> None:
+        """The environment there has this value now."""
+        self._set.setdefault(self.own(place), {})[name] = value
+
+    def taken(self, place: Place) -> list[Value]:
+        """What is due there, from now on not any more."""
+        due = self.due(place)
+        self._due.pop(place, None)
+        return due
+
+    def _wanted(self, place: Place) -> dict[str, Any]:
+        """What the environment there is to have."""
+        of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
+        return of_training | (self._of_evaluation if place.is_eval else {})
+
+    def _differing(self, place: Place, wanted: dict[str, Any]) -> list[Value]:
+        now = self._set.get(self.own(place), {})
+        return [(name, value) for name, value in wanted.items() if now.get(name) != value]
+
+
+class TooLargeError(Exception):
+    """The worker's process takes more memory than SAC_WORKER_MEMORY_MB: it should be restarted."""
+
+
+class MemoryLimit:
+    """Notes what has grown too large, for whoever may do something about it between two episodes.
+
+    `look` may be called in another thread than the rest.
+
+    Args:
+      worker_id: Named in texts.
+      limit_mb: Of each process; None: no limit, and nobody looks.
+    """
+
+    def __init__(self, worker_id: int, limit_mb: int | None) -> None:
+        self._worker_id = worker_id
+        self._limit_mb = limit_mb
+        self._too_large: dict[str, str] = {}
+        self._excess = ""
+        self._look_due = 0.0
+
+    def look(self, apart: Mapping[str, int]) -> None:
+        """Looks once a second at most, in less than a millisecond.
+
+        Args:
+          apart: Ids of the processes that environments have of their own, by name.
+        """
+        if self._limit_mb is None or time.monotonic() < self._look_due:
+            return
+        self._look_due = time.monotonic() + _LOOK_SECS
+        for name, pid in apart.items():
+            if text := self._excess_of(f"the process of {name}", memory.tree_resident_bytes(pid)):
+                self._too_large[name] = text
+        own = memory.resident_bytes(os.getpid()) if apart else memory.tree_resident_bytes(os.getpid())
+        self._excess = self._excess_of("its process", own)
+
+    def pop(self, name: str) -> str:
+        """How much too large an environment's process is; forgotten here. Empty if it is not."""
+        return self._too_large.pop(name, "")
+
+    def check_own(self) -> None:
+        """Raises:
+        TooLargeError: The worker itself has grown too large.
+        """
+        if self._excess:
+            raise TooLargeError(self._excess)
+
+    def _excess_of(self, what: str, resident_bytes: int) -> str:
+        assert self._limit_mb is not None
+        if resident_bytes <= self._limit_mb * _MIB:
+            return ""
+        return (
+            f"worker {self._worker_id}: {what} takes {resident_bytes / _MIB:,.0f} MiB, "
+            f"more than SAC_WORKER_MEMORY_MB={self._limit_mb}"
+        )

@@ -1,0 +1,152 @@
+"""What is said before anything starts: files and variables, all findings at once, kinds of environments, help."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.abilities.support import ROOT, SMALL, Project, call, sac, sets
+from tfagents_system.testing import assert_environment
+
+PARAMS = f"""
+import gymnasium
+
+import beside
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    {SMALL}
+    num_iter = 3
+    mine = beside.NUMBER
+
+    def __init__(self, env_config, compute_config=None):
+        super().__init__(env_config, compute_config)
+        assert self.compute_config["num_collect_workers"] == 1
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1", **kwargs)
+"""
+
+
+def project_in(folder: Path, params: str = PARAMS, **config: Any) -> Project:
+    (folder / "beside.py").write_text("NUMBER = 3\n")
+    return Project(folder, params, {"horizon": 20, **config}, SEED=3)
+
+
+@pytest.mark.slow
+def test_files_are_beside_the_vars_file_and_the_environment_wins(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    told = project.check(SEED=4, EXP_NAME="other")
+    assert f"{tmp_path}/logs/other: a new run" in told and str(tmp_path / "params.py") in told
+    assert not (tmp_path / "logs").exists(), "nothing is written"
+
+
+@pytest.mark.slow
+def test_check_finds_all_and_foretells_what_a_run_costs(tmp_path: Path) -> None:
+    told = project_in(tmp_path).check()
+    lines = dict(re.findall(r"^ok    (.+?)  +(.+)$", told, re.M))
+    assert "for 3 iterations" in lines["duration"] and "MiB" in lines["memory"] and "replay buffer" in lines["disk"]
+    assert "same seed gives the same episode" in lines["seeding"] and "frames of" in lines["rendering"]
+    assert "0 errors" in told
+    wrong = PARAMS.replace("num_iter = 3", "num_iter = 0\n    trian_batch_size = 3\n    gamma = 0.9")
+    told = project_in(tmp_path, wrong, horizn=3).check("--set", "SAC_SEDE=1", "--set", "discount=7", code=2)
+    for finding in ("num_iter", "trian_batch_size", "gamma", "horizn", "SAC_SEDE", "discount"):
+        assert re.search(rf"^ERROR .*{finding}", told, re.M), (finding, told)
+
+
+@pytest.mark.slow
+def test_near_misses_are_refused_and_what_is_ones_own_passes(tmp_path: Path) -> None:
+    """`mine` and `beside` of the params are no finding, whatever else is one."""
+    project = project_in(tmp_path)
+    told = project.check(*sets("target_update_tua=0.1", "learning_starts=100", "nosuch=1"), code=2)
+    errors = [line for line in told.splitlines() if line.startswith("ERROR")]
+    near, other = (next(line for line in errors if name in line) for name in ("_tua", "learning_starts"))
+    assert "target_update_tau" in near and "nosuch" in told
+    assert re.search("initial|init|before_training", other), "what is called so here"
+    assert not re.search(r"^ERROR .*\b(mine|beside)\b", told, re.M)
+
+
+class Old(gymnasium.Env):
+    """As gym had it: `step` returns four values."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self) -> np.ndarray:
+        return np.zeros(2, np.float32)
+
+    def step(self, action: np.ndarray) -> Any:
+        return np.zeros(2, np.float32), 0.0, False, {}
+
+
+def py_environment() -> Any:
+    from tf_agents.environments import py_environment as base
+    from tf_agents.specs import BoundedArraySpec
+    from tf_agents.trajectories import time_step as ts
+
+    class Own(base.PyEnvironment):
+        steps = 0
+
+        def observation_spec(self) -> Any:
+            return BoundedArraySpec((2,), np.float32, -1.0, 1.0, "observation")
+
+        def action_spec(self) -> Any:
+            return BoundedArraySpec((1,), np.float32, -1.0, 1.0, "action")
+
+        def _reset(self) -> Any:
+            self.steps = 0
+            return ts.restart(np.zeros(2, np.float32))
+
+        def _step(self, action: np.ndarray) -> Any:
+            self.steps += 1
+            if self.steps == 7:
+                return ts.termination(np.zeros(2, np.float32), 1.0)
+            return ts.transition(np.zeros(2, np.float32), 1.0)
+
+    return Own()
+
+
+@pytest.mark.parametrize("make", [py_environment, Old, lambda: gymnasium.make("Pendulum-v1")])
+def test_environments_of_all_kinds_are_accepted(make: Any) -> None:
+    assert_environment(make, horizon=20)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+def test_vector_environments_in_three_reset_modes_are_accepted(mode: AutoresetMode) -> None:
+    assert_environment(
+        lambda: SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2, autoreset_mode=mode), horizon=20
+    )
+
+
+COMMANDS = ("new", "check", "train", "play", "montage", "plots", "parameters", "cpus", "doctor", "status", "compare")
+
+
+def test_each_command_has_help_with_an_example() -> None:
+    everything = sac("--help")
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", everything, re.M), command
+    assert "sac status" in sac("status", "--help")
+    assert "target_update_tau" in sac("parameters", "tau") and "discount" not in sac("parameters", "tau")
+
+
+@pytest.mark.slow
+def test_a_new_project_is_made_and_checked(tmp_path: Path) -> None:
+    sac("new", "cart", "--env", "CartPole-v1", cwd=tmp_path)
+    assert json.loads((tmp_path / "cart" / "config.json").read_text()) == {"horizon": 500}
+    assert "0 errors" in sac("check", "cart/vars.sh", cwd=tmp_path)
+    assert re.search(r"^ok +CPUs", call(sys.executable, "-m", "tfagents_system.command", "doctor", code=0), re.M)
+
+
+def test_conda_gets_the_versions_of_the_lock() -> None:
+    pinned = set(re.findall(r"^ +- \"?([\w.-]+==[^;\"\s]+)", (ROOT / "environment.yml").read_text(), re.M))
+    locked = set(re.findall(r"^([\w.-]+==[^;\s]+)", (ROOT / "requirements.lock").read_text(), re.M))
+    assert "tensorflow==2.15.1" in pinned and pinned <= locked

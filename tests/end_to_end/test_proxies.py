@@ -1,0 +1,62 @@
+"""Runs on machines that reach the network through a proxy."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import UserRun
+
+pytestmark = pytest.mark.slow
+
+PARAMS = """
+import gymnasium
+
+from tfagents_system.train_params_base import TrainParamsBase
+
+
+class TrainParams(TrainParamsBase):
+    num_iter = 1
+    n_train_episodes_per_iter = 1
+    num_steps_per_iter = 2
+    n_buffer_init_episodes = 1
+    n_eval_episodes = 0
+    train_batch_size = 8
+    actor_fc_layer_params = (8,)
+    critic_joint_fc_layer_params = (8,)
+
+    def env_ctor(self, *args, seed=None):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+@pytest.mark.parametrize("variable, answers", [("http_proxy", True), ("https_proxy", False), ("grpc_proxy", True)])
+def test_a_run_does_not_use_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, answers: bool
+) -> None:
+    connections: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                connections.append(client.recv(1000))
+                client.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    if answers:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    monkeypatch.setenv("no_proxy", "localhost,.example.org")  # As most sites set it.
+    try:
+        run = UserRun(tmp_path, PARAMS, {"horizon": 10}, num_collect_workers=1)
+        code, output = run.finish(120.0)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    assert code == 0, f"{output}\n{run.logs()}"
+    assert connections == []
