@@ -274,9 +274,10 @@ class Hyperparameters:
     num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
     """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
-    """What all workers together collect in an iteration; an episode that is under way continues in the next iteration,
-    with the newest policy. None: an iteration is of whole episodes, `n_train_episodes_per_iter`. A run that sets none
-    of this, `n_train_episodes_per_iter` and `num_steps_per_iter` has 200, or one of each worker if these are more."""
+    """What the planned workers together collect in an iteration, and those that join on top; an episode that is under
+    way continues in the next iteration, with the newest policy. None: an iteration is of whole episodes,
+    `n_train_episodes_per_iter`. A run that sets none of this, `n_train_episodes_per_iter` and `num_steps_per_iter` has
+    200, or one of each worker if these are more."""
     num_steps_per_iter: Annotated[
         Count,
         "updates",

@@ -155,6 +155,7 @@ def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_
     assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
 
 
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
