@@ -80,8 +80,6 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
         raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
     if isinstance(value, str) and isinstance(before, Path):
         return Path(value)
-    if isinstance(value, list) and before is not None and not isinstance(before, list):
-        if not isinstance(before, tuple):
-            raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
-        return tuple(value)
-    return value
+    if isinstance(value, list) and isinstance(before, (set, frozenset, np.ndarray)):
+        raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
+    return tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value
