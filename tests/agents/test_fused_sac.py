@@ -198,7 +198,7 @@ def assert_equal_updates(updates=100, recurrent=False, tolerance=2e-5, **options
         experience = (sequence if recurrent else transition)(ours, rng)
         leaves = tf.nest.flatten(ours.action_spec)
         noise = [
-            [tf.constant(rng.standard_normal((*outer, *leaf.shape)), tf.float32) for leaf in leaves] for _ in range(3)
+            [tf.constant(rng.standard_normal((*outer, *leaf.shape)), tf.float32) for leaf in leaves] for _ in range(2)
         ]
         our_losses, their_losses = our_step(experience, *noise), their_step(experience, *noise)
     for name, loss in our_losses.extra._asdict().items():

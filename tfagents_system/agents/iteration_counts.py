@@ -45,26 +45,6 @@ def updates_per_iter(params: Any) -> int | None:
     return params.num_steps_per_iter if updates_ratio(params) is None else None
 
 
-def updates_of_run(params: Any, kept_steps: int = 0) -> int | None:
-    """Updates of the whole run, offline ones too, where the first random episodes have their full length.
-
-    None where they depend on how long other episodes are.
-
-    Args:
-      params: Of the run.
-      kept_steps: Environment steps of the run before its newest agent that do not count for the ratio.
-    """
-    ratio, of_iteration = ratio_of_run(params), updates_per_iter(params)
-    bounds = [] if of_iteration is None else [params.num_iter * of_iteration]
-    if ratio is not None:
-        without = max(random_steps(params), kept_steps)
-        steps = [] if params.num_env_steps is None else [max(0, params.num_env_steps - without)]
-        if of_iteration is None and params.env_steps_per_iter is not None:
-            steps.append(params.num_iter * params.env_steps_per_iter)
-        bounds += [updates_due(count, ratio) for count in steps]
-    return offline_updates(params) + min(bounds) if bounds else None
-
-
 def steps_of_run(params: Any) -> int | None:
     """Environment steps of the whole run, without random episodes; None where they depend on how long episodes are."""
     if params.env_steps_per_iter is None:
