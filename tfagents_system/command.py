@@ -93,7 +93,7 @@ COMMANDS = {
         module="report.tracking.tracker",
     ),
     "report": Command(
-        "one HTML file on a run, or on several together: curves, timeline, settings, videos",
+        "one HTML file on a run, or on several together: curves, settings, videos",
         "sac report logs/reacher_task_* --out report.html",
         module="report.page.write",
     ),

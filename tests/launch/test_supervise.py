@@ -32,7 +32,6 @@ from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import read_status, summary, write_status
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.history import read_history
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -49,8 +48,6 @@ def test_the_trainers_end_is_the_runs_end(
     assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_1"}
     assert not any(role["alive"] for role in status["roles"].values())
     assert "results" in capfd.readouterr().out
-    told = read_history(run_dir / "history.jsonl")
-    assert [entry["state"] for entry in told if entry["kind"] == "state"] == ["running", "done"]
 
 
 def test_a_task_is_named_as_its_folder(tmp_path: Path, stop: StopFlag) -> None:

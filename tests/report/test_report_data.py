@@ -1,4 +1,4 @@
-"""What the report shows, as data: thinned curves, the timeline, settings, and nothing that is secret."""
+"""What the report shows, as data: thinned curves, settings, and nothing that is secret."""
 
 import json
 
@@ -71,25 +71,6 @@ def test_after_a_reset_updates_and_facts_are_those_of_the_new_agent(tmp_path):
     facts = dict(found["facts"])
     assert "last evaluation" not in facts and "best evaluation" not in facts
     assert (facts["environment steps"], facts["updates"], facts["trained for"]) == ("400", "8", "00:40")
-
-
-def test_the_timeline_leaves_out_the_time_between_starts(tmp_path):
-    told = run_data(make_run(tmp_path / "run"), Budget())["timeline"]
-    assert told["starts"] == [[0.0, 1.0], [1.0, 2.0]]
-    assert [(event["kind"], event["role"]) for event in told["events"]] == [
-        ("start", "run"),
-        ("restart", "worker_1"),
-        ("stopped", "run"),
-        ("start", "run"),
-        ("resume", "trainer"),
-        ("done", "run"),
-    ]
-    assert (
-        told["events"][1]["hours"] == pytest.approx(3590 / 3600, abs=1e-4) and told["events"][1]["env_steps"] == 17_700
-    )
-    shares = told["times"]["trainer"]["shares"]
-    assert list(shares) == ["updates", "waiting"] and set(shares["updates"]) == {0.75} and len(shares["updates"]) == 118
-    assert told["times"]["workers"]["shares"]["simulator"][0] == pytest.approx(61 / 91, abs=1e-4)
 
 
 def test_settings_tell_defaults_and_no_secrets(tmp_path):

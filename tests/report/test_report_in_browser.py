@@ -44,7 +44,6 @@ def test_a_run_is_drawn_filtered_and_zoomed_without_a_network(browser, tmp_path)
     # Returns, evaluations with the edges of their spread, the curriculum; episodes are points.
     assert browser.value("document.querySelectorAll('#learning-plot .scatterlayer path.js-line').length") == 5
     assert browser.value("document.querySelectorAll('#learning-plot .scatterlayer .points path').length") > 600
-    assert browser.value("document.querySelectorAll('#time-plot .scatterlayer path.js-fill').length") == 4
 
     browser.value(TYPE.format("metrics-filter", "LOSS curric"))
     assert [name for name, _ in browser.value(CURVES)] == ["actor_loss", "critic_loss", "curriculum/mass"]

@@ -43,7 +43,6 @@ def make_run(
     header = "train_step,iteration,env_steps,wall_time_s,worker,return,length,success"
     paths.episodes_csv.write_text("\n".join([header, *episodes]) + "\n")
     _write_inputs(paths, seed=len(str(folder)) + int(offset))
-    paths.history.write_text("".join(json.dumps(entry) + "\n" for entry in _history()))
     if video_bytes:
         paths.videos.mkdir()
         (paths.videos / "latest_seed_0_episode_1.mp4").write_bytes(bytes(video_bytes))
@@ -106,68 +105,3 @@ def _write_inputs(paths: RunPaths, seed: int) -> None:
             "pinned": True,
         },
     )
-
-
-def _history() -> list[dict[str, Any]]:
-    """Two starts of an hour each with a day between them; a worker dies in the first one."""
-    told: list[dict[str, Any]] = []
-    for begin, steps in ((1_700_000_000, 0), (1_700_090_000, 20_000)):
-        told.append(
-            {
-                "time": begin,
-                "kind": "state",
-                "state": "running",
-                "text": "",
-                "env_steps": steps,
-                "train_step": steps // 2,
-            }
-        )
-        if steps:
-            told.append(
-                {
-                    "time": begin + 5,
-                    "kind": "resume",
-                    "role": "trainer",
-                    "text": "goes on from update 10,000",
-                    "env_steps": steps,
-                    "train_step": steps // 2,
-                }
-            )
-        for minute in range(1, 60):
-            spent = {
-                "trainer": {"updates": 45.0, "waiting": 15.0},
-                "workers": {"simulator": 60.0 + minute, "policy": 30.0},
-            }
-            told.append(
-                {
-                    "time": begin + 60 * minute,
-                    "kind": "time",
-                    "spent": spent,
-                    "env_steps": steps + 300 * minute,
-                    "train_step": 0,
-                }
-            )
-        if not steps:
-            text = "worker_1 ended with SIGKILL: restart in 1 s"
-            told.append(
-                {
-                    "time": begin + 3590,
-                    "kind": "event",
-                    "role": "worker_1",
-                    "text": text,
-                    "env_steps": 17_700,
-                    "train_step": 8_800,
-                }
-            )
-        state = "done" if steps else "stopped"
-        told.append(
-            {
-                "time": begin + 3600,
-                "kind": "state",
-                "state": state,
-                "text": "",
-                "env_steps": steps + 18_000,
-                "train_step": 1,
-            }
-        )
-    return told

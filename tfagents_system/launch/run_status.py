@@ -11,7 +11,6 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.launch.run_history import RunHistory
 from tfagents_system.report.env_faults import FaultTally, fault_lines
 from tfagents_system.report.status import (
     finished_in_words,
@@ -35,7 +34,6 @@ class RunStatus:
     """Gathers the content of status.json, shows it, and writes it no more often than heartbeats.
 
     Attributes:
-      history: What happens is written there, too.
       state: `starting`, `running`, `done`, `stopped` or `failed`.
       exit_code: None while the run continues.
     """
@@ -54,7 +52,6 @@ class RunStatus:
         before = read_status(paths.status_json)
         self._faults, self._before = FaultTally(before), how_far(paths, before)
         self._view = ProgressView()
-        self.history = RunHistory(paths)
         self._started_at = time.time()
         self._view_due = self._status_due = 0.0
         self.state, self.message = "starting", ""
@@ -68,7 +65,6 @@ class RunStatus:
         self.state, self.message = state, message
         self._view_due = self._status_due = 0.0
         self.show()
-        self.history.state(state, message)
 
     def show(self) -> None:
         """Shows it when that is due, and writes it no more often than heartbeats."""
@@ -77,7 +73,6 @@ class RunStatus:
             return
         self._view_due = now + _VIEW_SECS
         status = self.to_json()
-        self.history.look(status["roles"])
         if now >= self._status_due:
             self._status_due = now + BEAT_SECS
             write_status(self._paths.status_json, status)

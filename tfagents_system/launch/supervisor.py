@@ -281,9 +281,7 @@ class Supervisor:
         kill_roles(list(self.roles.values()))
 
     def say(self, text: str) -> None:
-        """Prints a line or more for the user; the history has the first."""
-        if self._guard.is_ours:
-            self.status.history.say(text)
+        """Prints a line or more for the user."""
         # A closed terminal or a full disk behind the output is no reason to end a run.
         with contextlib.suppress(OSError):
             print(text, flush=True)

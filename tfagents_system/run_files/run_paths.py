@@ -112,11 +112,6 @@ class RunPaths:
         "status.json",
         "what every role is doing; written at most every 2 s (5 s on a network file system)",
     )
-    history = Below(
-        "history.jsonl",
-        "what happened to the run and its roles (starts, stops, restarts, faults, resumes), and the seconds "
-        "that each kind of role spent on what: a line every 10 s, later more seldom",
-    )
     heartbeats = Below("heartbeats", "what each role reported last, from which `status.json` is made")
     logs = Below("logs", "`<role>.log`, the log of a role; every start appends to it")
     credentials = Below(

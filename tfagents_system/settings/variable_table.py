@@ -181,7 +181,7 @@ class VariableFields:
     without a password or token"""
     report: Annotated[bool, Variable("flag")] = True
     """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
-    report.html (curves, timeline, settings and videos in one file); 0: none of them"""
+    report.html (curves, settings and videos in one file); 0: none of them"""
 
 
 def variable_name(field: str) -> str:

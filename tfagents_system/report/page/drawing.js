@@ -96,7 +96,6 @@ function learningFigure(data, view) {
       }));
     }));
   });
-  if (data.runs.length === 1) traces.push(...eventMarks(data.runs[0], view));
   return {data: traces, layout: learningLayout(panels, view)};
 }
 
@@ -122,7 +121,6 @@ function learningLayout(panels, view) {
     if (k) layout[`yaxis${k + 1}`].title.font = {size: 10.5};
     top -= heights[k] + gap;
   });
-  layout.yaxis99 = {domain: [0, 1], overlaying: "y", range: [0, 1], visible: false, fixedrange: true};
   return layout;
 }
 
@@ -198,23 +196,6 @@ function comparedReturns(data, view) {
   return traces;
 }
 
-const EVENTS = {
-  start: {color: "#009E73", symbol: "triangle-right", text: "start"}, resume: {color: "#0072B2", symbol: "triangle-up", text: "resume"},
-  restart: {color: "#E69F00", symbol: "circle", text: "restart of a role"}, fault: {color: "#CC79A7", symbol: "diamond", text: "simulator fault"},
-  recovery: {color: "#D55E00", symbol: "star-triangle-down", text: "back to a checkpoint"}, failure: {color: "#D55E00", symbol: "x", text: "failure"},
-  stopped: {color: "#5c6b7a", symbol: "square", text: "stop"}, done: {color: "#000000", symbol: "hexagram", text: "end"},
-};
-
-function eventMarks(run, view) {
-  const name = {env_steps: "env_steps", updates: "train_step"}[view.axis];
-  const told = run.timeline.events.filter((event) => name && EVENTS[event.kind] && event.kind !== "start" && event[name] > 0);
-  return told.length ? [{
-    type: "scatter", mode: "markers", name: "resumes, restarts, faults", x: told.map((event) => event[name]), y: told.map(() => 0.012),
-    yaxis: "y99", marker: {size: 9, symbol: told.map((event) => EVENTS[event.kind].symbol), color: told.map((event) => EVENTS[event.kind].color)},
-    text: told.map((event) => plain(`${event.when} ${event.role}: ${event.text}`)), hovertemplate: "%{text}<extra></extra>",
-  }] : [];
-}
-
 // One chart for each chosen metric.
 
 function metricFigure(data, name, view) {
@@ -245,7 +226,7 @@ function metricFigure(data, name, view) {
   return {data: traces, layout};
 }
 
-// What happened, and where time went, over the hours that the run was running.
+// Where time went in the last start.
 
 const ACTIVITIES = {
   updates: "#009E73", simulator: "#0072B2", policy: "#56B4E9", evaluating: "#E69F00", waiting: "#c9d1d9", idle: "#dfe5ea", other: "#9aa7b3",
@@ -255,69 +236,12 @@ const ACTIVITIES = {
 const MORE = ["#D55E00", "#CC79A7", "#8a6100", "#006b4f", "#004a75", "#000000"];
 const colorOf = (activity, k) => ACTIVITIES[activity] || MORE[k % MORE.length];
 
-function timelineFigure(run) {
-  const told = run.timeline, kinds = Object.keys(told.times).filter((kind) => told.times[kind].hours.length > 1);
-  const lanes = lanesOf(run), laneHeight = 22 * lanes.length + 16;
-  const end = told.starts.length ? told.starts[told.starts.length - 1][1] || 0.01 : 1;
-  const heights = [laneHeight, ...kinds.map(() => 130)], gap = 34, total = heights.reduce((a, b) => a + b + gap, -gap);
-  const layout = baseLayout({
-    height: total + 90, margin: {l: 90, r: 210, t: 26, b: 46}, showlegend: true, hovermode: "closest",
-    xaxis: xAxis("hours of running (time between two starts left out)", {anchor: kinds.length ? `y${kinds.length + 1}` : "y", range: [-0.012 * end, 1.012 * end]}),
-    annotations: [],
-  });
-  const traces = upTraces(told, lanes).concat(eventTraces(told));
-  let top = total;
-  heights.forEach((height, k) => {
-    const axis = k ? `yaxis${k + 1}` : "yaxis", domain = [Math.max(0, (top - height) / total), top / total];
-    layout[axis] = k ? yAxis("share", {domain, range: [0, 1], tickformat: ".0%", nticks: 4, fixedrange: true})
-      : yAxis("", {domain, type: "category", categoryorder: "array", categoryarray: lanes.slice().reverse().map(plain), range: [-0.6, lanes.length - 0.4], fixedrange: true, gridcolor: "#f2f5f8"});
-    layout[k ? `legend${k + 1}` : "legend"] = {x: 1.01, y: domain[1], yanchor: "top", font: {size: 11}, tracegroupgap: 0};
-    if (k) {
-      traces.push(...shareTraces(told.times[kinds[k - 1]], k + 1));
-      layout.annotations.push({text: `time of the ${plain(kinds[k - 1])}`, x: 0, xref: "paper", xanchor: "left", y: domain[1], yref: "paper", yanchor: "bottom", showarrow: false, font: {size: 12, color: SOFT}});
-    }
-    top -= height + gap;
-  });
-  return {data: traces, layout};
-}
-
-function lanesOf(run) {
-  const roles = run.plan.map(([role]) => role), told = new Set(run.timeline.events.map((event) => event.role));
-  const most = 24, busy = roles.length > most ? roles.filter((role) => told.has(role) || !/^worker_/.test(role)).slice(0, most) : roles;
-  return [...new Set(["run", ...busy, ...[...told].slice(0, most)])];
-}
-
-function upTraces(told, lanes) {
-  const x = [], y = [];
-  lanes.forEach((lane) => told.starts.forEach(([begin, end]) => { x.push(begin, end, null); y.push(plain(lane), plain(lane), null); }));
-  return [{type: "scatter", mode: "lines", x, y, line: {color: "#cfd8e1", width: 7}, hoverinfo: "skip", showlegend: false}];
-}
-
-function eventTraces(told) {
-  return Object.entries(EVENTS).map(([kind, look]) => {
-    const events = told.events.filter((event) => event.kind === kind);
-    return events.length ? {
-      type: "scatter", mode: "markers", name: look.text, x: events.map((event) => event.hours), y: events.map((event) => plain(event.role)),
-      marker: {symbol: look.symbol, size: 10, color: look.color, line: {color: "#fff", width: 1}}, legend: "legend",
-      text: events.map((event) => plain(`${event.when}: ${event.text}${event.env_steps ? `, at ${event.env_steps.toLocaleString("en")} env steps` : ""}`)),
-      hovertemplate: "%{text}<extra></extra>",
-    } : null;
-  }).filter(Boolean);
-}
-
-function shareTraces(times, number) {
-  return Object.entries(times.shares).map(([activity, values], k) => ({
-    type: "scatter", mode: "lines", x: times.hours, y: values, stackgroup: `s${number}`, name: plain(activity), yaxis: `y${number}`,
-    legend: `legend${number}`, line: {width: 0, shape: "vh", color: colorOf(activity, k)}, fillcolor: colorOf(activity, k), hovertemplate: `${plain(activity)} %{y:.1%}<extra></extra>`,
-  }));
-}
-
-function wholeFigure(run) {
-  const owners = Object.keys(run.timeline.whole), traces = [], names = [];
-  owners.forEach((owner) => Object.keys(run.timeline.whole[owner]).forEach((name) => { if (!names.includes(name)) names.push(name); }));
+function timeFigure(run) {
+  const owners = Object.keys(run.time_shares), traces = [], names = [];
+  owners.forEach((owner) => Object.keys(run.time_shares[owner]).forEach((name) => { if (!names.includes(name)) names.push(name); }));
   names.forEach((name, k) => traces.push({
     type: "bar", orientation: "h", name: plain(name), y: owners.map((owner) => `${plain(owner)} time`),
-    x: owners.map((owner) => parseFloat(run.timeline.whole[owner][name] || "0") / 100), marker: {color: colorOf(name, k)},
+    x: owners.map((owner) => parseFloat(run.time_shares[owner][name] || "0") / 100), marker: {color: colorOf(name, k)},
     hovertemplate: `${plain(name)} %{x:.0%}<extra></extra>`,
   }));
   return {data: traces, layout: baseLayout({

@@ -101,11 +101,7 @@ const usual = () => metricNames().filter((name) => FIRST.includes(name));
 
 function ofOneRun() {
   const run = data.runs[view.run], parts = [];
-  if (run.timeline.events.length || Object.keys(run.timeline.times).length) {
-    parts.push(section("time", "What happened, and where time went", null, el("div", {id: "time-plot", class: "plot"})));
-  } else if (Object.keys(run.timeline.whole).length) {
-    parts.push(section("time", "Where time went", "Of the last start; this run has no history.", el("div", {id: "whole-plot", class: "plot"})));
-  }
+  if (Object.keys(run.time_shares).length) parts.push(section("time", "Where time went", "Of the last start.", el("div", {id: "time-plot", class: "plot"})));
   const rows = el("div", {id: "settings-rows"}, settings(run, view)), again = () => rows.replaceChildren(settings(data.runs[view.run], view) || "");
   const filter = el("input", {type: "search", id: "settings-filter", placeholder: "filter of settings", "aria-label": "filter of settings", value: view.settingsFilter, oninput: (event) => { view.settingsFilter = event.target.value; again(); }});
   parts.push(cpuPlan(run), run.settings.length ? section("settings", "Settings", null, el("div", {class: "controls"}, filter, check("only those that differ from the defaults", "onlyOwn", again)), rows) : null, versions(run));
@@ -115,8 +111,7 @@ function ofOneRun() {
 function drawOneRun() {
   byId("one-run").replaceChildren(...ofOneRun().filter(Boolean));
   const run = data.runs[view.run];
-  if (byId("time-plot")) draw(byId("time-plot"), timelineFigure(run));
-  if (byId("whole-plot")) draw(byId("whole-plot"), wholeFigure(run));
+  if (byId("time-plot")) draw(byId("time-plot"), timeFigure(run));
 }
 
 function navigation() {

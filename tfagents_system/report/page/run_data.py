@@ -19,8 +19,15 @@ from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned
-from tfagents_system.report.page.timeline import timeline_of
-from tfagents_system.report.status import format_number, format_return, format_secs, problems, read_status, state_of
+from tfagents_system.report.status import (
+    format_number,
+    format_return,
+    format_secs,
+    problems,
+    read_status,
+    state_of,
+    time_shares,
+)
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.best import read_best
@@ -59,17 +66,16 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
     own = of_agent(rows, agents_before(paths))
     status = read_status(paths.status_json)
     now = time.time()
-    timeline = timeline_of(paths.history, status)
     return {
         "name": paths.exp_dir.resolve().name,
         "folder": str(paths.exp_dir),
         "state": _state(paths, status, now),
         "problems": problems(status, now) if status else [],
-        "facts": _facts(rows, own, best_of(paths, rows), status) + _restarts(timeline, status),
+        "facts": _facts(rows, own, best_of(paths, rows), status),
         **_curves(rows, budget.points),
         "best": _best(own, read_best(paths)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
-        "timeline": timeline,
+        "time_shares": time_shares(status) if status else {},
         "plan": sorted(status["plan"].items()) if status else [],
         "pinned": bool(status and status.get("pinned")),
         "settings": settings_of(paths),
@@ -103,19 +109,11 @@ def _facts(rows: Rows, own: Rows, best: float | None, status: dict[str, Any] | N
         ("updates/s (median)", _median(rates["updates_per_s"])),
     ]
     if status is not None:
+        told.append(("restarts of roles", str(sum(beat.get("restarts", 0) for beat in status["roles"].values()))))
         told += [("simulator faults", line) for line in fault_lines(status["run"])]
         ended = status["roles"].get(TRAINER, {}).get("ended_early")
         told += [("ended because", str(ended))] if ended else []
     return [(label, text) for label, text in told if text != "-"]
-
-
-def _restarts(timeline: Mapping[str, Any], status: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Of the whole run where it has a history, else of the last start; and how often it was started."""
-    if timeline["starts"]:
-        restarts = sum(event["kind"] == "restart" for event in timeline["events"])
-        return [("restarts of roles", str(restarts)), ("starts", str(len(timeline["starts"])))]
-    restarts = sum(beat.get("restarts", 0) for beat in status["roles"].values()) if status else 0
-    return [("restarts of roles", str(restarts))] if status else []
 
 
 def _most(rows: Rows, column: str) -> float | None:

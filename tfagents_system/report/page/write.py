@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog=called_as("python -m tfagents_system.report page"),
-        description="A run, or several ones together, as one HTML file: curves, timeline, settings, videos.",
+        description="A run, or several ones together, as one HTML file: curves, settings, videos.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
     parser.add_argument("--out", "--output", type=Path, help=f"default: {_FILE} in the run directory; of several here")
