@@ -48,7 +48,7 @@ def main() -> None:
     variables = {"SAC_NUM_COLLECT_WORKERS": 1}
     with RealRun(ROOT / "benchmarks" / "saving_params.py", config, variables) as run:
         run.wait_until(lambda: _updates(run) > 0, "the first update", _DEADLINE_SECS)
-        until = (checkpoints * TrainParams.checkpoint_period_itrs + 1) * updates
+        until = (checkpoints * TrainParams.checkpoint_period_iters + 1) * updates
         run.wait_until(lambda: _updates(run) > until, f"update {until}", _DEADLINE_SECS)
         beat = run.heartbeat("trainer")
         share = beat["time_shares"].get("saving", 0.0)
@@ -56,8 +56,8 @@ def main() -> None:
         outcome.row("updates meanwhile", beat["train_step"], "updates")
         outcome.row("share of training time in updates", beat["time_shares"]["updates"], "")
         outcome.row("share of training time in checkpoints", share, "")
-        by_default = share * TrainParams.checkpoint_period_itrs / TrainParamsBase.checkpoint_period_itrs
-        outcome.row(f"the same, every {TrainParamsBase.checkpoint_period_itrs} iterations (default)", by_default, "")
+        by_default = share * TrainParams.checkpoint_period_iters / TrainParamsBase.checkpoint_period_iters
+        outcome.row(f"the same, every {TrainParamsBase.checkpoint_period_iters} iterations (default)", by_default, "")
         newest = run_checkpoints.newest_complete(run.paths.trainer_checkpoints)
         assert newest is not None
         num_bytes = sum(path.stat().st_size for path in newest.folder.rglob("*") if path.is_file())

@@ -41,16 +41,16 @@ class TrainParams(TrainParamsBase):
     """
 
     num_iter = 100_000
-    n_train_episodes_per_iter = 1
-    n_eval_episodes = 1
-    eval_period_itrs = 100_000
-    checkpoint_period_itrs = 5
+    num_train_episodes_per_iter = 1
+    num_eval_episodes = 1
+    eval_period_iters = 100_000
+    checkpoint_period_iters = 5
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
-        self.num_steps_per_iter = int(env_config["updates"])
-        self.n_buffer_init_episodes = int(env_config["episodes"])
-        self.buffer_size = self.n_buffer_init_episodes * self.horizon
+        self.updates_per_iter = int(env_config["updates"])
+        self.num_initial_episodes = int(env_config["episodes"])
+        self.buffer_size = self.num_initial_episodes * self.horizon
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         return Sleeping(self.env_config["step_ms"])

@@ -64,7 +64,7 @@ COMMANDS = {
     ),
     "train": Command(
         "train a run here, or go on with it",
-        "sac train reacher/vars.sh --set train_batch_size=512",
+        "sac train reacher/vars.sh --set batch_size=512",
         script="run_script.sh",
     ),
     "sweep": Command(

@@ -98,7 +98,7 @@ class Hyperparameters:
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
     actions 0.98 log(n)."""
-    train_batch_size: Annotated[Count, "samples", MayChange] = 256
+    batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
@@ -276,9 +276,9 @@ class Hyperparameters:
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
     """What the planned workers together collect in an iteration, and those that join on top; an episode that is under
     way continues in the next iteration, with the newest policy. None: an iteration is of whole episodes,
-    `n_train_episodes_per_iter`. A run that sets none of this, `n_train_episodes_per_iter` and `num_steps_per_iter` has
-    200, or one of each worker if these are more."""
-    num_steps_per_iter: Annotated[
+    `num_train_episodes_per_iter`. A run that sets none of this, `num_train_episodes_per_iter` and `updates_per_iter`
+    has 200, or one of each worker if these are more."""
+    updates_per_iter: Annotated[
         Count,
         "updates",
         When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
@@ -286,16 +286,16 @@ class Hyperparameters:
         MayChange,
     ] = 1000
     """Minibatches to learn from in an iteration. One a step would be workers * episodes * steps of an episode."""
-    n_train_episodes_per_iter: Annotated[
+    num_train_episodes_per_iter: Annotated[
         Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
     ] = 1
     """What each worker collects in an iteration."""
-    n_buffer_init_episodes: Annotated[
-        CountOrZero, "episodes in total", When("env_steps_before_training", None, of_agent=False)
+    num_initial_episodes: Annotated[
+        CountOrZero, "episodes in total", When("initial_collect_steps", None, of_agent=False)
     ] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
-    env_steps_before_training: Annotated[CountOrZero | None, "steps in total"] = None
-    """The same, counted in steps. None: `n_buffer_init_episodes` whole episodes."""
+    initial_collect_steps: Annotated[CountOrZero | None, "steps in total"] = None
+    """The same, counted in steps. None: `num_initial_episodes` whole episodes."""
     buffer_size: Annotated[Count, "steps in total"] = 1_000_000
     """Capacity of the replay buffer, at least an episode of full length."""
     asynchronous: Annotated[bool, _TIMING] = False
@@ -335,7 +335,7 @@ class Hyperparameters:
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
-    many as `num_steps_per_iter` says."""
+    many as `updates_per_iter` says."""
     n_step: Annotated[Count, "steps"] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     cut_at_exploration: Annotated[
@@ -388,23 +388,25 @@ class Hyperparameters:
     the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
 
     # Periods.
-    n_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
+    num_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
     """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
     the returns of training episodes."""
-    eval_period_itrs: Annotated[Count, "iterations", MayChange, When("n_eval_episodes", of_agent=False)] = 10
+    eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes", of_agent=False)] = 10
     """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
     eval_period_env_steps: Annotated[
-        Count | None, "steps in total", MayChange, When("n_eval_episodes", of_agent=False)
+        Count | None, "steps in total", MayChange, When("num_eval_episodes", of_agent=False)
     ] = None
     """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
-    set, iterations of steps have 9 * `n_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
-    log_period_itrs: Annotated[Count, "iterations", MayChange] = 1
+    set, iterations of steps have 9 * `num_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
+    log_period_iters: Annotated[Count, "iterations", MayChange] = 1
     """Interval between two rows of metrics. If it is not set, iterations of steps have a row about every 1000 steps."""
-    checkpoint_period_itrs: Annotated[Count, "iterations", MayChange] = 50
+    checkpoint_period_iters: Annotated[Count, "iterations", MayChange] = 50
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
     """The same in environment steps; if neither is set, iterations of steps have 50,000."""
-    best_metric: Annotated[Literal["return", "success"], MayChange, When("n_eval_episodes", of_agent=False)] = "return"
+    best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes", of_agent=False)] = (
+        "return"
+    )
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""

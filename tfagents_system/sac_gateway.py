@@ -112,7 +112,7 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
             role.params.frame_stack,
             form.reach,
             keeps_episodes=keeps_episodes,
-            eval_episodes=role.params.n_eval_episodes,
+            eval_episodes=role.params.num_eval_episodes,
         ),
     )
 

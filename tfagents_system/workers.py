@@ -312,13 +312,13 @@ def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count
         raise UserError(several_vectors(count, _lanes_of(envs[0])))
     if not collects:
         return
-    idle = lanes - params.n_train_episodes_per_iter
+    idle = lanes - params.num_train_episodes_per_iter
     if idle > 0 and params.env_steps_per_iter is None:
         logging.warning(
-            "%s, but a worker collects n_train_episodes_per_iter=%d in an iteration: "
+            "%s, but a worker collects num_train_episodes_per_iter=%d in an iteration: "
             "%d of its environments %s nothing to do",
             f"SAC_ENVS_PER_WORKER={count}" if lanes == count else f"{lanes} lanes",
-            params.n_train_episodes_per_iter,
+            params.num_train_episodes_per_iter,
             idle,
             have(idle),
         )

@@ -20,21 +20,21 @@ class TrainParams(TrainParamsBase):
 
     num_iter = 100_000
     buffer_size = 400_000
-    n_eval_episodes = 1
-    eval_period_itrs = 100_000
-    checkpoint_period_itrs = 100_000
-    log_period_itrs = 1
+    num_eval_episodes = 1
+    eval_period_iters = 100_000
+    checkpoint_period_iters = 100_000
+    log_period_iters = 1
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
         self.matmul_precision = env_config["matmul_precision"]
         if env_config["steps_per_iteration"] is None:
-            self.n_train_episodes_per_iter = 1
-            self.num_steps_per_iter = int(env_config["updates_per_iteration"])
+            self.num_train_episodes_per_iter = 1
+            self.updates_per_iter = int(env_config["updates_per_iteration"])
         else:
             self.updates_per_env_step = 1.0
             self.env_steps_per_iter = int(env_config["steps_per_iteration"])
-        self.n_buffer_init_episodes = int(env_config["random_episodes"])
+        self.num_initial_episodes = int(env_config["random_episodes"])
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         del args, seed

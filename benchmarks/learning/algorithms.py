@@ -130,12 +130,12 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     own = {**variant.attributes, **(task.values.ours if task.values and variant.values else {})}
     iteration_steps = int(own.get("env_steps_per_iter") or task.horizon)
     return {
-        **({} if "env_steps_per_iter" in own else {"n_train_episodes_per_iter": 1}),
+        **({} if "env_steps_per_iter" in own else {"num_train_episodes_per_iter": 1}),
         "updates_per_env_step": variant.updates_per_step,
-        "n_buffer_init_episodes": task.random_episodes,
+        "num_initial_episodes": task.random_episodes,
         "buffer_size": task.steps + task.random_episodes * task.horizon,
-        "n_eval_episodes": _EVAL_EPISODES,
-        "eval_period_itrs": max(1, task.eval_steps // iteration_steps),
+        "num_eval_episodes": _EVAL_EPISODES,
+        "eval_period_iters": max(1, task.eval_steps // iteration_steps),
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
         **({"learning_rate": rate} if rate is not None else {}),
         **task.attributes,

@@ -20,7 +20,7 @@ class TrainParams(TrainParamsBase):
     `bfloat16` is used on every CPU, also where it is the slower one: what counts is what is learned, not how fast.
     """
 
-    checkpoint_period_itrs = 1_000_000
+    checkpoint_period_iters = 1_000_000
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)

@@ -36,10 +36,10 @@ class ValueSettings:
         updates_per_step = self.updates_per_iter / self.steps_per_iter
         return {
             "env_steps_per_iter": self.steps_per_iter,
-            "log_period_itrs": max(1, 1000 // self.steps_per_iter),
+            "log_period_iters": max(1, 1000 // self.steps_per_iter),
             "updates_per_env_step": updates_per_step,
             "learning_rate": self.learning_rate,
-            "train_batch_size": self.batch_size,
+            "batch_size": self.batch_size,
             "exploration_epsilon": {"points": [[0, 1.0], [self.exploration_steps, self.last_epsilon]]},
             "target_update_tau": 1.0,
             "target_update_period": round(max(self.copy_steps, self.steps_per_iter) * updates_per_step),
@@ -157,7 +157,7 @@ TASKS = {
         1_000,
         5,
         1e-3,
-        {"frame_stack": 3, "train_batch_size": 128, "image_encoder_layers": (16, 16, 16, 16)},
+        {"frame_stack": 3, "batch_size": 128, "image_encoder_layers": (16, 16, 16, 16)},
     ),
     # From 20 demonstrations of the expert of the same environment, beside from nothing.
     "double_pendulum_demos": Task("InvertedDoublePendulum-v5", 1000, 10_000, 1_000, 140, expert="double_pendulum"),
@@ -186,7 +186,7 @@ TASKS = {
     ),
 }
 
-_STEPS = {"env_steps_per_iter": 50, "log_period_itrs": 20}
+_STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
 
 OURS = {
     "sac": Variant(),
@@ -198,7 +198,7 @@ OURS = {
     "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
     # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
     "sac, 50 steps, layer norm, 20 demonstrations": Variant({**_STEPS, "critic_layer_norm": True}, demonstrations=20),
-    "sac, 50 steps, fine-tuned": Variant({**_STEPS, "env_steps_before_training": 0}, is_fine_tuned=True),
+    "sac, 50 steps, fine-tuned": Variant({**_STEPS, "initial_collect_steps": 0}, is_fine_tuned=True),
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),
@@ -210,7 +210,7 @@ OURS = {
     "redq x5": Variant({"algorithm": "redq"}, updates_per_step=5),
     "redq x10": Variant({"algorithm": "redq"}, updates_per_step=10),
     "redq x10, 50 steps": Variant(
-        {"algorithm": "redq", "env_steps_per_iter": 50, "log_period_itrs": 20}, updates_per_step=10
+        {"algorithm": "redq", "env_steps_per_iter": 50, "log_period_iters": 20}, updates_per_step=10
     ),
     "simba": Variant(
         {
@@ -226,11 +226,11 @@ OURS = {
     # Returns are in the hundreds here: the quadratic part of a loss is as wide as the papers', not as Linesight's.
     "iqn": Variant({"algorithm": "iqn", "iqn": {"huber_kappa": 1.0}}, discrete=True, values=True),
     "sac_discrete": Variant(
-        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_itrs": 20}, discrete=True
+        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_iters": 20}, discrete=True
     ),
     # The paper's target, 0.98 of the most there is, is out of reach of a policy that balances: alpha then only grows.
     "sac_discrete, target entropy 0.35": Variant(
-        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_itrs": 20, "target_entropy": 0.35},
+        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_iters": 20, "target_entropy": 0.35},
         discrete=True,
     ),
 }

@@ -25,10 +25,10 @@ QUIET = {"REPORT": 0}
 
 # Small networks, no evaluation, few updates: each test says what it has beyond that.
 SMALL = """
-    num_steps_per_iter = 4
-    n_buffer_init_episodes = 2
-    n_eval_episodes = 0
-    train_batch_size = 8
+    updates_per_iter = 4
+    num_initial_episodes = 2
+    num_eval_episodes = 0
+    batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 """

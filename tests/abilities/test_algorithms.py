@@ -59,10 +59,10 @@ class Lever(gymnasium.Env):
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = 6
-    num_steps_per_iter = 50
-    train_batch_size = 32
-    n_eval_episodes = 2
-    eval_period_itrs = 6
+    updates_per_iter = 50
+    batch_size = 32
+    num_eval_episodes = 2
+    eval_period_iters = 6
     critic_learning_rate = actor_learning_rate = 0.01
     target_update_tau = 0.1
     sac_log_alpha = -3.0
@@ -108,7 +108,7 @@ class Trained:
 def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
     still = {"points": [[0, 0.01], [4, 1e-30]], "by": "iterations", "interpolation": "step"}
     settings = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
-    settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_itrs=1")
+    settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_iters=1")
     sac_run = Trained(tmp_path, "sac", *settings, "normalize_observations=true", "max_policy_lag=0")
     assert sac_run.trainer["train_step"] == 300 and sac_run.worker["inference"] == "numpy"
     assert set(column(sac_run.run, "train/policy_lag")) == {0.0}
@@ -124,7 +124,7 @@ def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
 
 def test_redq_in_vector_environments_with_an_exact_ratio(tmp_path: Path) -> None:
     settings = ("config.lanes=3", "env_steps_per_iter=20", "updates_per_env_step=2.5", "num_critics=3")
-    redq = Trained(tmp_path, "redq", *settings, "eval_period_itrs=3", "actor_update_period=1")
+    redq = Trained(tmp_path, "redq", *settings, "eval_period_iters=3", "actor_update_period=1")
     assert redq.trainer["train_step"] == int(2.5 * 20 * 6)
     assert column(redq.run, "env_steps")[-1] - 20 * 6 >= 2 * HORIZON, "the random steps have no updates"
     assert set(column(redq.run, "eval/episode_length")) == {HORIZON}
@@ -135,7 +135,7 @@ def test_droq_with_adamw_and_two_environments_a_worker(tmp_path: Path) -> None:
     adamw = 'critic_optimizer={"name": "adamw", "weight_decay": 0.01, "global_clipnorm": 10}'
     sgd = 'alpha_optimizer={"name": "sgd", "momentum": 0.5}'
     settings = (adamw, sgd, "actor_optimizer.beta_1=0.8", "gradient_clipping=5")
-    droq = Trained(tmp_path, "droq", *settings, "n_train_episodes_per_iter=2", ENVS_PER_WORKER=2)
+    droq = Trained(tmp_path, "droq", *settings, "num_train_episodes_per_iter=2", ENVS_PER_WORKER=2)
     assert droq.trainer["train_step"] == 300 and droq.learned(), rows(droq.run)
     resolved = json.loads((droq.run / "resolved.json").read_text())["params"]
     assert resolved["critic_optimizer"]["weight_decay"] == 0.01 and resolved["actor_optimizer"]["beta_1"] == 0.8
@@ -166,7 +166,7 @@ def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> No
 def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limits(tmp_path: Path) -> None:
     greedy = {"points": [[0, 1.0], [40, 0.1]], "interpolation": "exponential", "by": "env_steps"}
     settings = ("priority_exponent=1.0", "priority_beta=0", f"exploration_epsilon={json.dumps(greedy)}")
-    settings += ("keep_best_episodes=400", "num_steps_per_iter=100", "n_train_episodes_per_iter=10", "double_q=true")
+    settings += ("keep_best_episodes=400", "updates_per_iter=100", "num_train_episodes_per_iter=10", "double_q=true")
     dqn = Trained(tmp_path, "dqn", *settings, kind="discrete")
     epsilons = column(dqn.run, "schedule/exploration_epsilon")
     assert epsilons[-1] == pytest.approx(0.1) and 0.1 < epsilons[0] <= 1.0
@@ -205,7 +205,7 @@ def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["multi_discrete"])
 def test_sac_discrete_ends_when_it_is_good_enough(tmp_path: Path, kind: str) -> None:
-    settings = ("num_iter=100", "eval_period_itrs=1", 'stop_when={"eval_return": 5.9}', "target_entropy=0.3")
+    settings = ("num_iter=100", "eval_period_iters=1", 'stop_when={"eval_return": 5.9}', "target_entropy=0.3")
     learner = Trained(tmp_path, "sac_discrete", *settings, kind=kind)
     returns = column(learner.run, "eval_return")
     reached = next(number for number, value in enumerate(returns) if value >= 5.9)

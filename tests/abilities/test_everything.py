@@ -104,9 +104,9 @@ class Steps:
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = 100
-    n_train_episodes_per_iter = {EPISODES}
-    n_eval_episodes = {CASES}
-    eval_period_itrs = 2
+    num_train_episodes_per_iter = {EPISODES}
+    num_eval_episodes = {CASES}
+    eval_period_iters = 2
     frame_stack = {{"camera": 2}}
     action_history = 2
     actor_observations = ("camera", "gear", "pair")

@@ -67,7 +67,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = {ITERATIONS}
-    n_train_episodes_per_iter = 2
+    num_train_episodes_per_iter = 2
 
     def env_ctor(self, worker=9):
         return Faulty(worker, "FOLDER")

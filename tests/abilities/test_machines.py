@@ -25,8 +25,8 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = {ITERATIONS}
-    n_eval_episodes = 1
-    eval_period_itrs = 2
+    num_eval_episodes = 1
+    eval_period_iters = 2
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return gymnasium.make("Pendulum-v1", **kwargs)

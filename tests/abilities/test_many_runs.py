@@ -28,7 +28,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = 2
-    n_eval_episodes = 1
+    num_eval_episodes = 1
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return gymnasium.make("Pendulum-v1", **kwargs)
@@ -36,7 +36,7 @@ class TrainParams(TrainParamsBase):
 
 
 def tune(project: Project, trials: int) -> str:
-    space = {"train_batch_size": [8, 16]}
+    space = {"batch_size": [8, 16]}
     (project.folder / "space.json").write_text(json.dumps(space))
     return sac("tune-params", project.vars_file, "--space", "space.json", "--trials", trials, cwd=project.folder)
 
@@ -56,7 +56,7 @@ def test_a_class_of_a_notebook_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
     exec(compile(cell, name, "exec"), space)
     variables = {f"SAC_{key}": value for key, value in QUIET.items()} | {"SAC_PYTHON": sys.executable}
     options: dict[str, Any] = {"folder": tmp_path, "name": "mine", "workers": 1, "variables": variables}
-    run = tfagents_system.train(space["Mine"], {"horizon": 20}, attributes={"train_batch_size": 16}, **options)
+    run = tfagents_system.train(space["Mine"], {"horizon": 20}, attributes={"batch_size": 16}, **options)
     assert run.wait(600.0, progress=False) is run
     assert run.exp_dir == tmp_path / "logs" / "mine" and run.status["run"]["state"] == "done"
     assert run.metrics["env_steps"].iloc[-1] == 20 * (2 + 2) and len(run.evaluations) == 2
@@ -69,11 +69,11 @@ def test_a_class_of_a_notebook_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_sweep_trains_each_task_on_cpus_of_its_own(tmp_path: Path) -> None:
     project = Project(tmp_path, PARAMS, {"horizon": 20})
-    sweep(project, train_batch_size=[8, 16])
+    sweep(project, batch_size=[8, 16])
     tasks = [project.run.with_name(f"try_task_{number}") for number in range(2)]
     for task, size in zip(tasks, (8, 16), strict=True):
         resolved = json.loads((task / "resolved.json").read_text())
-        assert resolved["params"]["train_batch_size"] == size and resolved["variables"]["SAC_SEED"] == "3"
+        assert resolved["params"]["batch_size"] == size and resolved["variables"]["SAC_SEED"] == "3"
         assert status(task)["roles"]["trainer"]["train_step"] == 2 * 4
     plans = [{cpu for cpus in status(task)["plan"].values() for cpu in cpus} for task in tasks]
     assert len(plans[0] | plans[1]) == 1 or not plans[0] & plans[1], plans
@@ -84,6 +84,6 @@ def test_a_sweep_trains_each_task_on_cpus_of_its_own(tmp_path: Path) -> None:
 
 def test_a_search_tries_settings_in_a_run(tmp_path: Path) -> None:
     told = tune(Project(tmp_path, PARAMS, {"horizon": 20}), 1)
-    assert re.search(r"train_batch_size=(8|16)", told)
+    assert re.search(r"batch_size=(8|16)", told)
     done = [path for path in tmp_path.rglob("status.json") if status(path.parent)["run"]["state"] == "done"]
     assert len(done) == 1

@@ -106,9 +106,9 @@ def write(number, name, experience):
 
 class TrainParams(TrainParamsBase):
     {SMALL}
-    train_batch_size = {BATCH}
+    batch_size = {BATCH}
     num_iter = 10
-    num_steps_per_iter = {UPDATES // 10}
+    updates_per_iter = {UPDATES // 10}
     discount = {DISCOUNT}
     n_step = {N_STEP}
     frame_stack = 2

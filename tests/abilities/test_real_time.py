@@ -72,8 +72,8 @@ class TrainParams(TrainParamsBase):
     num_iter = 10**6
     asynchronous = True
     env_steps_per_iter = 20
-    n_eval_episodes = 1
-    eval_period_itrs = 5
+    num_eval_episodes = 1
+    eval_period_iters = 5
     action_history = 1
 
     def env_ctor(self, *args, seed=None, **kwargs):

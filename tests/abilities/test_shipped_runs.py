@@ -17,7 +17,7 @@ from tests.abilities.support import QUIET, ROOT, call, column, rows, sac, status
 
 pytestmark = pytest.mark.slow
 
-TINY = ("n_eval_episodes=2", "train_batch_size=32", "actor_fc_layer_params=[16]", "critic_joint_fc_layer_params=[16]")
+TINY = ("num_eval_episodes=2", "batch_size=32", "actor_fc_layer_params=[16]", "critic_joint_fc_layer_params=[16]")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_vars_file_trains_as_it_is(output: str, pendulum: Path) -> None:
 
 
 def test_minitaur_trains_with_its_curriculum(folder: Path) -> None:
-    settings = ("num_iter=2", "num_steps_per_iter=3", "n_buffer_init_episodes=1", "config.horizon=15")
+    settings = ("num_iter=2", "updates_per_iter=3", "num_initial_episodes=1", "config.horizon=15")
     few = ("SAC_NUM_COLLECT_WORKERS=1", *(f"SAC_{name}=0" for name in QUIET))
     shorter = "config.curriculum.base_mass.iters=[0,1,2,3,4,5]"
     train_shipped("training_variables_minitaur.sh", folder, "minitaur", *TINY, *settings, *few, shorter)

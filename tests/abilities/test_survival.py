@@ -57,7 +57,7 @@ class Numbered(gymnasium.Env):
 class TrainParams(TrainParamsBase):
     {SMALL}
     num_iter = {ITERATIONS}
-    checkpoint_period_itrs = 10
+    checkpoint_period_iters = 10
 
     def env_ctor(self, worker):
         return Numbered(worker)
@@ -161,23 +161,23 @@ def test_metrics_are_sent_once_over_all_starts(survivor: Survivor) -> None:
 def refusal(survivor: Survivor) -> str:
     """What a start says after an edit of the params."""
     params = survivor.project.folder / "params.py"
-    params.write_text(params.read_text().replace("num_steps_per_iter = 4", "num_steps_per_iter = 7"))
+    params.write_text(params.read_text().replace("updates_per_iter = 4", "updates_per_iter = 7"))
     return survivor.project.refuse(WANDB="")
 
 
 def test_a_finished_run_is_extended_with_another_rate_and_batch(survivor: Survivor, refusal: str) -> None:
     """With its own copies of the files that were edited."""
     assert "is finished" in survivor.seen["end"]
-    settings = (f"num_iter={ITERATIONS + 2}", "train_batch_size=16", "critic_learning_rate=0.001")
+    settings = (f"num_iter={ITERATIONS + 2}", "batch_size=16", "critic_learning_rate=0.001")
     told = survivor.project.train("--keep", *sets(*settings), WANDB="")
     assert "num_iter" in told and survivor.project.train_step() == (ITERATIONS + 2) * UPDATES
     resolved = json.loads((survivor.run / "resolved.json").read_text())["params"]
-    assert (resolved["train_batch_size"], resolved["critic_learning_rate"]) == (16, 0.001)
+    assert (resolved["batch_size"], resolved["critic_learning_rate"]) == (16, 0.001)
     assert "target_entropy" in survivor.project.refuse("--keep", "--set", "target_entropy=-3", WANDB="")
 
 
 def test_edited_files_are_refused_with_a_diff_or_begun_anew(survivor: Survivor, refusal: str) -> None:
-    assert re.search(r"-\s+num_steps_per_iter = 4\n.*\+\s+num_steps_per_iter = 7", refusal)
+    assert re.search(r"-\s+updates_per_iter = 4\n.*\+\s+updates_per_iter = 7", refusal)
     assert "--keep" in refusal
     survivor.project.train("--fresh", *sets("num_iter=2"), WANDB="")
     assert survivor.project.train_step() == 2 * 7

@@ -61,7 +61,7 @@ class Params(TrainParamsBase):
     critic_joint_fc_layer_params = (16,)
     image_encoder_layers = (2, 2)
     image_encoder_features = 3
-    train_batch_size = B
+    batch_size = B
     actor_observations: Any = NAMES
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:

@@ -78,7 +78,7 @@ def test_it_counts_in_offline_updates_alone(algorithm: str) -> None:
 class NormalActor(TinyParams):
     """Its actor is no tanh-squashed Gaussian: TF-Agents' own `train` updates plain SAC then."""
 
-    train_batch_size = 5
+    batch_size = 5
 
     def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         projection = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfagents_system.agents.iteration_counts import steps_of_worker, updates_due, updates_per_iter
+from tfagents_system.agents.iteration_counts import steps_of_worker, updates_due, updates_of_iteration
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -23,8 +23,8 @@ def made(**attributes):
 
 
 def test_an_asynchronous_iteration_has_the_updates_of_the_decimal_number():
-    assert updates_per_iter(made(asynchronous=True, env_steps_per_iter=100, updates_per_env_step=0.29)) == 29
-    assert updates_per_iter(made(asynchronous=True, env_steps_per_iter=3, updates_per_env_step=0.1)) == 1
+    assert updates_of_iteration(made(asynchronous=True, env_steps_per_iter=100, updates_per_env_step=0.29)) == 29
+    assert updates_of_iteration(made(asynchronous=True, env_steps_per_iter=3, updates_per_env_step=0.1)) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8])

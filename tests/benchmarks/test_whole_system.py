@@ -40,9 +40,9 @@ def test_iterations_are_whole_episodes_of_all_workers():
 def test_params_do_an_update_a_step(n_envs):
     config = whole_system.config_of(Task(2000, 5.0, True, horizon=250, n_envs=n_envs))
     params = load_params(whole_system.ROOT / "benchmarks" / "half_cheetah" / "params.py", config)
-    assert params.num_steps_per_iter == n_envs * params.n_train_episodes_per_iter * params.horizon
+    assert params.updates_per_iter == n_envs * params.num_train_episodes_per_iter * params.horizon
     assert params.env_steps_per_iter is None
-    assert params.n_buffer_init_episodes * params.horizon == 1000
+    assert params.num_initial_episodes * params.horizon == 1000
     assert params.collect_env_args_kwargs() == ((), {"step_ms": 5.0, "busy": True})
     assert params.eval_env_args_kwargs() == ((), {}), "evaluation does not wait for slow steps"
 

@@ -179,14 +179,14 @@ def test_python_blocks_name_what_is_there() -> None:
 
 def test_wrong_python_is_found() -> None:
     text = "from tfagents_system.train_params_base import TrainParams\nimport mujoko\n"
-    text += "class TrainParams(TrainParamsBase):\n    discont = 0.9\n    train_batch_size = 0.5\n"
+    text += "class TrainParams(TrainParamsBase):\n    discont = 0.9\n    batch_size = 0.5\n"
     text += "    def env_make(self): pass\n"
     text += "run = tfagents_system.train('p.py')\nrun.metric\ntfagents_system.trian\n"
     assert list(faults_of_python(text)) == [
         "tfagents_system.train_params_base has no TrainParams",
         "no module mujoko",
         "discont is no attribute of TrainParams",
-        "train_batch_size = 0.5 must be an integer of at least 1",
+        "batch_size = 0.5 must be an integer of at least 1",
         "env_make is no hook of TrainParams",
         "Run has no metric",
         "tfagents_system has no trian",

@@ -41,11 +41,11 @@ class Camera(gymnasium.Env):
 
 class TrainParams(TrainParamsBase):
     num_iter = 4
-    num_steps_per_iter = 6
-    n_buffer_init_episodes = 2
-    n_eval_episodes = 2
-    eval_period_itrs = 2
-    train_batch_size = 8
+    updates_per_iter = 6
+    num_initial_episodes = 2
+    num_eval_episodes = 2
+    eval_period_iters = 2
+    batch_size = 8
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
     asynchronous = True

@@ -67,12 +67,12 @@ class Faulty(gymnasium.Wrapper):
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
     {{ITERATION}}
-    n_buffer_init_episodes = 3
+    num_initial_episodes = 3
     buffer_size = 720  # A quarter more may come after a checkpoint: little more than an iteration.
-    n_eval_episodes = 2
-    eval_period_itrs = 4
-    checkpoint_period_itrs = 3
-    train_batch_size = 32
+    num_eval_episodes = 2
+    eval_period_iters = 4
+    checkpoint_period_iters = 3
+    batch_size = 32
     critic_learning_rate = dict(points=[[0, 1e-3], [600, 1e-4]], interpolation="exponential")
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
@@ -83,7 +83,7 @@ class TrainParams(TrainParamsBase):
 """
 
 
-EPISODES = f"num_steps_per_iter, n_train_episodes_per_iter = {UPDATES}, 2"
+EPISODES = f"updates_per_iter, num_train_episodes_per_iter = {UPDATES}, 2"
 EPISODES += "; prior_data, offline_updates, behaviour_cloning_weight = 'demos.npz', 5, 0.4"
 EPISODES += "; priority_exponent, priority_beta = 0.6, 0.5"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"

@@ -36,13 +36,13 @@ def poison(step):
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    num_steps_per_iter = {UPDATES}
-    n_buffer_init_episodes = 2
+    updates_per_iter = {UPDATES}
+    num_initial_episodes = 2
     buffer_size = 2500
-    n_eval_episodes = 0
-    eval_period_itrs = 100
-    checkpoint_period_itrs = 4
-    train_batch_size = 16
+    num_eval_episodes = 0
+    eval_period_iters = 100
+    checkpoint_period_iters = 4
+    batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

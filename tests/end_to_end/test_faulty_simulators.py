@@ -91,13 +91,13 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    num_steps_per_iter = 5
-    n_train_episodes_per_iter = 2
-    n_buffer_init_episodes = {WORKERS}
+    updates_per_iter = 5
+    num_train_episodes_per_iter = 2
+    num_initial_episodes = {WORKERS}
     buffer_size = {500 * HORIZON}
-    n_eval_episodes = 3
-    eval_period_itrs = 4
-    train_batch_size = 8
+    num_eval_episodes = 3
+    eval_period_iters = 4
+    batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

@@ -53,11 +53,11 @@ class TrainParams(TrainParamsBase):
     env_steps_per_iter = {STEPS}
     updates_per_env_step = {RATIO}
     n_step = 3
-    n_buffer_init_episodes = 4
+    num_initial_episodes = 4
     buffer_size = {EPISODES_IN_BUFFER * HORIZON}
-    n_eval_episodes = 1
-    eval_period_itrs, log_period_itrs = 10, 1
-    train_batch_size = 16
+    num_eval_episodes = 1
+    eval_period_iters, log_period_iters = 10, 1
+    batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 
@@ -76,8 +76,8 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
     """Iterations of the default's steps, one update a step; random steps, length and two periods by steps."""
     params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
     run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
-    settings = ("env_steps_before_training=50", "num_env_steps=1050", "eval_period_env_steps=500")
-    settings += ("log_period_itrs=2", "checkpoint_period_env_steps=350", "num_iter=1000")
+    settings = ("initial_collect_steps=50", "num_env_steps=1050", "eval_period_env_steps=500")
+    settings += ("log_period_iters=2", "checkpoint_period_env_steps=350", "num_iter=1000")
     code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
     assert code == 0 and "finished: num_env_steps=1050 is reached" in output, f"{output}\n{run.logs()}"
     ring = open_ring(run)
@@ -97,7 +97,7 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
         assert any(str(end - 50) in name for name in names), (end, names)
 
     # So it is in a run that goes on, to an end within an iteration.
-    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_itrs=1"))
+    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_iters=1"))
     assert code == 0 and "finished: num_env_steps=1350 is reached" in output, f"{output}\n{run.logs()}"
     assert [open_ring(run).steps_up_to(iteration) for iteration in range(7)] == iteration_ends
     assert [(row["env_steps"] - 50, row["train_step"]) for row in rows_of(run)[0][-2:]] == [(1200, 1200), (1400, 1400)]

@@ -18,11 +18,11 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 1
-    n_train_episodes_per_iter = 1
-    num_steps_per_iter = 2
-    n_buffer_init_episodes = 1
-    n_eval_episodes = 0
-    train_batch_size = 8
+    num_train_episodes_per_iter = 1
+    updates_per_iter = 2
+    num_initial_episodes = 1
+    num_eval_episodes = 0
+    batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

@@ -22,15 +22,15 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 60
-    num_steps_per_iter = 10
-    n_buffer_init_episodes = 4
+    updates_per_iter = 10
+    num_initial_episodes = 4
     buffer_size = 8000  # Room for all steps of both agents, whenever the stop comes.
-    train_batch_size = 16
+    batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
-    eval_period_itrs = 30
-    n_eval_episodes = 2
-    checkpoint_period_itrs = 10
+    eval_period_iters = 30
+    num_eval_episodes = 2
+    checkpoint_period_iters = 10
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return Slow(gymnasium.make("Pendulum-v1"))

@@ -50,11 +50,11 @@ ENVIRONMENTS = {
 
 class TrainParams(TrainParamsBase):
     num_iter = 3
-    n_train_episodes_per_iter = 1
-    num_steps_per_iter = 5
-    n_buffer_init_episodes = 1
-    n_eval_episodes = 1
-    train_batch_size = 16
+    num_train_episodes_per_iter = 1
+    updates_per_iter = 5
+    num_initial_episodes = 1
+    num_eval_episodes = 1
+    batch_size = 16
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

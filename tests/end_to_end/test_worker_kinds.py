@@ -55,14 +55,14 @@ class Env(gymnasium.Env):
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    num_steps_per_iter = 2
-    n_train_episodes_per_iter = 1
-    n_buffer_init_episodes = 1
+    updates_per_iter = 2
+    num_train_episodes_per_iter = 1
+    num_initial_episodes = 1
     buffer_size = {EPISODES * HORIZON}
-    n_eval_episodes = 3
-    eval_period_itrs = 10
-    checkpoint_period_itrs = 1_000_000
-    train_batch_size = 8
+    num_eval_episodes = 3
+    eval_period_iters = 10
+    checkpoint_period_iters = 1_000_000
+    batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

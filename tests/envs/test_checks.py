@@ -229,21 +229,21 @@ def three_lanes(**kwargs: Any) -> Any:
 
 
 def test_a_good_vector_environment_has_no_finding() -> None:
-    checks, trial = report(three_lanes, env_steps_per_iter=75, n_train_episodes_per_iter=None)
+    checks, trial = report(three_lanes, env_steps_per_iter=75, num_train_episodes_per_iter=None)
     assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
     assert "3 lanes, the first episode ends after 2 steps" in checks["reset and step"].facts
     assert checks["reset and step"].notes == []
 
 
 def test_idle_lanes_are_noted() -> None:
-    checks, _ = report(three_lanes, n_train_episodes_per_iter=1)
+    checks, _ = report(three_lanes, num_train_episodes_per_iter=1)
     (note,) = checks["reset and step"].notes
     assert "2 of its 3 lanes have nothing to do: set env_steps_per_iter" in note
 
 
 def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
     asked: dict[str, Any] = {"greedy_episode_share": 0.25, "keep_best_episodes": 3}
-    checks, _ = report(three_lanes, env_steps_per_iter=50, n_train_episodes_per_iter=None, **asked)
+    checks, _ = report(three_lanes, env_steps_per_iter=50, num_train_episodes_per_iter=None, **asked)
     assert len(checks.errors) == 2
     for error, (name, value) in zip(checks.errors, asked.items(), strict=True):
         assert f"TrainParams.{name}={value} does not work with a vector environment" in error
@@ -266,8 +266,8 @@ def test_vector_environments_that_can_not_be_used_are_refused() -> None:
 
 
 def test_what_can_not_be_repeated_is_refused_where_runs_are_deterministic() -> None:
-    steps: Any = {"env_steps_per_iter": 50, "n_train_episodes_per_iter": None}
+    steps: Any = {"env_steps_per_iter": 50, "num_train_episodes_per_iter": None}
     (error,) = report(three_lanes, deterministic=True, **steps)[0].errors
-    assert "set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments" in error
-    assert report(three_lanes, deterministic=True, n_train_episodes_per_iter=3)[0].errors == []
+    assert "set num_train_episodes_per_iter instead of env_steps_per_iter, or return single environments" in error
+    assert report(three_lanes, deterministic=True, num_train_episodes_per_iter=3)[0].errors == []
     assert report(CounterEnv, deterministic=True, **steps)[0].errors == []

@@ -41,15 +41,15 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = {iterations}
-    num_steps_per_iter = {updates}
-    n_train_episodes_per_iter = 1
-    n_buffer_init_episodes = 4
+    updates_per_iter = {updates}
+    num_train_episodes_per_iter = 1
+    num_initial_episodes = 4
     buffer_size = {episodes * HORIZON}
-    n_eval_episodes = 4
-    eval_period_itrs = {eval_period}
-    checkpoint_period_itrs = 1_000_000
-    log_period_itrs = 20
-    train_batch_size = 16
+    num_eval_episodes = 4
+    eval_period_iters = {eval_period}
+    checkpoint_period_iters = 1_000_000
+    log_period_iters = 20
+    batch_size = 16
     priority_exponent, priority_beta = 0.6, 0.5
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)

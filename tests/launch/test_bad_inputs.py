@@ -44,8 +44,8 @@ class Env(gymnasium.Env):
 
 class TrainParams(TrainParamsBase):
     num_iter = 3
-    num_steps_per_iter = 5
-    train_batch_size = 8
+    updates_per_iter = 5
+    batch_size = 8
     buffer_size = 200
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
@@ -184,7 +184,7 @@ BAD: dict[str, Bad] = {
         "add that call",
     ),
     "misspelt attribute": params(
-        "TrainParams.train_batchsize = 3", "train_batchsize is not known: train_batch_size is meant"
+        "TrainParams.train_batchsize = 3", "train_batchsize is not known: batch_size is meant"
     ),
     "another library's name": params("TrainParams.gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
     "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
@@ -217,7 +217,7 @@ BAD: dict[str, Bad] = {
         "it must be an integer",
     ),
     "batch larger than the buffer": params(
-        "TrainParams.train_batch_size = 1000", "train_batch_size=1000 is larger", "= 200 steps", "lower it, or raise"
+        "TrainParams.batch_size = 1000", "batch_size=1000 is larger", "= 200 steps", "lower it, or raise"
     ),
     # JSON.
     "empty": config(" ", "is empty", 'such as {"horizon": 200}'),
@@ -572,7 +572,7 @@ CHANGES = {
     "params": variable("SAC_PARAMS", "nowhere.py"),
     "workers": Bad((), variables={"SAC_NUM_COLLECT_WORKERS": "999", "SAC_SHARE_CPUS": "0"}),
     "the run's own configuration": Bad((), config='{"horizon": 0}'),
-    "the run's own params": params("TrainParams.train_batch_size = 10**6"),
+    "the run's own params": params("TrainParams.batch_size = 10**6"),
 }
 
 

@@ -25,16 +25,16 @@ def params(**attributes: Any) -> Any:
         "asynchronous": False,
         "max_policy_lag": 1,
         "num_iter": 10,
-        "num_steps_per_iter": 200,
-        "n_train_episodes_per_iter": 1,
-        "n_buffer_init_episodes": 0,
+        "updates_per_iter": 200,
+        "num_train_episodes_per_iter": 1,
+        "num_initial_episodes": 0,
         "updates_per_env_step": 0.5,
         "env_steps_per_iter": None,
-        "env_steps_before_training": None,
+        "initial_collect_steps": None,
         "num_env_steps": None,
         "eval_period_env_steps": None,
-        "n_eval_episodes": 2,
-        "eval_period_itrs": 10,
+        "num_eval_episodes": 2,
+        "eval_period_iters": 10,
         "prior_data": None,
         "offline_updates": 0,
     }
@@ -54,14 +54,14 @@ def test_the_slower_of_updates_and_collecting_decides() -> None:
 
 def test_updates_hide_evaluations_that_are_shorter() -> None:
     assert foretell(params(), SLOW_UPDATES, workers=2, cpus=None).evaluation_secs == 0.0
-    long = foretell(params(n_eval_episodes=200), SLOW_UPDATES, workers=2, cpus=None)
+    long = foretell(params(num_eval_episodes=200), SLOW_UPDATES, workers=2, cpus=None)
     assert long.evaluation_secs == pytest.approx(2 * (100 * 100 * 0.001 - (2.0 - 0.1)))
 
 
 def test_evaluations_beside_training_add_the_last_one_alone() -> None:
-    beside = foretell(params(n_eval_episodes=6, eval_period_itrs=1), SLOW_STEPS, 2, None, eval_workers=3)
+    beside = foretell(params(num_eval_episodes=6, eval_period_iters=1), SLOW_STEPS, 2, None, eval_workers=3)
     assert beside.iteration_secs == pytest.approx(2.0) and beside.evaluation_secs == pytest.approx(2 * 2.0)
-    assert foretell(params(n_eval_episodes=0), SLOW_STEPS, 2, None).evaluation_secs == 0.0
+    assert foretell(params(num_eval_episodes=0), SLOW_STEPS, 2, None).evaluation_secs == 0.0
 
 
 def test_shared_cpus_do_the_work_of_all() -> None:
@@ -89,7 +89,7 @@ def test_offline_updates_come_first_beside_the_random_experience() -> None:
     assert foretell(params(**offline), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 20_000 * 0.01)
     assert foretell(params(offline_updates=20_000), SLOW_UPDATES, 2, None).secs == secs, "there are no data"
     # 1000 random steps of two workers take 0.5 s, hidden behind the updates unless roles take turns or share a CPU.
-    first = {**offline, "n_buffer_init_episodes": 10}
+    first = {**offline, "num_initial_episodes": 10}
     assert foretell(params(**first), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 200.0)
     turns = [foretell(params(**each), SLOW_UPDATES, 2, None, takes_turns=True).secs for each in ({}, first)]
     assert turns[1] - turns[0] == pytest.approx(200.5)
@@ -162,7 +162,7 @@ def test_a_simulator_that_fails_while_it_is_measured_ends_no_check(monkeypatch: 
     kind = type(
         "TrainParams",
         (FakeParams,),
-        {"env_ctor": lambda self, *args, seed=None, **kwargs: Failing(), "n_eval_episodes": 0},
+        {"env_ctor": lambda self, *args, seed=None, **kwargs: Failing(), "num_eval_episodes": 0},
     )
     cores = cores_of(allowed_cpus())
     plan = plan_cpus(reverb_cpus=1, train_cpus=1, num_collect_workers=1, collect_worker_cpus=1, cores=cores, share=True)

@@ -52,7 +52,7 @@ def report(
 
 def test_it_is_driven_with_its_default_action_alone_and_left_waiting() -> None:
     gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
-    checks, (device,) = report(VirtualClock(), curriculum=gain, n_eval_episodes=3, action_history=1)
+    checks, (device,) = report(VirtualClock(), curriculum=gain, num_eval_episodes=3, action_history=1)
     assert checks.errors == []
     assert {tuple(sent) for sent in device.sent()} == {tuple(Device.default.tolist())}
     assert len(device.sent()) > 10, "it was stepped"
@@ -68,7 +68,7 @@ def test_it_is_driven_with_its_default_action_alone_and_left_waiting() -> None:
 def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
     """Another machine has the device, or a worker of another start drives it already."""
     gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
-    checks, (device,) = report(curriculum=gain, n_eval_episodes=3, action_history=1, has_workers=False)
+    checks, (device,) = report(curriculum=gain, num_eval_episodes=3, action_history=1, has_workers=False)
     assert checks.errors == []
     assert {name for name, _, _ in device.log} <= {"close"}
     told = "acts in real time: not stepped, as this start has no workers; each worker builds it once"
@@ -97,7 +97,7 @@ def test_a_start_says_whether_it_has_workers(
 
 def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     checks, devices = report(
-        envs_per_worker=2, deterministic=True, env_steps_per_iter=10, action_history=0, n_eval_episodes=1,
+        envs_per_worker=2, deterministic=True, env_steps_per_iter=10, action_history=0, num_eval_episodes=1,
         settings={"time_step_timeout_factor": 2.0},
     )  # fmt: skip
     found = checks["environment"]
@@ -106,7 +106,7 @@ def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
         "SAC_ENVS_PER_WORKER=2,", "SAC_DETERMINISTIC=1", "SAC_DETERMINISTIC=1"
     ]  # fmt: skip
     assert "by a real clock: use SAC_DETERMINISTIC=0" in found.errors[1]
-    assert "set n_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[2]
+    assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[2]
     assert any(note.startswith("action_history=0 in real time") for note in found.notes)
 
 

@@ -137,7 +137,7 @@ def device() -> Any:
             "compute_terminated of the environment must return a truth value .* found None, or",
         ),
         (Functions.TwoDoubled, {}, "step 1 gave the reward -2, and compute_reward of its goals, with info {}, -1: let"),
-        (device, {"n_eval_episodes": 0}, "does not work with an environment that acts in real time"),
+        (device, {"num_eval_episodes": 0}, "does not work with an environment that acts in real time"),
     ],
 )
 def test_it_is_refused(env: type[Any], attributes: dict[str, Any], told: str) -> None:

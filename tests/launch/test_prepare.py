@@ -123,14 +123,14 @@ def test_variables_that_only_files_of_the_users_can_read_are_noted(
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
     (tmp_path / "config.json").write_text('{"horzion": 20}')
-    (tmp_path / "params.py").write_text(PARAMS.replace("train_batch_size", "train_batchsize"))
+    (tmp_path / "params.py").write_text(PARAMS.replace("batch_size", "train_batchsize"))
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
     text = "\n".join(raised.value.findings)
     assert "SAC_SEEDS is not a known variable, SAC_SEED is" in text
     assert "needs 502 CPUs" in text
     assert "horzion" in text and "horizon" in text
-    assert "train_batchsize" in text and "train_batch_size" in text
+    assert "train_batchsize" in text and "batch_size" in text
     assert not (tmp_path / "run").exists()
 
 
@@ -383,7 +383,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     paths = RunPaths(tmp_path / "run")
 
     def checked(size: int, **more: str) -> Preparation:
-        settings = resolve(environ | more, [f"train_batch_size={size}"], vars_file=None, root=tmp_path)
+        settings = resolve(environ | more, [f"batch_size={size}"], vars_file=None, root=tmp_path)
         preparation = Preparation(environ | more, None, settings)
         preparation.inspection, preparation.plan = found, plan
         return preparation
@@ -400,7 +400,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     held.release()
     with pytest.raises(UserError, match="another start has prepared .* while this one was checked"):
         prepare._write_run(preparations[1], True, [])
-    assert json.loads(paths.overrides.read_text())["params"] == {"train_batch_size": 40}
+    assert json.loads(paths.overrides.read_text())["params"] == {"batch_size": 40}
     # Two that start over: what the first one has prepared is not moved aside by the second.
     preparations = [checked(size, **{EDITS: FRESH}) for size in (80, 90)]
     was_done = list[str]()
@@ -412,7 +412,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     held.release()
     with pytest.raises(UserError, match="another start has prepared"):
         prepare._write_run(preparations[1], True, [])
-    assert json.loads(paths.overrides.read_text())["params"] == {"train_batch_size": 80}
+    assert json.loads(paths.overrides.read_text())["params"] == {"batch_size": 80}
     assert not (tmp_path / "run_before_2").exists()
 
 

@@ -28,7 +28,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 3
-    train_batch_size = 32
+    batch_size = 32
     buffer_size = 200
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (4,)
@@ -68,7 +68,7 @@ def test_the_run_has_a_copy_that_stays(
 ) -> None:
     paths, demos = RunPaths(tmp_path / "run"), tmp_path / "mine" / "data" / "demos.npz"
     assert prepare.prepare(environ, None) and rows(paths) == 13
-    assert "set env_steps_before_training=0" in capsys.readouterr().out
+    assert "set initial_collect_steps=0" in capsys.readouterr().out
     write_demos(demos, 6)
     assert prepare.prepare(environ, None) and rows(paths) == 7, "before the first update what is there now"
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')

@@ -55,29 +55,29 @@ def with_grid(environ: dict[str, str], folder: Path, grid: Any, task: str | None
 
 
 def test_variables_win_over_the_environment_and_the_rest_is_carried(environ: dict[str, str]) -> None:
-    settings = settle(environ, "SAC_SEED=5", "train_batch_size=512", "config.horizon=9")
+    settings = settle(environ, "SAC_SEED=5", "batch_size=512", "config.horizon=9")
     assert settings.findings == () and settings.environ["SAC_SEED"] == "5"
     assert carried(settings.environ) == settings.overrides
-    assert settings.overrides.params == {"train_batch_size": 512} and settings.overrides.config == {"horizon": 9}
+    assert settings.overrides.params == {"batch_size": 512} and settings.overrides.config == {"horizon": 9}
     assert carried({}) == Overrides()
 
 
 def test_a_grid_file_gives_the_settings_of_the_task(environ: dict[str, str], tmp_path: Path) -> None:
-    grid = {"train_batch_size": [128, 256], "SAC_SEED": [7, 8]}
+    grid = {"batch_size": [128, 256], "SAC_SEED": [7, 8]}
     settings = settle(with_grid(environ, tmp_path, grid, "2"), "config.horizon=9")
     assert settings.findings == () and settings.environ["SAC_SEED"] == "7"
-    assert settings.overrides.settings() == {"train_batch_size": 256, "config.horizon": 9, "SAC_SEED": "7"}
+    assert settings.overrides.settings() == {"batch_size": 256, "config.horizon": 9, "SAC_SEED": "7"}
 
 
 def test_a_grid_needs_a_task_of_its_own_and_nothing_twice(environ: dict[str, str], tmp_path: Path) -> None:
-    grid = {"train_batch_size": [128, 256], "SAC_SED": [1]}
+    grid = {"batch_size": [128, 256], "SAC_SED": [1]}
     assert (
         "needs the task's number in SLURM_ARRAY_TASK_ID" in settle(with_grid(environ, tmp_path, grid, None)).findings[0]
     )
     assert "there is no task 2, ids go from 0 to 1" in settle(with_grid(environ, tmp_path, grid, "2")).findings[0]
-    findings = settle(with_grid(environ, tmp_path, grid, "1"), "train_batch_size=3", "nonsense").findings
+    findings = settle(with_grid(environ, tmp_path, grid, "1"), "batch_size=3", "nonsense").findings
     assert len(findings) == 3
-    assert "nonsense" in findings[0] and "train_batch_size is given twice, by --set and task 1" in "".join(findings)
+    assert "nonsense" in findings[0] and "batch_size is given twice, by --set and task 1" in "".join(findings)
     assert "SAC_SED is not a known variable: SAC_SEED" in "".join(findings)
     assert settle(with_grid(environ, tmp_path, grid, None), "SAC_GRID=").findings == ()
     missing = settle({**environ, "SAC_GRID": "none.json", "SLURM_ARRAY_TASK_ID": "1"}).findings
@@ -107,16 +107,16 @@ def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_
 
 
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
+    paths = begin(environ, "batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
     assert json.loads(paths.overrides.read_text()) == {
-        "params": {"train_batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_STRAGGLER_SECS": "3"},
+        "params": {"batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_STRAGGLER_SECS": "3"},
     }  # fmt: skip
     again = settle(environ)
-    assert again.overrides.settings() == {"train_batch_size": 512, "config.horizon": 9, "SAC_STRAGGLER_SECS": "3"}
+    assert again.overrides.settings() == {"batch_size": 512, "config.horizon": 9, "SAC_STRAGGLER_SECS": "3"}
     assert again.environ["SAC_STRAGGLER_SECS"] == "3"
     same = settle(environ, "config.horizon=9", "SAC_STRAGGLER_SECS=4")  # A variable may change between two starts.
     assert same.findings == () and same.environ["SAC_STRAGGLER_SECS"] == "4"
-    assert same.overrides.params == {"train_batch_size": 512}
+    assert same.overrides.params == {"batch_size": 512}
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(
     [
         ({"SAC_SEED": [0]}, {"SAC_SEED": [5]}, "SAC_SEED=5 is not what the run in"),
         ({"SAC_SEED": ["05"]}, {"SAC_SEED": [5]}, None),
-        ({"train_batch_size": [128]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(train_batch_size=128\)"),
-        ({"discount": [0.9]}, {"train_batch_size": [256]}, r"train_batch_size=256 .* \(nothing was given for it\)"),
+        ({"batch_size": [128]}, {"batch_size": [256]}, r"batch_size=256 .* \(batch_size=128\)"),
+        ({"discount": [0.9]}, {"batch_size": [256]}, r"batch_size=256 .* \(nothing was given for it\)"),
         ({"SAC_STRAGGLER_SECS": [3]}, {"SAC_STRAGGLER_SECS": [4]}, r"SAC_STRAGGLER_SECS=4 .* \(SAC_STRAGGLER_SECS=3\)"),
         ({"num_iter": [3], "stop_when.eval_return": [1]}, {"num_iter": [4], "stop_when.eval_return": [2]}, None),
-        ({"train_batch_size": [128], "SAC_SEED": [1]}, {"train_batch_size": [128], "SAC_SEED": [1]}, None),
+        ({"batch_size": [128], "SAC_SEED": [1]}, {"batch_size": [128], "SAC_SEED": [1]}, None),
     ],
 )
 def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
@@ -231,7 +231,7 @@ def test_what_is_resolved_has_the_seed_in_use_and_is_json(environ: dict[str, str
 
 
 def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512")
+    paths = begin(environ, "batch_size=512")
     paths.run_json.unlink()
     assert begin(environ, "discount=0.9") == paths
     assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.9}
@@ -241,7 +241,7 @@ def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]
 
 
 def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
-    paths = begin(environ, "train_batch_size=512")
+    paths = begin(environ, "batch_size=512")
     paths.overrides.write_text("{")
     assert "overrides.json cannot be read" in settle(environ).findings[0]
 

@@ -187,9 +187,9 @@ def test_of_several_nodes_the_first_has_the_gpu(user: User) -> None:
 def test_settings_go_to_the_run(user: User) -> None:
     (finding,) = refused(user.submit("--dry_run", "--set", "SAC_SEED=3"))
     assert finding.startswith("--set SAC_SEED=3: what the job asks for follows from the variables: set SAC_SEED in")
-    script = user.submit("--dry_run", "--set", "train_batch_size=512", "--set=config.note=it's", "--time=5").stdout
-    assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "train_batch_size=512", "--set=config.note=it's"]
-    assert "#SBATCH --time=5\n" in script and script.count("train_batch_size") == 1
+    script = user.submit("--dry_run", "--set", "batch_size=512", "--set=config.note=it's", "--time=5").stdout
+    assert shlex.split(script.splitlines()[-1])[-3:] == ["--set", "batch_size=512", "--set=config.note=it's"]
+    assert "#SBATCH --time=5\n" in script and script.count("batch_size") == 1
 
 
 OF_ANOTHER_JOB = {

@@ -117,14 +117,14 @@ def test_what_its_runs_begin_with_may_be_gone_where_they_have_begun(vars_file: P
 
 
 def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Task]) -> None:
-    grid = grid_file(vars_file.parent, {"train_batch_size": [64, 128]})
+    grid = grid_file(vars_file.parent, {"batch_size": [64, 128]})
     assert sweep.main([str(vars_file), "--grid", grid, "--seeds", "5-6", "--set", "config.horizon=9"]) == 0
     assert [dict(t.settings) for t in started] == [
-        {"train_batch_size": size, "SAC_SEED": seed, "config.horizon": 9} for size in (64, 128) for seed in (5, 6)
+        {"batch_size": size, "SAC_SEED": seed, "config.horizon": 9} for size in (64, 128) for seed in (5, 6)
     ]
     assert [t.paths.exp_dir for t in started] == [vars_file.parent / f"logs/try_task_{k}" for k in range(4)]
     words = [word for word in started[2].command if word != "--set"]
-    assert words[1:] == ["SAC_GRID=", "train_batch_size=128", "SAC_SEED=5", "config.horizon=9", str(vars_file)]
+    assert words[1:] == ["SAC_GRID=", "batch_size=128", "SAC_SEED=5", "config.horizon=9", str(vars_file)]
     assert started[2].environ["SLURM_ARRAY_TASK_ID"] == "2" and started[2].command[0] == str(
         ROOT / "tfagents_system/launch/run_script.sh"
     )

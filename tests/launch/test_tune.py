@@ -18,7 +18,7 @@ REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 
 def params(**attributes):
-    lockstep = {"asynchronous": False, "num_steps_per_iter": 400, "n_train_episodes_per_iter": 2}
+    lockstep = {"asynchronous": False, "updates_per_iter": 400, "num_train_episodes_per_iter": 2}
     ratios = {"updates_per_env_step": 0.5, "env_steps_per_iter": None}
     return types.SimpleNamespace(**(lockstep | ratios | attributes))
 
@@ -85,7 +85,7 @@ def test_more_workers_mean_more_updates_an_iteration():
         "SAC_COLLECT_WORKER_CPUS=1",
     ]
     assert lines[4] == "SAC_SHARE_CPUS=1"
-    assert "num_steps_per_iter=1400 (now 400)" in lines[5]
+    assert "updates_per_iter=1400 (now 400)" in lines[5]
     assert len(advice(best, 1, params(asynchronous=True), workers_now=2)) == 5
     assert len(advice(best, 1, params(updates_per_env_step=2.0), workers_now=2)) == 5
 

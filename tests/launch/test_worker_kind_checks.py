@@ -99,17 +99,21 @@ def test_experts_count_among_the_workers_of_a_start(
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
 
-NO_EVALUATIONS = "    n_eval_episodes = 0\n"
+NO_EVALUATIONS = "    num_eval_episodes = 0\n"
 
 
 @pytest.mark.parametrize(
     ("attributes", "variables", "told"),
     [
-        (NO_EVALUATIONS, {"SAC_EVAL_WORKERS": "1"}, "SAC_EVAL_WORKERS=1 does not work with n_eval_episodes=0, nothing"),
+        (
+            NO_EVALUATIONS,
+            {"SAC_EVAL_WORKERS": "1"},
+            "SAC_EVAL_WORKERS=1 does not work with num_eval_episodes=0, nothing",
+        ),
         (
             NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
             {},
-            "TrainParams.stop_when={'eval_return': 1.0} does not work with n_eval_episodes=0, evaluations decide it:",
+            "TrainParams.stop_when={'eval_return': 1.0} does not work with num_eval_episodes=0, evaluations decide it:",
         ),
     ],
 )
@@ -134,13 +138,13 @@ def test_without_evaluations_their_environment_is_not_tried(
 def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_collect(
     environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + "    n_eval_episodes = 1\n")
+    (tmp_path / "params.py").write_text(PARAMS + "    num_eval_episodes = 1\n")
     environ |= {"SAC_EVAL_WORKERS": "2"}
     assert prepare.check(environ, None) == 0
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert "an evaluation has n_eval_episodes=1: 1 of these workers has nothing to do" in report
+    assert "an evaluation has num_eval_episodes=1: 1 of these workers has nothing to do" in report
     assert prepare.prepare(environ, None, fork_server=server)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
@@ -154,7 +158,7 @@ class Robot(gymnasium.Wrapper):
     real_time = True
 
 class TrainParams(TrainParamsBase):
-    num_steps_per_iter = 5
+    updates_per_iter = 5
 
     def collect_env_args_kwargs(self, id=0):
         return (f"/dev/ttyUSB{id}",), {}

@@ -166,7 +166,7 @@ def test_an_update_of_two_parts_is_that_of_the_whole_minibatch() -> None:
 
     def trained(prior_data: str | None) -> list[np.ndarray]:
         params = TinyParams({"horizon": 5})
-        own = {"train_batch_size": 8, "prior_data": prior_data, "validation_share": 0.1}
+        own = {"batch_size": 8, "prior_data": prior_data, "validation_share": 0.1}
         vars(params).update(own, prior_data_share=0.25, normalize_rewards=False)
         tf.keras.utils.set_random_seed(4)
         agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))

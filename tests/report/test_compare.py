@@ -75,7 +75,7 @@ def test_a_run_without_evaluations_is_read_with_its_training_returns(
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
     with pytest.raises(UserError, match="has no evaluation, although the run is done"):
         read_runs([folder])
-    (folder / "resolved.json").write_text('{"params": {"n_eval_episodes": 0}}')
+    (folder / "resolved.json").write_text('{"params": {"num_eval_episodes": 0}}')
     (run,) = read_runs([folder])
     assert run.values.tolist() == [3.0, 5.0] and run.is_of_training and run.is_ours
     compare.print_table(table_of(group_runs([run])), [run])

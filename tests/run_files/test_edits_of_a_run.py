@@ -88,7 +88,7 @@ def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     began = Overrides.read(paths.overrides).defaults
-    assert began["env_steps_per_iter"] == 200 and began["log_period_itrs"] == 5
+    assert began["env_steps_per_iter"] == 200 and began["log_period_iters"] == 5
     train(paths)
     update(paths, 5)
 
@@ -105,8 +105,8 @@ def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
 
     given = {"eval_period_env_steps": 20_000, "checkpoint_period_env_steps": 10_000}
     edit = "".join(f"    {name} = {value}\n" for name, value in given.items())
-    found = values_after(f"{edit}    log_period_itrs = 50\n")
-    assert found == {**given, "log_period_itrs": 50, "env_steps_per_iter": 200}
+    found = values_after(f"{edit}    log_period_iters = 50\n")
+    assert found == {**given, "log_period_iters": 50, "env_steps_per_iter": 200}
     found = values_after("    env_steps_per_iter = 40\n")
     assert found == {**began, "env_steps_per_iter": 40}, "and what was undone"
 

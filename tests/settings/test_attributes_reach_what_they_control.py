@@ -84,7 +84,7 @@ def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
 
 
 def test_drawing_follows_the_attributes():
-    params = params_with(n_step=3, discount=0.9, frame_stack=2, train_batch_size=32, validation_share=0.1, num_iter=1)
+    params = params_with(n_step=3, discount=0.9, frame_stack=2, batch_size=32, validation_share=0.1, num_iter=1)
     settings = draw_settings(params, LAYOUT, 7)
     found = (settings.form.n_step, settings.discount, settings.frame_stack, settings.batch_size, settings.seed)
     assert found == (3, 0.9, 2, 32, 7)

@@ -213,7 +213,7 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     run = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9})
     run.trainer._export.is_first = lambda name: False
     run.trainer._export.delete_checkpoint = deleted.append
-    run.trainer._params.checkpoint_period_itrs = 1000
+    run.trainer._params.checkpoint_period_iters = 1000
     run.iterate(20)
     run.iterate(23)
     run.tell(0, 20, [5.0] * 4, success=1.0)  # It took three iterations.

@@ -42,16 +42,16 @@ SET: dict[str, Any] = {
     "offline_updates": 5,
     "behaviour_cloning_weight": 0.4,
     "normalize_observations": True,
-    "num_steps_per_iter": 7,
-    "n_train_episodes_per_iter": 3,
+    "updates_per_iter": 7,
+    "num_train_episodes_per_iter": 3,
     "max_policy_lag": 0,
     "min_updates_per_env_step": 0.5,
-    "n_buffer_init_episodes": 3,
+    "num_initial_episodes": 3,
     "publish_period_updates": 5,
     "policy_refresh_steps": 5,
     "cut_at_exploration": False,
     "hindsight_strategy": "final",
-    "eval_period_itrs": 3,
+    "eval_period_iters": 3,
     "best_metric": "success",
 }
 SAMPLES = {"cut_at_exploration", "hindsight_strategy", "priority_beta"}
@@ -85,9 +85,9 @@ def test_conditions_are_of_attributes_that_there_are_and_all_are_looked_at_here(
 
 
 def test_without_evaluations_their_period_and_what_they_compare_have_no_effect() -> None:
-    given: dict[str, Any] = {"eval_period_itrs": 3, "best_metric": "success"}
-    assert names_told(**given) == set() and names_told(**given, n_eval_episodes=0) == set(given)
-    assert names_told(eval_period_env_steps=500, n_eval_episodes=0) == {"eval_period_env_steps"}
+    given: dict[str, Any] = {"eval_period_iters": 3, "best_metric": "success"}
+    assert names_told(**given) == set() and names_told(**given, num_eval_episodes=0) == set(given)
+    assert names_told(eval_period_env_steps=500, num_eval_episodes=0) == {"eval_period_env_steps"}
 
 
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:
@@ -133,8 +133,8 @@ def test_of_all_attributes_those_without_effect_are_told(algorithm: str, without
     ("attributes", "told"),
     [
         (
-            {"num_steps_per_iter": 7, "updates_per_env_step": 2.0},
-            "num_steps_per_iter=7 has no effect with updates_per_",
+            {"updates_per_iter": 7, "updates_per_env_step": 2.0},
+            "updates_per_iter=7 has no effect with updates_per_",
         ),
         ({"max_policy_lag": 0, "asynchronous": True}, "max_policy_lag=0 has no effect with asynchronous=True: remove"),
         (
@@ -168,7 +168,7 @@ def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> No
     assert note == told
 
 
-@pytest.mark.parametrize("name, value", [("num_steps_per_iter", 1000), ("num_steps_per_iter", 500)])
+@pytest.mark.parametrize("name, value", [("updates_per_iter", 1000), ("updates_per_iter", 500)])
 def test_whole_episodes_beside_iterations_of_steps_are_told_whatever_their_number(name: str, value: int) -> None:
     given: dict[str, Any] = {"env_steps_per_iter": 50, name: value}
     assert names_told(**given) == {name}
@@ -176,5 +176,5 @@ def test_whole_episodes_beside_iterations_of_steps_are_told_whatever_their_numbe
 
 
 def test_episodes_beside_steps_are_told_too() -> None:
-    default = TrainParamsBase.n_train_episodes_per_iter
-    assert names_told(env_steps_per_iter=50, n_train_episodes_per_iter=default) == {"n_train_episodes_per_iter"}
+    default = TrainParamsBase.num_train_episodes_per_iter
+    assert names_told(env_steps_per_iter=50, num_train_episodes_per_iter=default) == {"num_train_episodes_per_iter"}

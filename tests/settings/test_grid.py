@@ -32,12 +32,12 @@ def findings_of(folder: Path, content: Any) -> list[str]:
 
 
 def test_a_product_goes_through_all_combinations_the_last_key_fastest(tmp_path: Path) -> None:
-    made = read_grid(written(tmp_path, {"train_batch_size": [128, 256], "config.horizon": [9], "SAC_SEED": [0, 1, 2]}))
+    made = read_grid(written(tmp_path, {"batch_size": [128, 256], "config.horizon": [9], "SAC_SEED": [0, 1, 2]}))
     assert len(made) == 6
-    pairs = [(made.settings(task)["train_batch_size"], made.settings(task)["SAC_SEED"]) for task in range(6)]
+    pairs = [(made.settings(task)["batch_size"], made.settings(task)["SAC_SEED"]) for task in range(6)]
     assert pairs == [(128, 0), (128, 1), (128, 2), (256, 0), (256, 1), (256, 2)]
-    assert list(made.settings(4)) == ["train_batch_size", "config.horizon", "SAC_SEED"]
-    assert made.settings(4) == {"train_batch_size": 256, "config.horizon": 9, "SAC_SEED": 1}
+    assert list(made.settings(4)) == ["batch_size", "config.horizon", "SAC_SEED"]
+    assert made.settings(4) == {"batch_size": 256, "config.horizon": 9, "SAC_SEED": 1}
 
 
 def test_a_list_has_one_task_an_entry(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_values_of_a_curriculum_that_never_fall_due_are_noted(
     attributes: dict[str, Any], late: str | None, length: str
 ) -> None:
     config = {"horizon": 100, "curriculum": {"mass": {"iters": [0, 20, 40], "range": [1.0, 3.0]}}}
-    params = type("TrainParams", (Params,), {"n_train_episodes_per_iter": 1, **attributes})(config)
+    params = type("TrainParams", (Params,), {"num_train_episodes_per_iter": 1, **attributes})(config)
     params.compute_config = {"num_collect_workers": 2}
     notes = [note for note in params_check.advice(params) if note.startswith("curriculum.")]
     told = f"curriculum.mass.iters: {late} come after the last iteration, so their values never fall due: the run has "
@@ -52,11 +52,11 @@ def test_a_run_that_random_actions_fill_is_noted_at_each_start() -> None:
         return [note for note in params_check.advice(made(**attributes)) if "before the first update" in note]
 
     horizon = made().horizon
-    (note,) = told(num_env_steps=10 * horizon, n_buffer_init_episodes=10)
+    (note,) = told(num_env_steps=10 * horizon, num_initial_episodes=10)
     assert note.startswith(
-        f"num_env_steps={10 * horizon} may be over before the first update: n_buffer_init_episodes=10 come first, "
+        f"num_env_steps={10 * horizon} may be over before the first update: num_initial_episodes=10 come first, "
         f"up to {10 * horizon:,} steps"
     )
-    assert told(num_env_steps=10 * horizon + 1, n_buffer_init_episodes=10) == [] == told(n_buffer_init_episodes=10)
-    (note,) = told(num_env_steps=200, env_steps_before_training=300)
-    assert "env_steps_before_training=300 come first, up to 300 steps" in note
+    assert told(num_env_steps=10 * horizon + 1, num_initial_episodes=10) == [] == told(num_initial_episodes=10)
+    (note,) = told(num_env_steps=200, initial_collect_steps=300)
+    assert "initial_collect_steps=300 come first, up to 300 steps" in note

@@ -44,7 +44,7 @@ def test_a_constructor_that_takes_the_size_of_the_run_can_compute_from_it(user_d
     constructor = """
     def __init__(self, config, compute_config):
         super().__init__(config)
-        self.num_steps_per_iter = 50 * compute_config.get("num_collect_workers", 1)
+        self.updates_per_iter = 50 * compute_config.get("num_collect_workers", 1)
 """
     file.write_text(PARAMS + constructor)
     found = [
@@ -52,7 +52,7 @@ def test_a_constructor_that_takes_the_size_of_the_run_can_compute_from_it(user_d
         for size in ({"num_collect_workers": 4}, None)
         for attributes in ({}, {"discount": 0.3})
     ]
-    assert [params.num_steps_per_iter for params in found] == [200, 200, 50, 50]
+    assert [params.updates_per_iter for params in found] == [200, 200, 50, 50]
     assert found[1].compute_config == {"num_collect_workers": 4}
 
 
@@ -138,8 +138,8 @@ class TrainParams(TrainParamsBase):
 def test_what_the_constructor_computes_follows_an_override(tmp_path: Path) -> None:
     path = tmp_path / "my_params.py"
     path.write_text(DERIVED)
-    params = load_params(path, {"horizon": 7}, attributes={"width": 8, "depth": 3, "train_batch_size": 5})
-    assert (params.width, params.depth, params.train_batch_size) == (8, 3, 5)  # type: ignore[attr-defined]
+    params = load_params(path, {"horizon": 7}, attributes={"width": 8, "depth": 3, "batch_size": 5})
+    assert (params.width, params.depth, params.batch_size) == (8, 3, 5)  # type: ignore[attr-defined]
     assert params.layers == (8, 8, 8) and params.by_class == 16 and params.area == 64  # type: ignore[attr-defined]
     assert params.body == 128  # type: ignore[attr-defined]  # Of the class's body: computed before.
     params.width = 9  # type: ignore[attr-defined]  # Afterwards it is an attribute like any other.

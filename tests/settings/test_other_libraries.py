@@ -20,7 +20,7 @@ STABLE_BASELINES3 = """
     tensorboard_log policy_kwargs verbose seed device net_arch activation_fn log_std_init use_expln
     features_extractor_class features_extractor_kwargs optimizer_class optimizer_kwargs n_critics
     share_features_extractor total_timesteps log_interval progress_bar n_envs n_timesteps normalize frame_stack
-    eval_freq n_eval_episodes
+    eval_freq num_eval_episodes
     exploration_fraction exploration_initial_eps exploration_final_eps max_grad_norm
     top_quantiles_to_drop_per_net n_quantiles
 """

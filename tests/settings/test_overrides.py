@@ -21,14 +21,14 @@ def sorted_out(*texts: str, variables: tuple[str, ...] = ()) -> tuple[Overrides,
 
 def test_each_setting_goes_where_it_belongs() -> None:
     overrides, findings = sorted_out(
-        "train_batch_size=512", "config.env.mass=2", 'config.env={"name": "walker"}', "SAC_SEED=3", "SAC_EXP_NAME=007"
+        "batch_size=512", "config.env.mass=2", 'config.env={"name": "walker"}', "SAC_SEED=3", "SAC_EXP_NAME=007"
     )
     assert findings == []
-    assert overrides.params == {"train_batch_size": 512}
+    assert overrides.params == {"batch_size": 512}
     assert overrides.config == {"env": {"mass": 2, "name": "walker"}}
     assert overrides.variables == {"SAC_SEED": "3", "SAC_EXP_NAME": "007"}
     assert overrides.in_words() == (
-        "train_batch_size=512 config.env.mass=2 config.env.name=walker SAC_SEED=3 SAC_EXP_NAME=007"
+        "batch_size=512 config.env.mass=2 config.env.name=walker SAC_SEED=3 SAC_EXP_NAME=007"
     )
 
 
@@ -153,7 +153,7 @@ def test_keys_that_nobody_would_read_are_refused() -> None:
 
 
 def test_they_are_read_back_as_written(tmp_path: Path) -> None:
-    overrides, _ = sorted_out("train_batch_size=512", 'config.env={"a.b": [1, null]}', "SAC_SEED=3")
+    overrides, _ = sorted_out("batch_size=512", 'config.env={"a.b": [1, null]}', "SAC_SEED=3")
     (tmp_path / "overrides.json").write_text(overrides.to_json())
     assert Overrides.read(tmp_path / "overrides.json") == overrides
     assert Overrides.read(tmp_path / "none.json") == Overrides()

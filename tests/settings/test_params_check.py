@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams
-from tfagents_system.agents.iteration_counts import updates_per_iter, updates_ratio
+from tfagents_system.agents.iteration_counts import updates_of_iteration, updates_ratio
 from tfagents_system.checks.hyperparameters import Count, MayChange, When, described_by
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.examples.halfcheetah import params as halfcheetah
@@ -70,7 +70,7 @@ def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
     )
     assert "`None`: `10` with redq, `5` with tqc, else `2` | an integer of at least 1, or None" in rows["num_critics"]
     assert "`burn_in` = 0 (an integer of at least 0, transitions): " in rows["recurrent"]
-    assert "Acts with `n_eval_episodes`." in rows["best_metric"] and "episodes in total" in rows["n_eval_episodes"]
+    assert "Acts with `num_eval_episodes`." in rows["best_metric"] and "episodes in total" in rows["num_eval_episodes"]
     assert "Acts unless `algorithm = 'crossq'`." in rows["target_update_tau"]
 
 
@@ -98,20 +98,20 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     rates = {f"{part}_learning_rate" for part in ("actor", "critic", "alpha")} | {"learning_rate"}
     ends, periods = (
         {"num_iter", "num_env_steps", "stop_when", "max_hours"},
-        {f"{what}_period_{unit}" for what in ("eval", "checkpoint") for unit in ("itrs", "env_steps")}
-        | {"log_period_itrs"},
+        {f"{what}_period_{unit}" for what in ("eval", "checkpoint") for unit in ("iters", "env_steps")}
+        | {"log_period_iters"},
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
-        "n_eval_episodes",
+        "num_eval_episodes",
         "best_metric",
         "exploration_epsilon",
         "boltzmann_epsilon",
         "prior_data_share",
-        "train_batch_size",
+        "batch_size",
         "updates_per_env_step",
         "min_updates_per_env_step",
         "max_unsent_mb",
-        "num_steps_per_iter",
+        "updates_per_iter",
         "priority_exponent",
         "priority_beta",
         "greedy_episode_share",
@@ -153,9 +153,9 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("num_critics", 0),
         ("num_target_critics", 2.0),
         ("actor_update_period", 0),
-        ("train_batch_size", 0),
-        ("train_batch_size", 256.0),
-        ("train_batch_size", True),
+        ("batch_size", 0),
+        ("batch_size", 256.0),
+        ("batch_size", True),
         ("actor_fc_layer_params", 256),
         ("actor_fc_layer_params", (256, 0)),
         ("critic_joint_fc_layer_params", "256"),
@@ -171,14 +171,14 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("image_augmentation_pixels", -1),
         ("num_iter", 0),
         ("num_iter", None),
-        ("num_steps_per_iter", -1),
-        ("n_train_episodes_per_iter", 0),
-        ("n_buffer_init_episodes", -1),
+        ("updates_per_iter", -1),
+        ("num_train_episodes_per_iter", 0),
+        ("num_initial_episodes", -1),
         ("buffer_size", 0),
-        ("n_eval_episodes", -1),
-        ("eval_period_itrs", 0),
-        ("log_period_itrs", 0.5),
-        ("checkpoint_period_itrs", 0),
+        ("num_eval_episodes", -1),
+        ("eval_period_iters", 0),
+        ("log_period_iters", 0.5),
+        ("checkpoint_period_iters", 0),
         ("updates_per_env_step", 0),
         ("updates_per_env_step", "1"),
         ("n_step", 0),
@@ -216,10 +216,10 @@ def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) 
         ("gradient_clipping", None),
         ("gradient_clipping", 0.5),
         ("target_entropy", -3),
-        ("train_batch_size", np.int64(32)),
+        ("batch_size", np.int64(32)),
         ("actor_fc_layer_params", [64, 64]),
         ("actor_fc_layer_params", ()),
-        ("n_buffer_init_episodes", 0),
+        ("num_initial_episodes", 0),
         ("image_encoder_layers", [[16, 4, 2], 32]),
         ("image_encoder_layers", ()),
         ("mini_race", {"steps": 50, "oversampling": [4, 1]}),
@@ -273,9 +273,9 @@ def test_a_dictionary_keeps_the_defaults_of_keys_that_it_does_not_set() -> None:
 
 
 def test_an_episode_and_a_minibatch_fit_the_buffer() -> None:
-    assert findings_for(horizon=10, buffer_size=20, train_batch_size=20) == []
-    (finding,) = findings_for(horizon=10, buffer_size=20, train_batch_size=21)
-    assert "buffer_size=20 is less than a minibatch of train_batch_size=21 steps: raise it to at least 21" in finding
+    assert findings_for(horizon=10, buffer_size=20, batch_size=20) == []
+    (finding,) = findings_for(horizon=10, buffer_size=20, batch_size=21)
+    assert "buffer_size=20 is less than a minibatch of batch_size=21 steps: raise it to at least 21" in finding
     (finding,) = findings_for(horizon=30, buffer_size=20)
     assert "an episode of horizon=30 steps" in finding
 
@@ -353,9 +353,9 @@ def test_the_least_ratio_is_at_most_the_most() -> None:
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        ("train_batchsize", "train_batch_size"),
+        ("train_batchsize", "batch_size"),
         ("num_iters", "num_iter"),
-        ("eval_period_iters", "eval_period_itrs"),
+        ("eval_period_iters", "eval_period_iters"),
         ("critic_learning_rates", "critic_learning_rate"),
         ("TARGET_UPDATE_TAU", "target_update_tau"),
         ("env_ctr", "env_ctor"),
@@ -483,7 +483,7 @@ def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
         ({"tqc": {"num_quantiles": 10}, "algorithm": "tqc"}, []),
         ({"priority_beta": 0.5}, ["priority_beta=0.5 has no effect with priority_exponent=None"]),
         ({"algorithm": "redq"}, ["the actor steps in each update"]),
-        ({"algorithm": "redq", "updates_per_env_step": 20.0}, ["num_steps_per_iter=8 has no effect"]),
+        ({"algorithm": "redq", "updates_per_env_step": 20.0}, ["updates_per_iter=8 has no effect"]),
     ],
 )
 def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:
@@ -514,29 +514,29 @@ def test_every_worker_has_a_step_of_an_iteration_of_steps(steps: int | None, wor
 
 def test_two_lengths_of_one_period_are_refused() -> None:
     assert findings_for(checkpoint_period_env_steps=5) == []
-    (finding,) = findings_for(checkpoint_period_env_steps=5, checkpoint_period_itrs=1)
-    assert "checkpoint_period_env_steps=5 and checkpoint_period_itrs=1 are two lengths of one period" in finding
+    (finding,) = findings_for(checkpoint_period_env_steps=5, checkpoint_period_iters=1)
+    assert "checkpoint_period_env_steps=5 and checkpoint_period_iters=1 are two lengths of one period" in finding
 
 
 def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
-    notes = params_check.advice(params_with(env_steps_per_iter=50, n_train_episodes_per_iter=2, num_steps_per_iter=99))
+    notes = params_check.advice(params_with(env_steps_per_iter=50, num_train_episodes_per_iter=2, updates_per_iter=99))
     told = "\n".join(notes)
-    assert "n_train_episodes_per_iter" in told and "num_steps_per_iter" in told and "env_steps_per_iter=50" in told
+    assert "num_train_episodes_per_iter" in told and "updates_per_iter" in told and "env_steps_per_iter=50" in told
     assert not params_check.check_deterministic(params_with(env_steps_per_iter=50))
 
 
 @pytest.mark.parametrize(
     ("attributes", "ratio", "updates"),
     [
-        ({}, None, FakeParams.num_steps_per_iter),
+        ({}, None, FakeParams.updates_per_iter),
         ({"updates_per_env_step": 2.5}, 2.5, None),
         ({"env_steps_per_iter": 50}, 1.0, None),
         ({"env_steps_per_iter": 50, "updates_per_env_step": 0.5}, 0.5, None),
         ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.5}, None, 25),
         ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.2}, None, 10),
-        ({"asynchronous": True, "num_steps_per_iter": 7}, None, 7),
+        ({"asynchronous": True, "updates_per_iter": 7}, None, 7),
     ],
 )
 def test_updates_of_an_iteration(attributes: dict[str, Any], ratio: float | None, updates: int | None) -> None:
     params = params_with(**attributes)
-    assert (updates_ratio(params), updates_per_iter(params)) == (ratio, updates)
+    assert (updates_ratio(params), updates_of_iteration(params)) == (ratio, updates)

@@ -28,7 +28,7 @@ class TrainParams(Base):
 """
 ALL = {
     "env_steps_per_iter": ENV_STEPS_PER_ITER,
-    "log_period_itrs": 5,
+    "log_period_iters": 5,
     "checkpoint_period_env_steps": 50_000,
     "eval_period_env_steps": 9 * 10 * 50,
 }
@@ -41,7 +41,7 @@ def params_of(folder: Path, attributes: Any = None, **places: str) -> Any:
     return load_params(path, {"horizon": 50, "mine": 7}, attributes=attributes)
 
 
-@pytest.mark.parametrize("name", ["n_train_episodes_per_iter", "num_steps_per_iter"])
+@pytest.mark.parametrize("name", ["num_train_episodes_per_iter", "updates_per_iter"])
 @pytest.mark.parametrize("place", ["base", "own", "constructor", "json", "set"])
 def test_whoever_sets_an_iteration_keeps_whole_episodes(tmp_path: Path, name: str, place: str) -> None:
     words = {"constructor": f"self.{name} = 1", "json": f"self.{name} = env_config['mine']"}.get(place, f"{name} = 1")
@@ -52,23 +52,23 @@ def test_whoever_sets_an_iteration_keeps_whole_episodes(tmp_path: Path, name: st
 
 def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
     assert defaults_of(params_of(tmp_path), 2) == ALL
-    assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300, "log_period_itrs": 3}
-    own = "log_period_itrs = 1; eval_period_itrs = 3; checkpoint_period_env_steps = 7"
+    assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300, "log_period_iters": 3}
+    own = "log_period_iters = 1; eval_period_iters = 3; checkpoint_period_env_steps = 7"
     assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200}
-    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS | {"log_period_itrs": 25}
+    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS | {"log_period_iters": 25}
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
 
 
-@pytest.mark.parametrize("own", ["pass", "env_steps_per_iter = 40", "n_eval_episodes = 3", "n_eval_episodes = 200"])
+@pytest.mark.parametrize("own", ["pass", "env_steps_per_iter = 40", "num_eval_episodes = 3", "num_eval_episodes = 200"])
 def test_evaluations_take_a_tenth_of_all_steps_whatever_else_is_set(tmp_path: Path, own: str) -> None:
     params = params_of(tmp_path, own=own)
-    steps, period = params.n_eval_episodes * 50, defaults_of(params, 2)["eval_period_env_steps"]
+    steps, period = params.num_eval_episodes * 50, defaults_of(params, 2)["eval_period_env_steps"]
     assert steps / (steps + period) == 0.1
-    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own=f"{own}; eval_period_itrs = 20"), 2)
+    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own=f"{own}; eval_period_iters = 20"), 2)
 
 
 def test_without_evaluations_there_is_no_period_of_them(tmp_path: Path) -> None:
-    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own="n_eval_episodes = 0"), 2)
+    assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own="num_eval_episodes = 0"), 2)
 
 
 def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
     ("given", "kept"),
     [
         ({"discount": 0.9}, ALL.keys()),
-        ({"eval_period_itrs": 3}, ALL.keys() - {"eval_period_env_steps"}),
-        ({"eval_period_env_steps": 3, "checkpoint_period_itrs": 2}, {"env_steps_per_iter", "log_period_itrs"}),
+        ({"eval_period_iters": 3}, ALL.keys() - {"eval_period_env_steps"}),
+        ({"eval_period_env_steps": 3, "checkpoint_period_iters": 2}, {"env_steps_per_iter", "log_period_iters"}),
         ({"env_steps_per_iter": 40}, PERIODS.keys()),
-        ({"env_steps_per_iter": 40, "log_period_itrs": 1}, PERIODS.keys() - {"log_period_itrs"}),
-        ({"num_steps_per_iter": 5}, set()),
-        ({"n_eval_episodes": 0}, ALL.keys() - {"eval_period_env_steps"}),
+        ({"env_steps_per_iter": 40, "log_period_iters": 1}, PERIODS.keys() - {"log_period_iters"}),
+        ({"updates_per_iter": 5}, set()),
+        ({"num_eval_episodes": 0}, ALL.keys() - {"eval_period_env_steps"}),
     ],
 )
 def test_a_run_keeps_the_defaults_that_nobody_has_replaced(
@@ -101,7 +101,7 @@ def test_a_run_keeps_the_defaults_that_nobody_has_replaced(
 
 
 def test_a_run_whose_params_say_a_value_no_more_has_that_of_a_new_run(tmp_path: Path) -> None:
-    recorded = {"env_steps_per_iter": 300, "log_period_itrs": 5}
+    recorded = {"env_steps_per_iter": 300, "log_period_iters": 5}
     assert kept_defaults(params_of(tmp_path), 2, recorded) == ALL | recorded
 
 

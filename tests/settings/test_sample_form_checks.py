@@ -69,7 +69,7 @@ def names(value: Any) -> str:
         ),
         ({"hindsight_share": 0.06}, "hindsight_share=0.06 of 8 samples is less than half a sample: raise it"),
         (
-            {"hindsight_share": 0.1, "train_batch_size": 8, "prior_data": "demos.npz"},
+            {"hindsight_share": 0.1, "batch_size": 8, "prior_data": "demos.npz"},
             "hindsight_share=0.1 of 4 samples is less",
         ),
         (

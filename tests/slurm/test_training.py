@@ -33,8 +33,8 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     status["roles"]["trainer"]["state"] = "stopped"  # A finished task is not looked at.
     (exp_dir / "status.json").write_text(json.dumps(status))
     for name, text in before.items():
-        (tmp_path / name).write_text(text.replace("train_batch_size = 64", "train_batch_size = 32"))
+        (tmp_path / name).write_text(text.replace("batch_size = 64", "batch_size = 32"))
     edited = r"edited since the run began with its copies of them: my_params.py\."
-    change = r"\+    train_batch_size = 32\n"
+    change = r"\+    batch_size = 32\n"
     with pytest.raises(AssertionError, match=rf"(?s){edited}.*{change}.*nothing was submitted"):
         submit(cluster, run, "--array", "0-1", check=True)  # Task 0 would be new.

@@ -177,10 +177,10 @@ class FakeParams(TrainParamsBase):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
     num_iter = 4
-    num_steps_per_iter = 8
-    train_batch_size = 8
-    n_eval_episodes = 2
-    n_buffer_init_episodes = 1
+    updates_per_iter = 8
+    batch_size = 8
+    num_eval_episodes = 2
+    num_initial_episodes = 1
     buffer_size = 200
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:

@@ -36,12 +36,12 @@ def falling(updates: int) -> dict[str, Any]:
 SMALL = {
     "actor_fc_layer_params": (32, 32),
     "critic_joint_fc_layer_params": (32, 32),
-    "train_batch_size": 64,
+    "batch_size": 64,
     "learning_rate": falling(UPDATES),
     "alpha_learning_rate": 3e-2,
     "target_update_tau": 0.1,
     "num_iter": 1,
-    "num_steps_per_iter": UPDATES,
+    "updates_per_iter": UPDATES,
 }
 NO_ENTROPY = {"learn_entropy_coef": False, "sac_log_alpha": -7.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "algorithm": "crossq",
         "actor_update_period": 1,
         "batch_renormalization": {"warmup_steps": 300},
-        "train_batch_size": 128,
+        "batch_size": 128,
     },
 }
 """Each algorithm of continuous actions, small enough for seconds."""
@@ -69,8 +69,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "layer norm": {"critic_layer_norm": True},
     "batch renormalisation": {  # Statistics of small batches shake it more than other networks.
         "batch_renormalization": {"warmup_steps": 300},
-        "train_batch_size": 128,
-        "num_steps_per_iter": 1500,
+        "batch_size": 128,
+        "updates_per_iter": 1500,
     },
 }
 
@@ -83,7 +83,7 @@ def learner(folder: Path, env_ctor: Callable[[], Any], horizon: int, episodes: i
     """One that has trained on episodes of random actions."""
     learner = Learner(folder / "ring", env_ctor, horizon, **{**SMALL, **attributes})
     learner.collect(episodes)
-    learner.train(learner.params.num_steps_per_iter)
+    learner.train(learner.params.updates_per_iter)
     return learner
 
 
@@ -173,7 +173,7 @@ def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
 
 def goals_are_walked_to_that_no_episode_was_after(folder: Path, **attributes: Any) -> None:
     """From random walks alone: the choice towards every goal within three places, and its value, by DQN."""
-    gamma, settings = 0.9, {**DISCRETE["dqn"], "discount": 0.9, "hindsight_share": 0.8, "num_steps_per_iter": 1500}
+    gamma, settings = 0.9, {**DISCRETE["dqn"], "discount": 0.9, "hindsight_share": 0.8, "updates_per_iter": 1500}
     trained = learner(folder, Walk, 12, 200, **{**settings, **attributes})
     for place in range(-3, 4):
         for away in (-3, -2, -1, 1, 2, 3):
@@ -247,7 +247,7 @@ def _drawn(learner: Learner, observations: Sequence[np.ndarray]) -> np.ndarray:
 def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: Any) -> float:
     """The mean return of greedy episodes: nearly 1 where the cue of the first step is known in the last one."""
     fewer = {
-        "num_steps_per_iter": 250,
+        "updates_per_iter": 250,
         "learning_rate": falling(250),
     }  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -13,8 +13,8 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 3
-    num_steps_per_iter = 5
-    train_batch_size = 32
+    updates_per_iter = 5
+    batch_size = 32
     buffer_size = 200
 
     def env_ctor(self, *args, seed=None, **kwargs):

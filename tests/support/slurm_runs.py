@@ -19,12 +19,12 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = beside.NUM_ITER
-    num_steps_per_iter = 20
-    n_buffer_init_episodes = 2
-    n_eval_episodes = 2
-    eval_period_itrs = 60
-    checkpoint_period_itrs = 20
-    train_batch_size = 64
+    updates_per_iter = 20
+    num_initial_episodes = 2
+    num_eval_episodes = 2
+    eval_period_iters = 60
+    checkpoint_period_iters = 20
+    batch_size = 64
     actor_fc_layer_params = (32, 32)
     critic_joint_fc_layer_params = (32, 32)
 

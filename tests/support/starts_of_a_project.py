@@ -27,7 +27,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 3
-    train_batch_size = 32
+    batch_size = 32
     buffer_size = 200
 
     def env_ctor(self, *args, seed=None, **kwargs):

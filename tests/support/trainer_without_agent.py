@@ -71,7 +71,7 @@ class Run:
         deterministic: bool = False,
         num_iter: int = 100,
         session: int = 1,
-        checkpoint_period_itrs: int = 1,
+        checkpoint_period_iters: int = 1,
         curriculum: Any = None,
         stop_when: Any = None,
         callbacks: Any = (),
@@ -97,11 +97,11 @@ class Run:
         trainer._role = role
         params: Any = types.SimpleNamespace(
             asynchronous=asynchronous,
-            eval_period_itrs=PERIOD,
+            eval_period_iters=PERIOD,
             eval_period_env_steps=None,
-            n_eval_episodes=num_episodes,
+            num_eval_episodes=num_episodes,
             num_iter=num_iter,
-            checkpoint_period_itrs=checkpoint_period_itrs,
+            checkpoint_period_iters=checkpoint_period_iters,
             checkpoint_period_env_steps=None,
             num_env_steps=None,
             keep_best_episodes=0,

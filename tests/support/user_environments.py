@@ -224,7 +224,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 class TrainParams(TrainParamsBase):
     num_iter = 2
-    train_batch_size = 8
+    batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
 

@@ -179,7 +179,7 @@ def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_pa
 def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share_is_told(
     tmp_path: Path, now: list[float]
 ) -> None:
-    run = Run(tmp_path, num_workers=1, checkpoint_period_itrs=20)
+    run = Run(tmp_path, num_workers=1, checkpoint_period_iters=20)
     for version in (0, 10, 20, 30):
         run.iterate(version)  # Without a heartbeat from anyone.
         now[0] += STRAGGLER_SECS + 1
@@ -300,7 +300,7 @@ def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: 
 
 def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: list[float]) -> None:
     """Of an evaluation that ended after the checkpoint, too; what is best later is lost with the later rows."""
-    run = Run(tmp_path, num_workers=1, checkpoint_period_itrs=1000)
+    run = Run(tmp_path, num_workers=1, checkpoint_period_iters=1000)
     for version, value in ((10, 1.0), (20, 4.0), (30, 9.0)):
         run.iterate(version)
         run.tell(0, version, [value] * 4)

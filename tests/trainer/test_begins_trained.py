@@ -42,7 +42,7 @@ class Params:
     num_iter = 5
     best_metric = "return"
     stop_when = None
-    checkpoint_period_itrs = 100
+    checkpoint_period_iters = 100
     checkpoint_period_env_steps = None
 
 

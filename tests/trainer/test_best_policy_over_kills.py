@@ -37,8 +37,8 @@ PARAMS: Any = SimpleNamespace(
     asynchronous=False,
     env_steps_per_iter=None,
     updates_per_env_step=None,
-    num_steps_per_iter=UPDATES,
-    checkpoint_period_itrs=POLICY_PERIOD,
+    updates_per_iter=UPDATES,
+    checkpoint_period_iters=POLICY_PERIOD,
     checkpoint_period_env_steps=None,
 )
 

@@ -73,7 +73,7 @@ def test_neither_trainer_nor_workers_wait_for_ever_whatever_the_ratios_were(
         updates_per_env_step=most,
         asynchronous=True,
         env_steps_per_iter=None,
-        num_steps_per_iter=under_way,
+        updates_per_iter=under_way,
     )
     pressure, pacing = BackPressure(params), Asynchronous(Ring(), most, 1, 0)  # type: ignore[arg-type]
     own, first = 0, done[0]

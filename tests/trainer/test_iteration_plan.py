@@ -16,9 +16,9 @@ from tfagents_system.transport.tables import AS_DUE, OFFLINE, Block, Request
 SESSION = 5
 
 
-def make_plan(num_iter=10, updates_per_iter=None, state=None):
+def make_plan(num_iter=10, updates_of_iteration=None, state=None):
     state, steps = state or TrainerState(), [0]
-    return IterationPlan(state, lambda: steps[0], num_iter, updates_per_iter), state, steps
+    return IterationPlan(state, lambda: steps[0], num_iter, updates_of_iteration), state, steps
 
 
 def block(total, first=0, count=None):
@@ -26,7 +26,7 @@ def block(total, first=0, count=None):
 
 
 def test_iterations_of_equal_length_are_asked_for_ahead():
-    plan, state, steps = make_plan(num_iter=2, updates_per_iter=20)
+    plan, state, steps = make_plan(num_iter=2, updates_of_iteration=20)
     assert plan.request(SESSION, 0) == Request(SESSION, 0, 0, 20, 0)
     assert plan.request(SESSION, 1) == Request(SESSION, 1, 0, 20, 20)
     steps[0] = 8

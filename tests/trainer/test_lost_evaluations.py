@@ -42,7 +42,7 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     paths.heartbeats.mkdir(exist_ok=True)
     write_json(paths.heartbeat("worker_3"), beat)
     params: Any = types.SimpleNamespace(
-        n_eval_episodes=1, asynchronous=True, eval_period_itrs=1, eval_period_env_steps=None
+        num_eval_episodes=1, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None
     )
     role: Any = types.SimpleNamespace(
         beats=BeatReader(paths, every_secs=0.01),

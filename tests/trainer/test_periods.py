@@ -40,7 +40,7 @@ def test_it_is_due_before_the_first_iteration_of_an_agent_that_follows_another_o
 
 
 def test_kinds_are_read_from_their_attributes() -> None:
-    values = {"eval_period_itrs": 3, "eval_period_env_steps": None}
-    values |= {"checkpoint_period_itrs": 1, "checkpoint_period_env_steps": 70}
+    values = {"eval_period_iters": 3, "eval_period_env_steps": None}
+    values |= {"checkpoint_period_iters": 1, "checkpoint_period_env_steps": 70}
     params: Any = SimpleNamespace(**values)
     assert Period.of(params, "eval") == (3, None) and Period.of(params, "checkpoint") == (1, 70)

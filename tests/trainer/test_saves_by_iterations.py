@@ -21,8 +21,8 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
         "asynchronous": False,
         "env_steps_per_iter": STEPS,
         "updates_per_env_step": None,
-        "num_steps_per_iter": 1000,
-        "checkpoint_period_itrs": 1,
+        "updates_per_iter": 1000,
+        "checkpoint_period_iters": 1,
         "checkpoint_period_env_steps": 50_000,
     }
     params: Any = SimpleNamespace(**(values | attributes))

@@ -15,7 +15,7 @@ def params(least: float | None, asynchronous: bool = True) -> Any:
         updates_per_env_step=2.0,
         asynchronous=asynchronous,
         env_steps_per_iter=None,
-        num_steps_per_iter=10,
+        updates_per_iter=10,
     )
 
 
@@ -60,4 +60,4 @@ def test_workers_never_wait_for_updates_that_the_trainer_may_not_do() -> None:
     for updates in range(0, 100, 10):
         for counted in range(100):
             if pressure.holds(progress(updates, counted), 0):
-                assert counted * settings.updates_per_env_step >= updates + settings.num_steps_per_iter
+                assert counted * settings.updates_per_env_step >= updates + settings.updates_per_iter

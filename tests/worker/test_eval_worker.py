@@ -13,7 +13,7 @@ SLOTS = SlotCounts(local=2, planned=2, most=8, evaluators=3)  # 2, 3 and 4; thos
 def episodes_of(worker_id: int, num_episodes: int) -> list[int]:
     worker = EvalWorker.__new__(EvalWorker)
     worker._id = worker_id
-    worker._params = types.SimpleNamespace(n_eval_episodes=num_episodes)  # type: ignore[assignment]
+    worker._params = types.SimpleNamespace(num_eval_episodes=num_episodes)  # type: ignore[assignment]
     worker._role = types.SimpleNamespace(slots=SLOTS)  # type: ignore[assignment]
     return list(worker._eval_episodes())
 

@@ -135,7 +135,7 @@ def _policies_are_actors(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_each_evaluation_of_a_race_has_each_of_the_held_out_tracks_once(workers: int, deterministic: bool) -> None:
     params = Race()
-    assert params.n_eval_episodes == len(HELD_OUT)
+    assert params.num_eval_episodes == len(HELD_OUT)
     evaluators = [evaluator_of(params, worker, workers, 5, deterministic=deterministic) for worker in range(workers)]
     for version in range(4):  # With another friction from the third on.
         params.log.clear()

@@ -68,7 +68,7 @@ class Random(gymnasium.Env):
 class Params(TrainParamsBase):
     num_iter = ITERATIONS
     env_steps_per_iter = STEPS
-    n_buffer_init_episodes = 3
+    num_initial_episodes = 3
     actor_fc_layer_params = (8,)
     envs = 1
     seen: list

@@ -64,8 +64,8 @@ class Device(DummyDevice):
 
 
 class Params(FakeParams):
-    n_train_episodes_per_iter = 1
-    n_eval_episodes = 2
+    num_train_episodes_per_iter = 1
+    num_eval_episodes = 2
     env_steps_per_iter = 4
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class Env(NumberedEnv):
 
 
 class Params(FakeParams):
-    n_train_episodes_per_iter = 4
+    num_train_episodes_per_iter = 4
 
     def __init__(self, curriculum: Any = None) -> None:
         super().__init__({"horizon": 5, **({"curriculum": curriculum} if curriculum else {})})
@@ -309,7 +309,7 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
 class VectorParams(Params):
     """An environment of three lanes."""
 
-    n_train_episodes_per_iter = 3
+    num_train_episodes_per_iter = 3
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         self.built.append(vector_of([NumberedLane(lane, (3,)) for lane in range(3)]))

@@ -38,11 +38,11 @@ def ratio_of_run(params: Any) -> float | None:
     return most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)
 
 
-def updates_per_iter(params: Any) -> int | None:
+def updates_of_iteration(params: Any) -> int | None:
     """Updates of an iteration; None where its experience decides, see `updates_ratio`."""
     if params.asynchronous and params.env_steps_per_iter is not None:
         return max(1, updates_due(params.env_steps_per_iter, most_updates_per_env_step(params)))
-    return params.num_steps_per_iter if updates_ratio(params) is None else None
+    return params.updates_per_iter if updates_ratio(params) is None else None
 
 
 def steps_of_run(params: Any) -> int | None:
@@ -50,7 +50,7 @@ def steps_of_run(params: Any) -> int | None:
     if params.env_steps_per_iter is None:
         steps: int | None = params.num_env_steps
         return steps
-    by_iterations = (params.env_steps_before_training or 0) + params.num_iter * params.env_steps_per_iter
+    by_iterations = (params.initial_collect_steps or 0) + params.num_iter * params.env_steps_per_iter
     return min(by_iterations, params.num_env_steps or by_iterations)
 
 
@@ -59,19 +59,19 @@ def iterations_of_run(params: Any, workers: int) -> int:
     iterations: int = params.num_iter
     if params.num_env_steps is None:
         return iterations
-    steps = params.env_steps_per_iter or params.n_train_episodes_per_iter * workers * params.horizon
+    steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * workers * params.horizon
     return min(iterations, math.ceil(params.num_env_steps / steps))
 
 
 def random_count(params: Any) -> int:
-    """Random episodes before the first iteration; or steps, if `env_steps_before_training` says how many."""
-    steps = params.env_steps_before_training
-    return int(params.n_buffer_init_episodes if steps is None else steps)
+    """Random episodes before the first iteration; or steps, if `initial_collect_steps` says how many."""
+    steps = params.initial_collect_steps
+    return int(params.num_initial_episodes if steps is None else steps)
 
 
 def random_steps(params: Any) -> int:
     """Steps that these are at most."""
-    return random_count(params) * (params.horizon if params.env_steps_before_training is None else 1)
+    return random_count(params) * (params.horizon if params.initial_collect_steps is None else 1)
 
 
 def offline_updates(params: Any) -> int:
@@ -86,7 +86,7 @@ def has_prior_data(params: Any) -> bool:
 
 def prior_samples(params: Any) -> int:
     """Samples of each minibatch that are drawn from prior data; 0 without any."""
-    return round(params.prior_data_share * params.train_batch_size) if has_prior_data(params) else 0
+    return round(params.prior_data_share * params.batch_size) if has_prior_data(params) else 0
 
 
 def steps_of_worker(worker_id: int, iteration: int, steps: int, num_workers: int) -> int:

@@ -66,7 +66,7 @@ def make_block_update(
     """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate."""
     return BlockUpdate(
         agent,
-        params.train_batch_size,
+        params.batch_size,
         params.sample_form_ctor(),
         matmul_precision,
         seed,

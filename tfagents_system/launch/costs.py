@@ -18,7 +18,7 @@ from tfagents_system.agents.iteration_counts import (
     most_updates_per_env_step,
     offline_updates,
     random_count,
-    updates_per_iter,
+    updates_of_iteration,
     updates_ratio,
 )
 from tfagents_system.launch.cpus import CpuPlan
@@ -82,13 +82,13 @@ def updates_per_step(params: Any, workers: int, steps_per_episode: float) -> flo
         return most_updates_per_env_step(params)
     if (ratio := updates_ratio(params)) is not None:
         return ratio
-    return float(params.num_steps_per_iter / (params.n_train_episodes_per_iter * workers * steps_per_episode))
+    return float(params.updates_per_iter / (params.num_train_episodes_per_iter * workers * steps_per_episode))
 
 
 def periods(params: Any, kind: str, iterations: int, steps: float) -> float:
     """How often a period of evaluations, rows of metrics or checkpoints (`eval`, `log`, `checkpoint`) passes."""
     period_steps = getattr(params, f"{kind}_period_env_steps")
-    return float(iterations / getattr(params, f"{kind}_period_itrs") if period_steps is None else steps / period_steps)
+    return float(iterations / getattr(params, f"{kind}_period_iters") if period_steps is None else steps / period_steps)
 
 
 def foretell(
@@ -115,13 +115,13 @@ def foretell(
     if cpus is not None:
         work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
         iteration = max(iteration, work / cpus)
-    first_steps = random_count(params) * (costs.steps_per_episode if params.env_steps_before_training is None else 1)
+    first_steps = random_count(params) * (costs.steps_per_episode if params.initial_collect_steps is None else 1)
     iterations = params.num_iter
     if params.num_env_steps is not None:
         iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
     passed = periods(params, "eval", iterations, first_steps + iterations * steps)
     later = math.ceil(passed)  # After the one of the first policy.
-    episodes = math.ceil(params.n_eval_episodes / (eval_workers or workers))
+    episodes = math.ceil(params.num_eval_episodes / (eval_workers or workers))
     share_secs = episodes * costs.steps_per_episode * costs.step.secs
     if eval_workers:  # They evaluate beside the training: the run waits for the last one.
         evaluations = share_secs
@@ -145,12 +145,12 @@ def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) ->
     """Environment steps and updates of an iteration."""
     ratio = updates_per_step(params, workers, steps_per_episode)
     if params.asynchronous:
-        updates = float(updates_per_iter(params) or 0)
+        updates = float(updates_of_iteration(params) or 0)
         return updates / ratio, updates
     if params.env_steps_per_iter is not None:
         steps = float(params.env_steps_per_iter)
     else:
-        steps = params.n_train_episodes_per_iter * workers * steps_per_episode
+        steps = params.num_train_episodes_per_iter * workers * steps_per_episode
     return steps, steps * ratio
 
 

@@ -41,7 +41,7 @@ def check_device(
     if deterministic and params.env_steps_per_iter is not None:
         check.errors.append(
             "SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which an environment that acts in "
-            "real time can't: set n_train_episodes_per_iter instead of env_steps_per_iter"
+            "real time can't: set num_train_episodes_per_iter instead of env_steps_per_iter"
         )
     if params.action_history == 0:
         check.notes.append(

@@ -201,7 +201,7 @@ class _Check:
         """All that needs an episode; returns the environment that evaluates, None where nothing is evaluated."""
         first = self._try_episode(collect_env)
         self._try_lanes(collect_env, deterministic)
-        eval_env = self._try_evaluation(stack, collect_env) if self._params.n_eval_episodes else None
+        eval_env = self._try_evaluation(stack, collect_env) if self._params.num_eval_episodes else None
         if self._is_fine:
             self._enter("compute_reward of the collect environment")
             with self._told(ENVIRONMENT, "compute_reward of the collect environment"):

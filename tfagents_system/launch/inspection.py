@@ -20,7 +20,7 @@ import psutil
 from tfagents_system.agents.iteration_counts import (
     iterations_of_run,
     steps_of_run,
-    updates_per_iter,
+    updates_of_iteration,
     updates_ratio,
 )
 from tfagents_system.checks.checklist import Check, Checklist
@@ -299,7 +299,7 @@ class Inspector:
             replay_dir = values.get("replay_dir", replay_dir)
         planned = values.get("num_collect_workers", 1)
         iterations = iterations_of_run(params, planned)
-        steps = steps_of_run(params) or iterations * params.n_train_episodes_per_iter * planned * params.horizon
+        steps = steps_of_run(params) or iterations * params.num_train_episodes_per_iter * planned * params.horizon
         checkpoints = int(costs.periods(params, "checkpoint", iterations, steps))
         run_bytes = resources.disk_of_run(trial.agent_bytes, trial.policy_bytes, checkpoints)
         needed = {self._paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
@@ -354,10 +354,10 @@ def _in_words(params: TrainParamsBase) -> str:
     if params.num_env_steps is not None:
         length = f"{params.num_env_steps:,} environment steps in iterations"
     steps = "" if params.env_steps_per_iter is None else f" of {params.env_steps_per_iter} steps"
-    updates = f"{steps} of {updates_per_iter(params)} updates"
+    updates = f"{steps} of {updates_of_iteration(params)} updates"
     if (ratio := updates_ratio(params)) is not None:
         updates = f"{steps}, {ratio:g} updates for each step"
-    return f"{length}{updates}, with batches of {params.train_batch_size}"
+    return f"{length}{updates}, with batches of {params.batch_size}"
 
 
 def _of_workers(values: Mapping[str, Any]) -> dict[str, Any]:

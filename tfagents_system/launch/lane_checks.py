@@ -53,8 +53,8 @@ def check_lanes(
     if deterministic and params.env_steps_per_iter is not None:
         check.errors.append(
             "SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which lanes of a vector environment "
-            "can't: set n_train_episodes_per_iter instead of env_steps_per_iter, or return single environments and set "
-            "SAC_ENVS_PER_WORKER"
+            "can't: set num_train_episodes_per_iter instead of env_steps_per_iter, or return single environments "
+            "and set SAC_ENVS_PER_WORKER"
         )
     check.errors += [
         f"TrainParams.{name}={shown(value)} does not work with a vector environment, {why}: set it to "
@@ -62,11 +62,11 @@ def check_lanes(
         for name, why in _OF_SINGLE.items()
         if (value := getattr(params, name))
     ]
-    if params.env_steps_per_iter is None and (idle := count - params.n_train_episodes_per_iter) > 0:
+    if params.env_steps_per_iter is None and (idle := count - params.num_train_episodes_per_iter) > 0:
         check.notes.append(
-            f"a worker collects n_train_episodes_per_iter={params.n_train_episodes_per_iter} episodes in an iteration, "
-            f"so {idle} of its {count} lanes {have(idle)} nothing to do: set "
-            f"env_steps_per_iter instead, or n_train_episodes_per_iter to a multiple of {count}"
+            "a worker collects "
+            f"num_train_episodes_per_iter={params.num_train_episodes_per_iter} episodes in an iteration, so {idle} of its {count} lanes {have(idle)} nothing to do: set "
+            f"env_steps_per_iter instead, or num_train_episodes_per_iter to a multiple of {count}"
         )
     steps = _try(lanes)
     check.facts.append(f"{count} lanes" + (f", the first episode ends after {steps} steps" if steps else ""))

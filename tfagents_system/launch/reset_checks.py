@@ -45,7 +45,7 @@ def reset_findings(environ: Mapping[str, str], params: TrainParamsBase, paths: R
     findings = _of_ends(params, paths)
     if CATCH_UP in environ and not params.asynchronous and updates_ratio(params) is None:
         findings.append(
-            f"--catch_up has no effect with num_steps_per_iter={params.num_steps_per_iter} updates in each iteration: "
+            f"--catch_up has no effect with updates_per_iter={params.updates_per_iter} updates in each iteration: "
             "remove it, or set updates_per_env_step"
         )
     return findings

@@ -52,7 +52,7 @@ while (($#)); do
     -h | --help) usage && exit 0 ;;
     --check) tfagents_check=1 ;;
     --set)
-      (($# > 1)) || fail "--set needs NAME=VALUE, as in --set train_batch_size=512"
+      (($# > 1)) || fail "--set needs NAME=VALUE, as in --set batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
     --reset_training | --catch_up) tfagents_options+=("$1") ;;

@@ -198,9 +198,9 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
     if split.is_shared:
         lines.append("SAC_SHARE_CPUS=1")
     if split.workers != workers_now and not params.asynchronous and updates_ratio(params) is None:
-        steps = params.num_steps_per_iter * split.workers / workers_now
+        steps = params.updates_per_iter * split.workers / workers_now
         lines.append(
-            f"# TrainParams.num_steps_per_iter={steps:.0f} (now {params.num_steps_per_iter}): {split.workers} workers "
+            f"# TrainParams.updates_per_iter={steps:.0f} (now {params.updates_per_iter}): {split.workers} workers "
             f"instead of {workers_now} collect that much more in an iteration"
         )
     return lines

@@ -89,15 +89,15 @@ def check_evaluators(params: TrainParamsBase, values: Mapping[str, Any], check: 
       check: Gets what was found.
     """
     count = values.get("eval_workers")
-    if not is_kept(integer_from(0), params.n_eval_episodes):
+    if not is_kept(integer_from(0), params.num_eval_episodes):
         return  # Which is reported.
-    if params.n_eval_episodes == 0 and count:
+    if params.num_eval_episodes == 0 and count:
         check.errors.append(
-            f"SAC_EVAL_WORKERS={count} does not work with n_eval_episodes=0, nothing is evaluated: set "
-            "SAC_EVAL_WORKERS=0 (with --set where the run has begun with it), or n_eval_episodes to at least 1"
+            f"SAC_EVAL_WORKERS={count} does not work with num_eval_episodes=0, nothing is evaluated: set "
+            "SAC_EVAL_WORKERS=0 (with --set where the run has begun with it), or num_eval_episodes to at least 1"
         )
-    elif params.n_eval_episodes == 0 and values.get("worker_role") == EVAL:
+    elif params.num_eval_episodes == 0 and values.get("worker_role") == EVAL:
         check.errors.append(
-            "workers of kind eval have nothing to do in a run with n_eval_episodes=0: choose another kind, or "
-            "continue the run with --set n_eval_episodes=10"
+            "workers of kind eval have nothing to do in a run with num_eval_episodes=0: choose another kind, or "
+            "continue the run with --set num_eval_episodes=10"
         )

@@ -60,7 +60,7 @@ def serve(role: Role) -> int:
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
     with LongWork("ring") as work, role.heartbeat.during("starting", work.__str__):
         ring, copy = _open_ring(role, layout, work)
-    ring.counts_init_steps = params.env_steps_before_training is not None
+    ring.counts_init_steps = params.initial_collect_steps is not None
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     journals = functools.partial(episode_journal.make_durable, role.paths.journals)
@@ -148,10 +148,10 @@ def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Serve
 def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSettings:
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     form = params.sample_form_ctor()
-    minibatch_bytes = params.train_batch_size * form.sample_bytes(layout, params.frame_stack)
+    minibatch_bytes = params.batch_size * form.sample_bytes(layout, params.frame_stack)
     max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
-        batch_size=params.train_batch_size,
+        batch_size=params.batch_size,
         form=form,
         max_block_minibatches=max_block_minibatches,
         seed=seed,

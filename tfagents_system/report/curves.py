@@ -163,9 +163,9 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
 
 
 def _evaluates_nothing(paths: RunPaths) -> bool:
-    """Whether the run has `n_eval_episodes = 0`."""
+    """Whether the run has `num_eval_episodes = 0`."""
     resolved = read_json(paths.resolved) or {}
-    return (resolved.get("params") or {}).get("n_eval_episodes") == 0
+    return (resolved.get("params") or {}).get("num_eval_episodes") == 0
 
 
 def _read_evaluations(path: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:

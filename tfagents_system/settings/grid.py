@@ -2,7 +2,7 @@
 
 A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
 
-    {"train_batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
+    {"batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
 `config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well.
@@ -228,7 +228,7 @@ def _shown(value: Any) -> str:
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """`train_batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
+    """`batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
     return " ".join(assignment(name, value) for name, value in settings.items())
 
 

@@ -30,7 +30,7 @@ def random_first(params: TrainParamsBase) -> list[str]:
     steps = random_steps(params)
     if params.num_env_steps is None or steps < params.num_env_steps:
         return []
-    count = "n_buffer_init_episodes" if params.env_steps_before_training is None else "env_steps_before_training"
+    count = "num_initial_episodes" if params.initial_collect_steps is None else "initial_collect_steps"
     return [
         f"num_env_steps={params.num_env_steps} may be over before the first update: {count}={getattr(params, count)} "
         f"come first, up to {steps:,} steps with random actions: lower that, or raise num_env_steps"

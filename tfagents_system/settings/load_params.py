@@ -219,7 +219,7 @@ def load_params(
 def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
     """Sets those attributes that others say."""
     for kind in _PERIODS:
-        if f"{kind}_itrs" in overridden and f"{kind}_env_steps" not in overridden:
+        if f"{kind}_iters" in overridden and f"{kind}_env_steps" not in overridden:
             setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
     steps = params.num_env_steps
     if isinstance(steps, int) and not is_set(params, "num_iter"):

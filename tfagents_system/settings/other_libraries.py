@@ -33,7 +33,6 @@ target_network_frequency | CleanRL | set target_update_period, in updates (there
     with an update in each, of its DQN with one in train_frequency)
 policy_delay | SBX | set actor_update_period
 policy_frequency | CleanRL | set actor_update_period; the actor then steps once, there so many times
-batch_size | SB3, SBX, CleanRL | set train_batch_size
 n_critics | SB3, SBX | set num_critics
 n_quantiles | SB3, SBX | set tqc={"num_quantiles": n_quantiles}, with algorithm='tqc'
 top_quantiles_to_drop_per_net | SB3, SBX | set tqc={"num_dropped_quantiles": top_quantiles_to_drop_per_net}
@@ -62,7 +61,7 @@ start_e, end_e | CleanRL | set exploration_epsilon, a number or a schedule
 exploration_fraction | SB3, SBX, CleanRL | set exploration_epsilon={"points": [[0, FIRST], [exploration_fraction *
     num_env_steps, LAST]]}
 # Experience.
-learning_starts | SB3, SBX, CleanRL | set env_steps_before_training
+learning_starts | SB3, SBX, CleanRL | set initial_collect_steps
 train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
     workers together
 train_frequency | CleanRL | set updates_per_env_step = 1 / train_frequency
@@ -84,7 +83,7 @@ env_id | CleanRL | build it in env_ctor
 exp_name | CleanRL | set SAC_EXP_NAME
 # Watching.
 eval_freq | SB3 | set eval_period_env_steps: of all environments together
-log_interval | SB3, SBX | set log_period_itrs, in iterations (there episodes)
+log_interval | SB3, SBX | set log_period_iters, in iterations (there episodes)
 capture_video | CleanRL | set SAC_REPORT
 tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory
 verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it, there is no such setting here

@@ -1,6 +1,6 @@
 """Overrides of one run: attributes of TrainParams, keys of the JSON and SAC_ variables, without editing a file.
 
-    ./run_script.sh VARS.sh --set train_batch_size=512 --set config.horizon=500 --set SAC_SEED=3
+    ./run_script.sh VARS.sh --set batch_size=512 --set config.horizon=500 --set SAC_SEED=3
 
 A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
 text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
@@ -141,7 +141,7 @@ class Overrides:
         return [name for name, value in self.settings().items() if value is None and name not in self.params]
 
     def in_words(self) -> str:
-        """`train_batch_size=512 config.horizon=500`; empty where nothing is overridden."""
+        """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""
         return in_words(self.settings())
 
     def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list
         name, separator, value = text.partition("=")
         name = name.strip()
         if not separator or not name:
-            findings.append(f"{source} {text}: it must be NAME=VALUE, as in {source} train_batch_size=512")
+            findings.append(f"{source} {text}: it must be NAME=VALUE, as in {source} batch_size=512")
             continue
         try:
             settings.append(Setting(name, value if name.startswith("SAC_") else parse_value(value), source))

@@ -154,7 +154,7 @@ def advice(params: TrainParamsBase) -> list[str]:
             "paper once in 20, once for each step of the environment. Set updates_per_env_step, or actor_update_period"
         )
     notes += sample_form_notes(params) + learning_notes.curriculum(params)
-    if is_kept(_HORIZON, params.env_config.get("horizon")) or params.env_steps_before_training is not None:
+    if is_kept(_HORIZON, params.env_config.get("horizon")) or params.initial_collect_steps is not None:
         notes += learning_notes.random_first(params)
     return notes + without_effect(params)
 
@@ -186,7 +186,7 @@ def _fixed_findings(params: Any) -> list[str]:
 def _buffer_findings(params: Any) -> list[str]:
     if not is_kept(_HORIZON, params.env_config.get("horizon")):
         return []
-    least = {"an episode of horizon": params.horizon, "a minibatch of train_batch_size": params.train_batch_size}
+    least = {"an episode of horizon": params.horizon, "a minibatch of batch_size": params.batch_size}
     return [
         f"TrainParams.buffer_size={params.buffer_size} is less than {name}={steps} steps: raise it to at least {steps}"
         for name, steps in least.items()
@@ -219,12 +219,12 @@ def _period_findings(params: Any) -> list[str]:
     """Both kinds of a period; one that `--set` gives stands for the other one of the file."""
     kinds = (f"{kind}_period" for kind in ("eval", "checkpoint"))
     return [
-        f"TrainParams.{kind}_env_steps={steps} and {kind}_itrs={getattr(params, f'{kind}_itrs')} are two lengths of "
+        f"TrainParams.{kind}_env_steps={steps} and {kind}_iters={getattr(params, f'{kind}_iters')} are two lengths of "
         "one period: remove one"
         for kind in kinds
         if (steps := getattr(params, f"{kind}_env_steps")) is not None
-        and params.is_set(f"{kind}_itrs")
-        and not params.is_given(f"{kind}_env_steps", instead_of=f"{kind}_itrs")
+        and params.is_set(f"{kind}_iters")
+        and not params.is_given(f"{kind}_env_steps", instead_of=f"{kind}_iters")
     ]
 
 
@@ -239,11 +239,11 @@ def _share_findings(params: Any) -> list[str]:
 
 
 def _evaluation_findings(params: Any) -> list[str]:
-    if params.n_eval_episodes or params.stop_when is None:
+    if params.num_eval_episodes or params.stop_when is None:
         return []
     return [
-        f"TrainParams.stop_when={shown(params.stop_when)} does not work with n_eval_episodes=0, evaluations decide it: "
-        "set n_eval_episodes to at least 1, or stop_when to None (max_hours and callbacks_ctor end a run without them)"
+        f"TrainParams.stop_when={shown(params.stop_when)} needs evaluations, and num_eval_episodes is 0: set it "
+        "to at least 1, or stop_when to None (max_hours and callbacks_ctor end a run without them)"
     ]
 
 

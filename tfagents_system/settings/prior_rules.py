@@ -9,12 +9,12 @@ from tfagents_system.agents.iteration_counts import has_prior_data, offline_upda
 
 def prior_findings(params: Any) -> list[str]:
     """Of the share of prior data in a minibatch."""
-    size, share, samples = params.train_batch_size, params.prior_data_share, prior_samples(params)
+    size, share, samples = params.batch_size, params.prior_data_share, prior_samples(params)
     if not has_prior_data(params) or 0 < samples < size:
         return []
     return [
-        f"TrainParams.prior_data_share={share:g} of train_batch_size={size} is {samples} samples, and a minibatch has "
-        "some of both: choose another share, or raise train_batch_size"
+        f"TrainParams.prior_data_share={share:g} of batch_size={size} is {samples} samples, and a minibatch has "
+        "some of both: choose another share, or raise batch_size"
     ]
 
 
@@ -23,8 +23,8 @@ def prior_notes(params: Any) -> list[str]:
     first = random_count(params)
     if not offline_updates(params) or not first:
         return []
-    kind = "episodes" if params.env_steps_before_training is None else "steps"
+    kind = "episodes" if params.initial_collect_steps is None else "steps"
     return [
         f"offline_updates={params.offline_updates}, and the first {first} {kind} are still of random actions, not of "
-        "the policy that was trained offline: set env_steps_before_training=0"
+        "the policy that was trained offline: set initial_collect_steps=0"
     ]

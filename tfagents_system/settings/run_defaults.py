@@ -16,7 +16,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 ENV_STEPS_PER_ITER = (
     200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/explanations/experience.md has figures).
 )
-OF_ITERATIONS = ("n_train_episodes_per_iter", "num_steps_per_iter", "env_steps_per_iter")
+OF_ITERATIONS = ("num_train_episodes_per_iter", "updates_per_iter", "env_steps_per_iter")
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
 _LOG_STEPS, _CHECKPOINT_STEPS = 1000, 50_000
 
@@ -33,14 +33,14 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
     steps_per_iter = found.get("env_steps_per_iter", params.env_steps_per_iter)
     if steps_per_iter is not None:
-        if not is_set(params, "log_period_itrs"):
-            found["log_period_itrs"] = max(1, _LOG_STEPS // steps_per_iter)
-        evaluation_steps = params.n_eval_episodes * params.horizon
+        if not is_set(params, "log_period_iters"):
+            found["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
+        evaluation_steps = params.num_eval_episodes * params.horizon
         periods = {"checkpoint_period": _CHECKPOINT_STEPS}
         if evaluation_steps:
             periods["eval_period"] = _STEPS_AN_EVALUATION_STEP * evaluation_steps
         for period, steps in periods.items():
-            if not (is_set(params, f"{period}_itrs") or is_set(params, f"{period}_env_steps")):
+            if not (is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")):
                 found[f"{period}_env_steps"] = steps
     return found
 

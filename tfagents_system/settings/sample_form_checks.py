@@ -112,9 +112,9 @@ def _hindsight_findings(params: Any) -> list[str]:
             f"{begin} normalize_rewards=True, which divides by the returns of the goals that steps were collected for: "
             "set it to False"
         )
-    own = params.train_batch_size - prior_samples(params)
+    own = params.batch_size - prior_samples(params)
     if not round(share * own):
-        findings.append(f"{what} of {own} samples is less than half a sample: raise it, or train_batch_size")
+        findings.append(f"{what} of {own} samples is less than half a sample: raise it, or batch_size")
     return findings
 
 

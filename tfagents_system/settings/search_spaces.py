@@ -1,6 +1,6 @@
 """What a search over settings may try: read from JSON, or one of those that come with the toolkit.
 
-    {"critic_learning_rate": {"low": 1e-4, "high": 3e-3, "log": true}, "train_batch_size": [128, 256],
+    {"critic_learning_rate": {"low": 1e-4, "high": 3e-3, "log": true}, "batch_size": [128, 256],
      "n_step": {"low": 1, "high": 5}}
 
 Names are those of --set. A list has the values themselves; `low` and `high` are numbers, both whole for a whole number.
@@ -37,7 +37,7 @@ Space = Mapping[str, Range | list[Any]]
 
 _RATES: dict[str, Range | list[Any]] = {
     "critic_learning_rate": Range(1e-4, 3e-3, log=True),
-    "train_batch_size": [128, 256, 512],
+    "batch_size": [128, 256, 512],
     "discount": [0.98, 0.99, 0.995],
 }
 _ACTOR: dict[str, Range | list[Any]] = {

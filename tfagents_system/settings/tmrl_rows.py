@@ -191,7 +191,7 @@ def _put_checkpoints(given: Given, to: Translation) -> None:
     if every:
         updates = every * given["UPDATE_MODEL_INTERVAL"]
         period = min(period, max(1, round(updates / given["TRAINING_STEPS_PER_ROUND"])))
-    to.attributes["checkpoint_period_itrs"] = period
+    to.attributes["checkpoint_period_iters"] = period
 
 
 def _put_workers(given: Given, to: Translation) -> None:
@@ -319,15 +319,15 @@ ROWS: tuple[Row, ...] = (
     _needless("BUFFER_SIZE", "the largest message follows from the observations"),
     _needless("HEADER_SIZE", "messages have headers of their own"),
     Row("MAX_EPOCHS", "`num_iter` = MAX_EPOCHS * ROUNDS_PER_EPOCH", _put_iterations),
-    Row("ROUNDS_PER_EPOCH", "`checkpoint_period_itrs`", _put_checkpoints),
-    _attribute("TRAINING_STEPS_PER_ROUND", "num_steps_per_iter"),
+    Row("ROUNDS_PER_EPOCH", "`checkpoint_period_iters`", _put_checkpoints),
+    _attribute("TRAINING_STEPS_PER_ROUND", "updates_per_iter"),
     Row("MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP", "`updates_per_env_step`, with `asynchronous`", _put_ratio),
-    _attribute("ENVIRONMENT_STEPS_BEFORE_TRAINING", "env_steps_before_training"),
+    _attribute("ENVIRONMENT_STEPS_BEFORE_TRAINING", "initial_collect_steps"),
     _attribute("UPDATE_MODEL_INTERVAL", "publish_period_updates"),
     _needless("UPDATE_BUFFER_INTERVAL", "experience is stored as it comes"),
-    Row("SAVE_MODEL_EVERY", "`checkpoint_period_itrs`, where it makes that shorter", _nothing),
+    Row("SAVE_MODEL_EVERY", "`checkpoint_period_iters`, where it makes that shorter", _nothing),
     _attribute("MEMORY_SIZE", "buffer_size"),
-    _attribute("BATCH_SIZE", "train_batch_size"),
+    _attribute("BATCH_SIZE", "batch_size"),
     _needless("DEBUG_MODE", "it is not in the guide; logs and metrics.csv have what a run measures"),
     Row("ALG.ALGORITHM", "`algorithm`, `sac` or `redq`", _put_algorithm),
     _attribute("ALG.LEARN_ENTROPY_COEF", "learn_entropy_coef"),

@@ -62,7 +62,7 @@ class PolicyEvaluations:
 
     def begin(self) -> None:
         """A start of the trainer, or going back: what the metrics have of evaluations counts."""
-        self._gathered = Evaluations(self._params.n_eval_episodes, self._role.slots.sharing_evaluations)
+        self._gathered = Evaluations(self._params.num_eval_episodes, self._role.slots.sharing_evaluations)
         self.version, env_steps = last_evaluated(self._role.paths)
         self._over = self.version  # The newest policy whose evaluation is over.
         passed = self._period.passed(self.version, env_steps)
@@ -78,8 +78,8 @@ class PolicyEvaluations:
         return self._over >= self.version
 
     def is_due(self, version: int, env_steps: int, is_last: bool) -> bool:
-        """Whether a policy is to be evaluated: one in each period, and the last one; none with n_eval_episodes = 0."""
-        if not self._params.n_eval_episodes:
+        """Whether a policy is evaluated: one in each period, and the last one; none with num_eval_episodes = 0."""
+        if not self._params.num_eval_episodes:
             return False
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         return self._period.passed(version, env_steps) > self._published or (is_last and version > self.version)

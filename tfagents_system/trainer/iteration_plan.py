@@ -24,7 +24,7 @@ class IterationPlan:
       state: Of the trainer; `end` counts its iterations.
       train_step: Updates done since the run began.
       num_iter: Iterations of the run.
-      updates_per_iter: Of each; None: experience decides.
+      updates_of_iteration: Of each; None: experience decides.
       ratio: Updates for each environment step; None: no ratio.
       least_ratio: Those that workers wait for; None: they never do.
       offline_updates: Of the iteration `tables.OFFLINE` before the first, where the state begins with it.
@@ -38,7 +38,7 @@ class IterationPlan:
         state: TrainerState,
         train_step: Callable[[], int],
         num_iter: int,
-        updates_per_iter: int | None,
+        updates_of_iteration: int | None,
         ratio: float | None = None,
         offline_updates: int = 0,
         least_ratio: float | None = None,
@@ -46,7 +46,7 @@ class IterationPlan:
         self._state = state
         self._train_step = train_step
         self._num_iter = num_iter
-        self._updates_per_iter = updates_per_iter
+        self._updates_per_iter = updates_of_iteration
         self._ratio = ratio
         self._offline_updates = offline_updates
         self._least_ratio = least_ratio

@@ -22,7 +22,7 @@ class Period(NamedTuple):
 
     @classmethod
     def of(cls, params: TrainParamsBase, kind: Literal["eval", "checkpoint"]) -> Period:
-        return cls(getattr(params, f"{kind}_period_itrs"), getattr(params, f"{kind}_period_env_steps"))
+        return cls(getattr(params, f"{kind}_period_iters"), getattr(params, f"{kind}_period_env_steps"))
 
     def passed(self, iteration: int, env_steps: int) -> int:
         """Multiples of it that are reached after so many iterations and steps; -1 before the beginning (-1, -1)."""

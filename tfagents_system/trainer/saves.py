@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tfagents_system.agents.iteration_counts import updates_per_iter
+from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -65,7 +65,7 @@ class TrainerSaves:
         self._saved_step = -1  # Train step of the last checkpoint.
         self._replaced = frozenset(state.replaced)  # As the newest complete checkpoint has them.
         self._saved_iteration = 0
-        self._follows_experience = updates_per_iter(params) is None
+        self._follows_experience = updates_of_iteration(params) is None
         self._exported_step = -1  # Train step of the policies on disk.
         self.error: str | None = None
 

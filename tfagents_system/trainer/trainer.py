@@ -18,7 +18,7 @@ from tfagents_system.agents.iteration_counts import (
     least_updates_per_env_step,
     offline_updates,
     ratio_of_run,
-    updates_per_iter,
+    updates_of_iteration,
 )
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
@@ -60,7 +60,7 @@ class Trainer:
         self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
         learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
         self._state = learner.state
-        counts = updates_per_iter(params), ratio_of_run(params), offline_updates(params)
+        counts = updates_of_iteration(params), ratio_of_run(params), offline_updates(params)
         least = least_updates_per_env_step(params)
         self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts, least)
         actions = specs.load_actions(role.paths.specs)
@@ -181,7 +181,7 @@ class Trainer:
         if self._role.deterministic and self._log.looks_at_evaluations:
             self._wait_for_evaluation()  # When it is over must not depend on how long it takes.
         self._reports.take()
-        if self._state.iteration % self._params.log_period_itrs == 0:
+        if self._state.iteration % self._params.log_period_iters == 0:
             self._log.write_training_row()
         self._save_if_due()
 

@@ -231,7 +231,7 @@ class WorkerRecord:
       number: Of the last stored segment; -1 if there is none.
       iteration_done: The last iteration that the worker completed, `NEVER` if there is none.
       init_episodes: How many of the initial random episodes it has completed; or steps of them, in a run with
-        `env_steps_before_training`.
+        `initial_collect_steps`.
     """
 
     incarnation: int

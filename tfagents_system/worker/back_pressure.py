@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tfagents_system.agents.iteration_counts import least_updates_per_env_step, updates_per_iter
+from tfagents_system.agents.iteration_counts import least_updates_per_env_step, updates_of_iteration
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.tables import Progress
 
@@ -25,7 +25,7 @@ class BackPressure:
 
     def __init__(self, params: TrainParamsBase, clock: Callable[[], float] = time.monotonic) -> None:
         self._least = least_updates_per_env_step(params)
-        self._under_way = updates_per_iter(params) or 0
+        self._under_way = updates_of_iteration(params) or 0
         self._clock = clock
         self._progress: Progress | None = None
         self._steps_then, self._until = 0, 0.0

@@ -78,7 +78,7 @@ class Collector:
         self._seed: int | None = None  # Of the episode that has begun last.
         self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
         self._journaled: JournaledEpisodes | None = None
-        self._first_number = eval_share(self._params.n_buffer_init_episodes, range(role.num_workers), worker_id)
+        self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
             self._journaled = JournaledEpisodes(
                 EpisodeJournal(role.paths.journal(role.name), role.paths.trainer_checkpoints),
@@ -93,14 +93,14 @@ class Collector:
             )
 
     def collect_random(self, count: int, actor: Actor) -> None:
-        """Collects so many of the first random episodes, or steps where `env_steps_before_training` counts them.
+        """Collects so many of the first random episodes, or steps where `initial_collect_steps` counts them.
 
         With iterations of whole episodes, or a journal, those that are under way after these steps are given up.
 
         Raises:
           StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
         """
-        if self._params.env_steps_before_training is None:
+        if self._params.initial_collect_steps is None:
             self.collect_episodes(INIT_ITERATION, count, actor)
             return
         self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
@@ -117,7 +117,7 @@ class Collector:
           TooLargeError: The worker's process has grown too large.
         """
         if self._is_deterministic:
-            self._held_out.number = (iteration - INIT_ITERATION) * self._params.n_train_episodes_per_iter
+            self._held_out.number = (iteration - INIT_ITERATION) * self._params.num_train_episodes_per_iter
         self._runner.repeat(COLLECT_STREAM, iteration)
         rollout = self._new_rollout(actor)
         with self._collecting(iteration):

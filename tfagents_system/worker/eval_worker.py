@@ -37,4 +37,4 @@ class EvalWorker(Worker):
         sharing = self._role.slots.sharing_evaluations
         if self._id in sharing:
             return super()._eval_episodes()
-        return extra_episodes(self._params.n_eval_episodes, sharing)
+        return extra_episodes(self._params.num_eval_episodes, sharing)

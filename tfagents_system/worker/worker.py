@@ -194,7 +194,7 @@ class Worker:
 
     def _eval_episodes(self) -> range:
         """Numbers of an evaluation's episodes that are this worker's."""
-        return eval_episodes(self._params.n_eval_episodes, self._role.slots.sharing_evaluations, self._id)
+        return eval_episodes(self._params.num_eval_episodes, self._role.slots.sharing_evaluations, self._id)
 
     def _report_collected(self, report: Report) -> None:
         """Called with what an iteration's episodes were like."""
@@ -276,7 +276,7 @@ class Worker:
         actor = self._exploring()
         self._device_metrics()  # Those of an evaluation.
         if self._params.env_steps_per_iter is None:
-            episodes = self._collector.collect_episodes(iteration, self._params.n_train_episodes_per_iter, actor)
+            episodes = self._collector.collect_episodes(iteration, self._params.num_train_episodes_per_iter, actor)
         else:
             steps, workers = self._params.env_steps_per_iter, self._role.num_workers
             share = steps_of_worker(self._id, iteration, steps, workers)

@@ -93,7 +93,7 @@ def test_reports_pass_whatever_the_number_of_their_episodes(tmp_path: Path, num_
 
 
 def test_the_report_of_an_evaluation_passes_as_a_whole(tmp_path: Path) -> None:
-    params = type("TrainParams", (FakeParams,), {"n_eval_episodes": 2000})({"horizon": 10})
+    params = type("TrainParams", (FakeParams,), {"num_eval_episodes": 2000})({"horizon": 10})
     limit = facts_of(tmp_path, params, OBSERVATION).max_worker_bytes
     assert body_bytes(Report(EVAL, 1, 1, 3, 7, 2, many_episodes(2000, 60)).to_wire(), limit) > 2**20
 

@@ -13,17 +13,17 @@ class TrainParams(TrainParamsBase):
     """1,000,000 environment steps and one update for each of them.
 
     An iteration is an episode of 1000 steps in each of 2 workers. With another SAC_NUM_COLLECT_WORKERS=N,
-    num_steps_per_iter = N * 1000 and num_iter = 1000 / N keep these numbers.
+    updates_per_iter = N * 1000 and num_iter = 1000 / N keep these numbers.
     """
 
     num_iter = 500
-    num_steps_per_iter = 2000
-    n_train_episodes_per_iter = 1
-    n_buffer_init_episodes = 10
+    updates_per_iter = 2000
+    num_train_episodes_per_iter = 1
+    num_initial_episodes = 10
 
-    n_eval_episodes = 10
-    eval_period_itrs = 10
-    checkpoint_period_itrs = 10
+    num_eval_episodes = 10
+    eval_period_iters = 10
+    checkpoint_period_iters = 10
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         # TrainingEnvironment passes the seed to reset(), as Gymnasium requires.

@@ -12,12 +12,12 @@ class TrainParams(TrainParamsBase):
     """1,000,000 updates. An iteration has 1000, and each worker simulates an episode of 1000 steps meanwhile."""
 
     num_iter = 1000
-    num_steps_per_iter = 1000
-    n_buffer_init_episodes = 10
+    updates_per_iter = 1000
+    num_initial_episodes = 10
 
-    n_eval_episodes = 20
-    eval_period_itrs = 10
-    checkpoint_period_itrs = 10
+    num_eval_episodes = 20
+    eval_period_iters = 10
+    checkpoint_period_iters = 10
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> MinitaurEnvironment:
         return MinitaurEnvironment(*args, **kwargs | {"seed": seed})

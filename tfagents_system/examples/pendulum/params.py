@@ -15,14 +15,14 @@ class TrainParams(TrainParamsBase):
     learning_rate = 1e-3
 
     num_iter = 24
-    num_steps_per_iter = 400
-    n_train_episodes_per_iter = 1
-    n_buffer_init_episodes = 2
+    updates_per_iter = 400
+    num_train_episodes_per_iter = 1
+    num_initial_episodes = 2
     buffer_size = 20_000
 
-    n_eval_episodes = 10
-    eval_period_itrs = 4
-    checkpoint_period_itrs = 12
+    num_eval_episodes = 10
+    eval_period_iters = 4
+    checkpoint_period_iters = 12
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         # TrainingEnvironment passes the seed to reset(), as Gymnasium requires.

@@ -43,17 +43,17 @@ class TrainParams(TrainParamsBase):
     image_encoder_layers = (16, 16, 16, 16)  # Half of the paper's: a third of the time, and enough for one pendulum.
 
     learning_rate = 1e-3
-    train_batch_size = 128
+    batch_size = 128
 
     num_iter = 25
-    num_steps_per_iter = 400
-    n_train_episodes_per_iter = 1
-    n_buffer_init_episodes = 5
+    updates_per_iter = 400
+    num_train_episodes_per_iter = 1
+    num_initial_episodes = 5
     buffer_size = 40_000
 
-    n_eval_episodes = 10
-    eval_period_itrs = 5
-    checkpoint_period_itrs = 10
+    num_eval_episodes = 10
+    eval_period_iters = 5
+    checkpoint_period_iters = 10
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         # TrainingEnvironment passes the seed to reset(), as Gymnasium requires.

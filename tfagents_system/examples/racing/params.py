@@ -25,14 +25,14 @@ class TrainParams(TrainParamsBase):
 
     num_iter = 400
     env_steps_per_iter = 1000
-    n_buffer_init_episodes = 5
+    num_initial_episodes = 5
     buffer_size = 400_000
 
     keep_best_episodes = 5
 
-    n_eval_episodes = 5
-    eval_period_itrs = 10
-    checkpoint_period_itrs = 10
+    num_eval_episodes = 5
+    eval_period_iters = 10
+    checkpoint_period_iters = 10
 
     _environments: tuple[RacingEnvironment, ...] = ()
 

@@ -14,6 +14,6 @@ class TrainParams(Racing):
     frame_stack = 4
     image_encoder_layers = ((16, 8, 4), (32, 4, 2), (32, 3, 1))
     image_augmentation_pixels = 1
-    train_batch_size = 128
+    batch_size = 128
 
     buffer_size = 200_000

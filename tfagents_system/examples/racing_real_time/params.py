@@ -18,7 +18,7 @@ class TrainParams(Racing):
     action_history = 3  # The action under way, and up to two time steps of delay both ways together.
 
     num_iter = 200
-    n_eval_episodes = 2
+    num_eval_episodes = 2
 
     def env_ctor(
         self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any

@@ -22,12 +22,12 @@ class TrainParams(TrainParamsBase):
     env_steps_per_iter = 200
     updates_per_env_step = 1.0
     buffer_size = 50_000
-    train_batch_size = 128
+    batch_size = 128
     actor_fc_layer_params = (64, 64)
     critic_joint_fc_layer_params = (64, 64)
     learning_rate = 1e-3
 
-    n_eval_episodes = 20
+    num_eval_episodes = 20
     eval_period_env_steps = 1000
     best_metric = "success"
 

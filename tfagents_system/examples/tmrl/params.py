@@ -26,7 +26,7 @@ class TrainParams(TrainParamsBase):
     # TMRL's workers do not wait for a policy; one in ten of their episodes has no exploration.
     asynchronous = True
     greedy_episode_share = 0.1
-    n_eval_episodes = 0
+    num_eval_episodes = 0
     normalize_observations = True  # TMRL's interface scales them by constants of the game.
     frame_stack: FrameStack = {}  # Of `camera` or `lidar`: IMG_HIST_LEN.
 
