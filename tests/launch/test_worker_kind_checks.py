@@ -113,7 +113,7 @@ NO_EVALUATIONS = "    num_eval_episodes = 0\n"
         (
             NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
             {},
-            "TrainParams.stop_when={'eval_return': 1.0} does not work with num_eval_episodes=0, evaluations decide it:",
+            "TrainParams.stop_when={'eval_return': 1.0} needs evaluations, and num_eval_episodes is 0:",
         ),
     ],
 )

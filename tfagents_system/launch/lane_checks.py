@@ -64,9 +64,9 @@ def check_lanes(
     ]
     if params.env_steps_per_iter is None and (idle := count - params.num_train_episodes_per_iter) > 0:
         check.notes.append(
-            "a worker collects "
-            f"num_train_episodes_per_iter={params.num_train_episodes_per_iter} episodes in an iteration, so {idle} of its {count} lanes {have(idle)} nothing to do: set "
-            f"env_steps_per_iter instead, or num_train_episodes_per_iter to a multiple of {count}"
+            f"num_train_episodes_per_iter={params.num_train_episodes_per_iter} for a worker, so {idle} of its {count} "
+            f"lanes {have(idle)} nothing to do: set env_steps_per_iter instead, or num_train_episodes_per_iter to a "
+            f"multiple of {count}"
         )
     steps = _try(lanes)
     check.facts.append(f"{count} lanes" + (f", the first episode ends after {steps} steps" if steps else ""))
