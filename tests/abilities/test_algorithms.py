@@ -107,7 +107,7 @@ class Trained:
 
 def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
     still = {"points": [[0, 0.01], [4, 1e-30]], "by": "iterations", "interpolation": "step"}
-    settings = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
+    settings: tuple[str, ...] = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
     settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_iters=1")
     sac_run = Trained(tmp_path, "sac", *settings, "normalize_observations=true", "max_policy_lag=0")
     assert sac_run.trainer["train_step"] == 300 and sac_run.worker["inference"] == "numpy"
@@ -142,7 +142,7 @@ def test_droq_with_adamw_and_two_environments_a_worker(tmp_path: Path) -> None:
 
 
 def test_tqc_as_simba_asynchronously(tmp_path: Path) -> None:
-    settings = ("asynchronous=true", "updates_per_env_step=1", "min_updates_per_env_step=0.5")
+    settings: tuple[str, ...] = ("asynchronous=true", "updates_per_env_step=1", "min_updates_per_env_step=0.5")
     settings += ("publish_period_updates=10", "policy_refresh_steps=2", "env_steps_per_iter=50", "network=simba")
     tqc = Trained(tmp_path, "tqc", *settings)
     assert tqc.trainer["train_step"] == 300
@@ -165,7 +165,8 @@ def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> No
 
 def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limits(tmp_path: Path) -> None:
     greedy = {"points": [[0, 1.0], [40, 0.1]], "interpolation": "exponential", "by": "env_steps"}
-    settings = ("priority_exponent=1.0", "priority_beta=0", f"exploration_epsilon={json.dumps(greedy)}")
+    settings: tuple[str, ...] = ("priority_exponent=1.0", "priority_beta=0")
+    settings += (f"exploration_epsilon={json.dumps(greedy)}",)
     settings += ("keep_best_episodes=400", "updates_per_iter=100", "num_train_episodes_per_iter=10", "double_q=true")
     dqn = Trained(tmp_path, "dqn", *settings, kind="discrete")
     epsilons = column(dqn.run, "schedule/exploration_epsilon")

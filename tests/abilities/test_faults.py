@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import psutil
 import pytest
@@ -82,7 +83,8 @@ CURRICULUM = {"mass": {"iters": [0, 1], "range": [1.0, 2.0]}}
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("faults")
     (folder / "faulty.py").write_text(ENVIRONMENT)
-    variables = {"ENV_PYTHON": sys.executable, "STEP_TIMEOUT_SECS": 8, "MAX_RESTARTS": 0, "NUM_COLLECT_WORKERS": 2}
+    variables: dict[str, Any] = {"ENV_PYTHON": sys.executable, "STEP_TIMEOUT_SECS": 8}
+    variables |= {"MAX_RESTARTS": 0, "NUM_COLLECT_WORKERS": 2}
     project = Project(folder, PARAMS, {"horizon": HORIZON, "curriculum": CURRICULUM}, **variables)
     project.train()
     return project

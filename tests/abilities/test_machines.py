@@ -43,7 +43,7 @@ def free_port() -> int:
 def start_programs(project: Project, port: int) -> dict[str, subprocess.Popen[str]]:
     """Replay server, trainer and worker 0 of a prepared run, as the job script of a cluster's user starts them."""
     lines = [line.removeprefix(': "${SAC_').removesuffix('}"') for line in project.vars_file.read_text().splitlines()]
-    variables = dict(line.split(":=") for line in lines)
+    variables: dict[str, Any] = dict(line.split(":=") for line in lines)
     module = [sys.executable, "-m"]
     prepare = [*module, "tfagents_system.launch.prepare", "--vars_file", project.vars_file]
     call(*prepare, cwd=project.folder, **variables)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,14 @@ class TrainParams(TrainParamsBase):
 """
 
 
+def kill(project: Project, process: subprocess.Popen[str], role: str) -> None:
+    """Kills a role, and waits until it is back and the run has trained on."""
+    os.kill(project.role(role)["pid"], signal.SIGKILL)
+    project.wait_until(process, lambda: project.role(role).get("restarts") == 1)
+    before = project.train_step()
+    project.wait_until(process, lambda: project.train_step() > before)
+
+
 class Survivor:
     """The run after all that has happened to it.
 
@@ -102,10 +111,7 @@ class Survivor:
         project.wait_until(process, lambda: project.train_step() > self.stopped_at)
         self.resumed_at = project.role("trainer")["resumed_at_step"]
         for role in ("worker_1", "trainer", "replay"):
-            os.kill(project.role(role)["pid"], signal.SIGKILL)
-            project.wait_until(process, lambda role=role: project.role(role).get("restarts") == 1)
-            before = project.train_step()
-            project.wait_until(process, lambda before=before: project.train_step() > before)
+            kill(project, process, role)
         (folder / "fast").touch()
         self.seen["end"] = project.finish(process)
         self.roles = status(self.run)["roles"]

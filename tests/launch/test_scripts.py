@@ -418,7 +418,7 @@ esac
     done = run(checkout / "setup.sh", cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
     where = run(
-        checkout / ".venv/bin/python", "-c", "import tfagents_system as t; print(t.__file__)", cwd="/", **environ
+        checkout / ".venv/bin/python", "-c", "import tfagents_system as t; print(t.__file__)", cwd=Path("/"), **environ
     )
     assert where.stdout == f"{checkout}/tfagents_system/__init__.py\n", where.stderr
     example = "tfagents_system/examples/pendulum"

@@ -143,7 +143,7 @@ def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
 
 
 def test_a_job_array_has_one_request_one_copy_of_files_and_whole_paths() -> None:
-    values = {
+    values: dict[str, list[Any]] = {
         "SAC_CONFIG": ["/c.json"], "SAC_NUM_COLLECT_WORKERS": [2, 3], "discount": [0.9], "SAC_SEED": [1, 2],
         "SAC_AGENT_FROM": ["logs/a@best", "/b@best", "~/c", ""], "SAC_REPLAY_FROM": ["/a, logs/a"],
     }  # fmt: skip

@@ -6,7 +6,6 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import overridden
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Layout
 from tfagents_system.workers import several_devices
 
 
@@ -58,7 +57,3 @@ def check_evaluating_devices(params: TrainParamsBase, check: Check) -> None:
             "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
             "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
         )
-
-
-def _step_bytes(env: TrainingEnvironment) -> int:
-    return Layout.from_specs(env.observation_spec(), env.action_spec()).step_bytes

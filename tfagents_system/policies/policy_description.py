@@ -11,7 +11,6 @@ import tensorflow as tf
 import tree
 from tf_agents.specs import array_spec
 
-from tfagents_system.envs.actions import LeafActions, actions_of, is_discrete
 from tfagents_system.errors import UserError
 from tfagents_system.policies.leaf_names import fit_names
 from tfagents_system.policies.numpy_policy import FORMAT
@@ -77,17 +76,6 @@ def action_array_spec(description: Description) -> array_spec.BoundedArraySpec:
     return array_spec.BoundedArraySpec(
         tuple(action["shape"]), np.dtype(action["dtype"]), action["low"], action["high"], "action"
     )
-
-
-def described_actions(description: Description) -> LeafActions:
-    """What the policy chooses, with the rows of its action_table where it has one.
-
-    Raises:
-      UserError: The rows are not actions of the environment.
-    """
-    spec = action_array_spec(description)
-    actions: LeafActions = actions_of(spec, None if is_discrete(spec) else description["action"].get("rows"))
-    return actions
 
 
 def shape_and_dtype(spec: tf.TensorSpec) -> dict[str, Any]:

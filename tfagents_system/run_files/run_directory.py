@@ -293,11 +293,6 @@ def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def had_settings(paths: RunPaths, overrides: Overrides) -> bool:
-    """Whether the newest start of a run had these settings, whatever its overrides.json says now."""
-    return run_starts.were_settings(paths, _kept(overrides, seed_of_run(paths, 0)))
-
-
 def write_resolved(
     paths: RunPaths, variables: RunVariables, attributes: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:

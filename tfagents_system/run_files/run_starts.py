@@ -38,8 +38,3 @@ def settings_after(kept: Overrides) -> dict[str, str]:
     """What run.json has of the settings of a start: overrides.json, which has them, may be edited."""
     content = json.dumps([kept.params, kept.config, kept.variables], sort_keys=True)
     return {_SETTINGS: hashlib.sha256(content.encode()).hexdigest()}
-
-
-def were_settings(paths: RunPaths, kept: Overrides) -> bool:
-    """Whether the newest start had these settings."""
-    return settings_after(kept).items() <= (read_json(paths.run_json) or {}).items()
