@@ -129,7 +129,9 @@ BAD: dict[str, Bad] = {
     "missing file": variable("SAC_CONFIG", "nowhere.json", "nowhere.json must be an existing file", "/nowhere.json"),
     "folder for a file": variable("SAC_PARAMS", "/tmp", "SAC_PARAMS=/tmp must be an existing file"),
     "no such home": variable("SAC_EXP_DIR", "~nobody-here/run", "must be a path", "no user of that name"),
-    "name outside": variable("SAC_EXP_NAME", "../elsewhere", "SAC_EXP_NAME=../elsewhere must be a name", "SAC_EXP_DIR"),
+    "name outside": variable(
+        "SAC_EXP_NAME", "../elsewhere", "SAC_EXP_NAME=../elsewhere must be a name", "SAC_LOGS_DIR"
+    ),
     "name of nothing": variable("SAC_EXP_NAME", ".", "SAC_EXP_NAME=. must be a name", "such as pendulum"),
     # The machine.
     "too few CPUs": Bad(
@@ -183,9 +185,7 @@ BAD: dict[str, Bad] = {
         "does not call super().__init__(env_config)",
         "add that call",
     ),
-    "misspelt attribute": params(
-        "TrainParams.train_batchsize = 3", "train_batchsize is not known: batch_size is meant"
-    ),
+    "misspelt attribute": params("TrainParams.batchsize = 3", "batchsize is not known: batch_size is meant"),
     "another library's name": params("TrainParams.gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
     "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
     "hook that is no method": params(

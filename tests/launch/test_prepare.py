@@ -123,14 +123,14 @@ def test_variables_that_only_files_of_the_users_can_read_are_noted(
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
     (tmp_path / "config.json").write_text('{"horzion": 20}')
-    (tmp_path / "params.py").write_text(PARAMS.replace("batch_size", "train_batchsize"))
+    (tmp_path / "params.py").write_text(PARAMS.replace("batch_size", "batchsize"))
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
     text = "\n".join(raised.value.findings)
     assert "SAC_SEEDS is not a known variable, SAC_SEED is" in text
     assert "needs 502 CPUs" in text
     assert "horzion" in text and "horizon" in text
-    assert "train_batchsize" in text and "batch_size" in text
+    assert "batchsize" in text and "batch_size" in text
     assert not (tmp_path / "run").exists()
 
 

@@ -192,11 +192,11 @@ def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
 def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: dict[str, str]) -> None:
     paths = begin(environ, "n_step=512")
     paths.resolved.write_text(json.dumps({"params": {"n_step": 512, "mine": 1}, "config": {"horizon": 5}}))
-    given = settle(environ, "train_batchsize=3", "config.foo=3")
+    given = settle(environ, "batchsize=3", "config.foo=3")
     assert given.findings == ()
-    assert given.overrides.settings() == {"n_step": 512, "train_batchsize": 3, "config.foo": 3}
+    assert given.overrides.settings() == {"n_step": 512, "batchsize": 3, "config.foo": 3}
     for known in ("mine=2", "discount=0.5", "config.horizon=3"):
-        (finding,) = settle(environ, "train_batchsize=3", known).findings
+        (finding,) = settle(environ, "batchsize=3", known).findings
         assert finding.startswith(f"{known} is not what this run began with (n_step=512)")
 
 

@@ -224,7 +224,7 @@ def test_on_a_terminal_the_installer_draws_its_own_bars(repository: Repository) 
     (repository.tools / "uv").write_text(FAKE_UV.replace('echo "$1 $2"', 'echo "$*"'))
     master, slave = pty.openpty()
     command = [str(repository.root / "setup.sh"), "--print-python"]
-    environ = {**os.environ, **repository.environ, "UV_SLEEP": "0.6", "TFAGENTS_TELL_SECS": "0.2"}
+    environ = {**os.environ, "SAC_PYTHON": "", **repository.environ, "UV_SLEEP": "0.6", "TFAGENTS_TELL_SECS": "0.2"}
     with os.fdopen(master, "rb", buffering=0) as told:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=environ, timeout=60, check=True)
         os.close(slave)

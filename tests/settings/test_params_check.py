@@ -353,9 +353,9 @@ def test_the_least_ratio_is_at_most_the_most() -> None:
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        ("train_batchsize", "batch_size"),
+        ("batchsize", "batch_size"),
         ("num_iters", "num_iter"),
-        ("eval_period_iters", "eval_period_iters"),
+        ("eval_period_itrs", "eval_period_iters"),
         ("critic_learning_rates", "critic_learning_rate"),
         ("TARGET_UPDATE_TAU", "target_update_tau"),
         ("env_ctr", "env_ctor"),
@@ -384,7 +384,7 @@ def test_near_miss_on_the_instance() -> None:
     assert "discout" in finding and "discount is meant" in finding
 
 
-@pytest.mark.parametrize("name", ["gripper_width", "_train_batchsize", "seed", "actor_learning_rate_decay", "rewards"])
+@pytest.mark.parametrize("name", ["gripper_width", "_batchsize", "seed", "actor_learning_rate_decay", "rewards"])
 def test_names_of_the_users_own_pass(name: str) -> None:
     assert findings_for(**{name: 3}) == []
 
@@ -395,7 +395,7 @@ def test_hook_that_is_no_method() -> None:
 
 
 def test_all_findings_at_once() -> None:
-    assert len(findings_for(discount=2, num_iter=0, train_batchsize=3, horizon=1)) == 3
+    assert len(findings_for(discount=2, num_iter=0, batchsize=3, horizon=1)) == 3
 
 
 @pytest.mark.parametrize(
