@@ -223,7 +223,6 @@ def test_a_new_project_builds_a_class_of_the_users_own(
     exec((tmp_path / "mine/params.py").read_text(), space)
     assert space["TrainParams"].env_ctor(None, seed=1, ends=3).ends == 3
     told = capsys.readouterr().out
-    assert "put it beside the params" in told
     assert "is a guess" in told and "a guess" in (tmp_path / "mine/vars.sh").read_text()
     with pytest.raises(UserError, match=f"{module} has no class Min and registers no "):
         new_project.main(["other", "--env", f"{module}:Min"])

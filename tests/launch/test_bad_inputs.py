@@ -149,7 +149,7 @@ BAD: dict[str, Bad] = {
     ),
     "a ring beyond all numbers": params("TrainParams.buffer_size = 10**400", "a run needs", "are free"),
     "run directory below a file": variable(
-        "SAC_EXP_DIR", "params.py/run", "can't be a folder", "params.py is none", "set SAC_EXP_DIR"
+        "SAC_EXP_DIR", "params.py/run", "can't be a folder", "params.py is none", "set SAC_LOGS_DIR"
     ),
     "replay directory below a file": variable(
         "SAC_REPLAY_DIR", "params.py/run", "can't be a folder", "set SAC_REPLAY_DIR"
@@ -197,7 +197,7 @@ BAD: dict[str, Bad] = {
     ),
     "text for a share": params("TrainParams.hindsight_share = 'x'", "hindsight_share must be a number above 0"),
     "text for a rate": params(
-        "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, found '3e-4'"
+        "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, or None, found '3e-4'"
     ),
     "float for a count": params("TrainParams.num_iter = 3.0", "num_iter must be an integer of at least 1, found 3.0"),
     "array for a number": params(
@@ -217,7 +217,7 @@ BAD: dict[str, Bad] = {
         "it must be an integer",
     ),
     "batch larger than the buffer": params(
-        "TrainParams.batch_size = 1000", "batch_size=1000 is larger", "= 200 steps", "lower it, or raise"
+        "TrainParams.batch_size = 1000", "buffer_size=200 is less", "batch_size=1000 steps", "raise it to at least 1000"
     ),
     # JSON.
     "empty": config(" ", "is empty", 'such as {"horizon": 200}'),
@@ -520,7 +520,7 @@ def test_a_run_directory_that_cannot_be_written(
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
     preparation.run(None)
     (error,) = preparation.checks.errors
-    assert told in error and "set SAC_EXP_DIR to a folder that is yours" in error
+    assert told in error and "set SAC_LOGS_DIR to a folder that is yours" in error
 
 
 # Through run_script.sh itself: exit code 2, no traceback, nothing written.

@@ -19,7 +19,7 @@ REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 def params(**attributes):
     lockstep = {"asynchronous": False, "updates_per_iter": 400, "num_train_episodes_per_iter": 2}
-    ratios = {"updates_per_env_step": 0.5, "env_steps_per_iter": None}
+    ratios = {"updates_per_env_step": None, "env_steps_per_iter": None}
     return types.SimpleNamespace(**(lockstep | ratios | attributes))
 
 
@@ -71,7 +71,8 @@ def test_two_cpus_with_a_cheap_simulator_both_train() -> None:
 
 def test_updates_for_each_step_are_the_runs_own():
     assert updates_per_step(params(), workers=2, steps_per_episode=50.0) == pytest.approx(2.0)
-    assert updates_per_step(params(asynchronous=True), workers=2, steps_per_episode=50.0) == 0.5
+    own = params(asynchronous=True, updates_per_env_step=0.5)
+    assert updates_per_step(own, workers=2, steps_per_episode=50.0) == 0.5
 
 
 def test_more_workers_mean_more_updates_an_iteration():

@@ -71,6 +71,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "batch_renormalization": {"warmup_steps": 300},
         "batch_size": 128,
         "updates_per_iter": 1500,
+        "learning_rate": falling(1500),
     },
 }
 
@@ -173,7 +174,8 @@ def entropy_reaches_its_target(folder: Path, **attributes: Any) -> None:
 
 def goals_are_walked_to_that_no_episode_was_after(folder: Path, **attributes: Any) -> None:
     """From random walks alone: the choice towards every goal within three places, and its value, by DQN."""
-    gamma, settings = 0.9, {**DISCRETE["dqn"], "discount": 0.9, "hindsight_share": 0.8, "updates_per_iter": 1500}
+    gamma, more = 0.9, {"updates_per_iter": 1500, "learning_rate": falling(1500)}
+    settings = {**DISCRETE["dqn"], "discount": gamma, "hindsight_share": 0.8, **more}
     trained = learner(folder, Walk, 12, 200, **{**settings, **attributes})
     for place in range(-3, 4):
         for away in (-3, -2, -1, 1, 2, 3):
