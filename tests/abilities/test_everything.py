@@ -252,7 +252,9 @@ def test_what_an_environment_tells_is_in_metrics_and_episodes(finished: Finished
             assert episode["rewards"].shape == (HORIZON,) and episode["action_was_greedy"].dtype == bool
             named = float(re.findall(r"return_(-?[\d.]+)_train_step", path.name)[0])
             assert named == pytest.approx(float(episode["rewards"].sum()), abs=0.1)
-    assert "all of it is as recorded" in sac("play", finished.run, "--replay_actions", paths[0], "--no_video")
+    told = sac("play", finished.run, "--replay_actions", paths[0], "--no_video")
+    recorded, replayed = (line.split(": ")[1].split(" of ")[0] for line in told.splitlines())
+    assert recorded == replayed and f"{HORIZON} steps" in replayed
 
 
 def test_observers_see_steps_and_episodes(finished: Finished) -> None:
