@@ -139,7 +139,7 @@ def test_one_device_a_worker_is_evaluated_in_turn(driven: Driven) -> None:
 
 def test_a_recorded_lap_pays_its_length(tmp_path: Path) -> None:
     config, reward = tmp_path / "config.json", tmp_path / "reward.npz"
-    racing = {"observations": ["lidar", "camera"], "track": "point_to_point/train/5", "off_track_metres": None}
+    racing = {"observations": ["lidar", "camera"], "track": "closed/train/5", "off_track_metres": None}
     settings = {"file": str(reward), "max_stray": 20.0}
     config.write_text(json.dumps({"horizon": 1000, "racing": racing, "trajectory_reward": settings}))
     flags = ["--params", ROOT / "tfagents_system/examples/racing/params.py", "--config", config]
