@@ -17,6 +17,7 @@ HORIZON, ITERATIONS, WORKERS = 20, 8, 4
 ENVIRONMENT = '''
 import os
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np

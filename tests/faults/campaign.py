@@ -44,7 +44,7 @@ class TrainParams(TrainParamsBase):
     updates_per_iter = {updates}
     num_train_episodes_per_iter = 1
     num_initial_episodes = 4
-    buffer_size = {episodes * HORIZON}
+    buffer_size = {steps}
     num_eval_episodes = 4
     eval_period_iters = {eval_period}
     checkpoint_period_iters = 1_000_000
@@ -110,7 +110,8 @@ class NumberedRun(UserRun):
         self.journal.mkdir()
         # Room for all: whatever is missing at the end was lost.
         self._episodes = 2 * WORKERS * iterations + 100
-        params = PARAMS.format(iterations=iterations, updates=UPDATES, episodes=self._episodes, eval_period=eval_period)
+        steps = self._episodes * HORIZON
+        params = PARAMS.format(iterations=iterations, updates=UPDATES, steps=steps, eval_period=eval_period)
         config = {
             "horizon": HORIZON,
             "journal": str(self.journal),

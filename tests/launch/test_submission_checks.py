@@ -64,8 +64,8 @@ def test_tasks_of_an_array_ask_for_the_same_and_have_the_same_files(user: User) 
     (user.folder / "grid.json").write_text('{"SAC_NUM_COLLECT_WORKERS": [2, 40], "SAC_CONFIG": ["my.json", "c.json"]}')
     workers, config = refused(user.submit("--array=0-3", "--no_check"))
     grid = f"grid file {user.folder}/grid.json"
-    assert workers.startswith(f"{grid}: SAC_NUM_COLLECT_WORKERS can't differ in a job array")
-    assert config.startswith(f"{grid}: SAC_CONFIG can't differ in a job array") and user.calls == []
+    assert workers.startswith(f"{grid}: SAC_NUM_COLLECT_WORKERS can't be in a job array's grid")
+    assert config.startswith(f"{grid}: SAC_CONFIG can't be in a job array's grid") and user.calls == []
     assert user.submit("--study=/the/study", "--array=7", "--no_check").returncode == 0, "it has its own settings"
     (user.folder / "grid.json").write_text('{"discount": 0.9}')
     (finding,) = refused(user.submit("--array=0-3", "--no_check"))
