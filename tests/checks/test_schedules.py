@@ -132,6 +132,7 @@ def test_set_puts_a_schedule_in_the_place_of_a_number_and_changes_its_parts() ->
     assert merge.overridden("rate", 1e-3, given) == given
     assert merge.overridden("rate", given, {"by": "env_steps"}) == {"points": POINTS, "by": "env_steps"}
     assert merge.overridden("rate", given, 0.1) == 0.1 and merge.overridden("window", None, given) == given
-    for before, value in ((1e-3, {"by": "env_steps"}), (True, given), ("text", given)):
+    assert merge.overridden("recurrent", False, {"lstm_units": 8}) == {"lstm_units": 8}, "options switch it on"
+    for before, value in ((1e-3, {"by": "env_steps"}), ("text", given)):
         with pytest.raises(UserError, match="is no dictionary but"):
             merge.overridden("rate", before, value)

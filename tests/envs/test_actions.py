@@ -249,4 +249,3 @@ def test_segments_with_a_number_that_no_action_has_are_refused() -> None:
         assert next(read).action[0].tolist() == [0, 2, 1], "those before it come"
         with pytest.raises(MalformedSegmentError, match="from 0 to 2"):
             next(read)
-    assert "count" not in Layout.from_specs(spec, actions_of(BOX).spec).action[0].describe(), "rings of before"

@@ -108,7 +108,7 @@ def test_values_that_an_edit_gives_replace_the_defaults_that_the_run_began_with(
     found = values_after(f"{edit}    log_period_iters = 50\n")
     assert found == {**given, "log_period_iters": 50, "env_steps_per_iter": 200}
     found = values_after("    env_steps_per_iter = 40\n")
-    assert found == {**began, "env_steps_per_iter": 40}, "and what was undone"
+    assert found == {**began, "env_steps_per_iter": 40, "log_period_iters": 25}, "and what was undone"
 
 
 def test_a_job_that_is_requeued_is_never_refused(environ: dict[str, str], project: Path, start: Starter) -> None:
