@@ -48,16 +48,15 @@ def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["files", "bytes", "time"])
 def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    most_mb = 100
     if limit == "files":
         monkeypatch.setattr(params_folder, "MOST_FILES", 3)
     elif limit == "time":
         monkeypatch.setattr(params_folder, "LOOK_SECS", -1.0)
     else:
-        most_mb = 1
+        monkeypatch.setattr(params_folder, "MOST_MB", 1)
         (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
-        params_folder.files_of(project, most_mb=most_mb)
+        params_folder.files_of(project)
 
 
 def test_the_checkouts_own_files_are_none_of_the_users() -> None:
