@@ -127,7 +127,7 @@ def convolved(image, kernel, bias, stride):
 
 def test_the_encoder_is_four_convolutions_over_centred_pixels():
     tf.keras.utils.set_random_seed(0)
-    net = encoder.ImageEncoder(OBSERVATION, encoder.of_filters((2, 3, 2, 4)))
+    net = encoder.ImageEncoder(OBSERVATION, encoder.convolutions(build_params(image_encoder_layers=(2, 3, 2, 4))))
     observation = observations((2,))
     encoded, _ = net(observation)
     assert tuple(net.encoded_spec["camera"].shape) == (1, 2, 4)
@@ -158,7 +158,8 @@ def test_each_convolution_may_have_its_own_kernel_and_stride():
             values = convolved(values, weights[2 * number], weights[2 * number + 1], stride)
         np.testing.assert_allclose(encoded["camera"][k], values, atol=1e-5)
     linesight = [encoder.Convolution(*each) for each in ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))]
-    assert [encoder.smallest_side(each) for each in (linesight, encoder.of_filters((8, 8, 8, 8)))] == [34, 15]
+    plain = encoder.convolutions(build_params(image_encoder_layers=(8, 8, 8, 8)))
+    assert [encoder.smallest_side(each) for each in (linesight, plain)] == [34, 15]
     assert encoder.convolutions(given) == layers
     assert encoder.make_encoder(build_params(image_encoder_layers=()), OBSERVATION) is None
 

@@ -32,8 +32,9 @@ def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> Non
         params = Params({"horizon": 100})
         params.algorithm = algorithm  # type: ignore[assignment]
         for name, value in settings.items():
-            assert hasattr(TrainParamsBase, name), name
-            setattr(params, name, value)
+            attribute, _, key = name.partition(".")
+            assert hasattr(TrainParamsBase, attribute), name
+            setattr(params, attribute, {**getattr(params, attribute), key: value} if key else value)
         assert check_params(params) == []
 
 
@@ -117,7 +118,7 @@ def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert studies.main(command) == EXIT_DONE and asked[-1] == {"--keep"}, "nobody is there to answer"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    for jobs, option in (([], "--take_edits"), (["7"], "--keep")):
+    for jobs, option in ((["7"], "--take_edits"), (["7", "7 --take_edits"], "--keep")):
         run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
         assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
 
@@ -157,7 +158,7 @@ def test_trials_of_a_job_array_ask_for_the_same_and_have_the_same_files(
         with pytest.raises(UserError) as raised:
             study("--slurm", *words)
         assert [finding.partition(" in a job array")[0] for finding in raised.value.findings] == [
-            f"--space {space}: SAC_NUM_COLLECT_WORKERS can't differ", f"--space {space}: SAC_CONFIG can't differ",
+            f"--space {space}: SAC_NUM_COLLECT_WORKERS can't be", f"--space {space}: SAC_CONFIG can't be",
         ]  # fmt: skip
 
     for words in ((), ("--dry_run",)):

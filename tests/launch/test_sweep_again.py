@@ -125,27 +125,6 @@ def test_a_fresh_sweep_moves_no_folder_with_files_that_it_needs(vars_file: Path,
     assert inside.exists() and not started
 
 
-@pytest.mark.parametrize("inside", ["@best", "/policies/greedy_policy"])
-def test_a_fresh_sweep_moves_no_run_that_another_task_begins_with(
-    vars_file: Path, started: list[Task], inside: str
-) -> None:
-    folder = vars_file.parent
-    run = begun(folder, 1)
-    (run.policies / "greedy_policy").mkdir(parents=True)
-    grid = grid_file(folder, {"SAC_AGENT_FROM": [f"logs/try_task_1{inside}", ""]})
-    with pytest.raises(UserError) as refused:
-        sweep.main([str(vars_file), "--grid", grid, "--fresh"])
-    assert refused.value.findings == (
-        f"task 0: {run.exp_dir}{inside} is needed, and --fresh would move it aside with the run of task 1: choose "
-        "another SAC_EXP_NAME, or name a copy elsewhere",
-    )
-    assert run.run_json.exists() and not started
-    run.exp_dir.rename(folder / "logs/elsewhere")
-    grid = grid_file(folder, {"SAC_AGENT_FROM": [f"logs/elsewhere{inside}", ""]})
-    begun(folder, 1)
-    assert sweep.main([str(vars_file), "--grid", grid, "--fresh"]) == 0 and len(started) == 2
-
-
 def test_a_fresh_sweep_leaves_no_earlier_run_in_its_place(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +150,7 @@ def test_on_a_login_node_nothing_is_moved_for_tasks_that_would_be_refused(
     be_on_login_node(vars_file.parent / "tools", monkeypatch)
     with pytest.raises(
         UserError,
-        match=r"as an array, with SAC_GRID in the vars file: \./submit\.sh \S+ --array 0-1, or set SAC_ALLOW_LOGIN",
+        match=r"as an array, with SAC_GRID in the vars file: sac submit \S+ --array 0-1, or set SAC_ALLOW_LOGIN",
     ):
         sweep.main([str(vars_file), "--seeds", "0-1", "--fresh"])
     assert not started and not list(vars_file.parent.glob("logs/try_before_*"))
