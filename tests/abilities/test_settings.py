@@ -81,7 +81,7 @@ class Old(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> np.ndarray:  # type: ignore[override]
         return np.zeros(2, np.float32)
 
     def step(self, action: np.ndarray) -> Any:
