@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import SlurmCluster
-from tests.support.slurm_runs import make_run, outputs, submit
+from tests.support.slurm_runs import ROOT, make_run, outputs, submit
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -38,9 +39,18 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
         )
         # Both nodes are this machine, where workers join without the gateway unless they are told to.
         gateway = read_json(RunPaths(run.exp_dir).gateway_json) or {}
-        with run.vars_file.open("a") as file:
-            file.write(f"SAC_SERVER=localhost:{gateway['port']}\n")
-        added = submit(cluster, run, "--add_workers", "1", "--to", str(run.exp_dir), "--nodelist=n1")
+        way = f"--to {run.exp_dir} --server localhost:{gateway['port']} --workers 1"
+        added = cluster.run(
+            "sbatch",
+            "--parsable",
+            "--nodelist=n1",
+            "--cpus-per-task=2",
+            "--mem=2G",
+            f"--output={run.exp_dir}/slurm-%j.out",
+            f"--wrap={sys.executable} -m tfagents_system.command join {run.vars_file} {way}",
+            cwd=ROOT,
+            environ={"VIRTUAL_ENV": sys.prefix},
+        ).stdout.strip()
         cluster.wait_until(lambda: steps_of("worker_2") > 100, 400.0, "the added worker collects")
         assert "worker_2 of" in run.log("gateway")
 

@@ -37,4 +37,4 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     edited = r"edited since the run began with its copies of them: my_params.py\."
     change = r"\+    batch_size = 32\n"
     with pytest.raises(AssertionError, match=rf"(?s){edited}.*{change}.*nothing was submitted"):
-        submit(cluster, run, "--array", "0-1", check=True)  # Task 0 would be new.
+        submit(cluster, run, "--array", "1-2", check=True)  # Of an array the first task is checked.

@@ -146,8 +146,11 @@ def _serve(asked: socket.socket) -> None:
         reader, writer = os.pipe()
         if (between := os.fork()) == 0:
             try:
+                first_parent = os.getpid()
                 if (pid := os.fork()) == 0:
                     asked.close()
+                    while os.getppid() == first_parent:  # Who is to end with its parent would end with this one.
+                        time.sleep(0.001)
                     _become(pickle.loads(message), streams)
                 os.write(writer, str(pid).encode())
             except BaseException:
@@ -163,8 +166,6 @@ def _serve(asked: socket.socket) -> None:
 def _become(request: Any, descriptors: Sequence[int]) -> NoReturn:
     if isinstance(request, dict):
         (descriptor,) = descriptors
-        while os.getppid() != int(request[SUPERVISOR_PID_VARIABLE]):  # It ends when its parent does: not the first one.
-            time.sleep(0.001)
         _become_fork_server(Connection(descriptor), request)
     _become_launcher(descriptors, *request)
 
