@@ -181,7 +181,9 @@ def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
 
     def begun_by_job(number: int, job: str) -> None:
         run = begun(folder, number, "done").run_json
-        run.write_text(json.dumps(json.loads(run.read_text()) | {"jobs": [job, f"{job} --take_edits", f"{job} --fresh"]}))
+        run.write_text(
+            json.dumps(json.loads(run.read_text()) | {"jobs": [job, f"{job} --take_edits", f"{job} --fresh"]})
+        )
 
     for number, job in ((0, "7"), (1, "6")):
         begun_by_job(number, job)

@@ -299,8 +299,10 @@ def fault_of_directory(
     fields = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
     begins_with = [split(str(path))[0] for path in (values.get("agent_from"), *values.get("replay_from", ())) if path]
     named = [vars_file, Path.cwd(), *map(values.get, fields), *(path for path in begins_with if path != paths.exp_dir)]
-    find = experience_folders.why_not_moved if edits == FRESH else experience_folders.fault_of
-    return find(paths, [path for path in named if path is not None])
+    used = [path for path in named if path is not None]
+    if edits == FRESH:
+        return experience_folders.why_not_moved(paths, used)
+    return experience_folders.fault_of(paths, used)
 
 
 def _stored_steps(*folders: Path | None) -> int:
