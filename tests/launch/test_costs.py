@@ -28,7 +28,7 @@ def params(**attributes: Any) -> Any:
         "updates_per_iter": 200,
         "num_train_episodes_per_iter": 1,
         "num_initial_episodes": 0,
-        "updates_per_env_step": 0.5,
+        "updates_per_env_step": None,
         "env_steps_per_iter": None,
         "initial_collect_steps": None,
         "num_env_steps": None,
@@ -79,7 +79,7 @@ def test_without_overlap_both_times_add_up(attributes: dict[str, Any], takes_tur
 def test_ratios_say_how_many_updates_or_steps_an_iteration_has() -> None:
     more = foretell(params(updates_per_env_step=3.0), SLOW_UPDATES, workers=2, cpus=None)
     assert more.train_secs == pytest.approx(600 * 0.01)
-    freely = foretell(params(asynchronous=True), SLOW_STEPS, workers=4, cpus=None)
+    freely = foretell(params(asynchronous=True, updates_per_env_step=0.5), SLOW_STEPS, workers=4, cpus=None)
     assert freely.train_secs == pytest.approx(200 * 0.001) and freely.collect_secs == pytest.approx(400 * 0.02 / 4)
 
 

@@ -117,7 +117,7 @@ class Minibatch:
         )
 
     def noise(self):
-        return [[tf.constant(numbers)] for numbers in (self.next_noise, self.actor_noise, self.actor_noise)]
+        return [[tf.constant(numbers)] for numbers in (self.next_noise, self.actor_noise)]
 
 
 class NumpyAgent:
