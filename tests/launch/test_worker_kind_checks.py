@@ -144,7 +144,6 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert "an evaluation has num_eval_episodes=1: 1 of these workers has nothing to do" in report
     assert prepare.prepare(environ, None, fork_server=server)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ def run(environ: dict[str, str], project: Path) -> RunPaths:
     ("variable", "inside"),
     [
         ("SAC_AGENT_FROM", "policies/greedy_policy"),
-        ("SAC_AGENT_FROM", "before_reset_1@best"),
         ("SAC_REPLAY_FROM", "replay"),
         ("SAC_EXPERT_POLICY", "policies/greedy_policy"),
         ("SAC_PASSWORD_FILE", "key"),
@@ -52,13 +50,6 @@ def test_fresh_does_not_move_away_what_the_new_run_needs(
         f"the run directory {run.exp_dir} has {run.exp_dir / inside} in it, so --fresh can't move it aside: choose "
         "another SAC_EXP_NAME for a new run, or name a copy elsewhere"
     ) in refused.told
-
-
-def test_fresh_does_not_move_the_reward_file_away(run: RunPaths, start: Starter, project: Path) -> None:
-    file = run.exp_dir / "drive.points"
-    (project / "config.json").write_text(json.dumps({"horizon": 20, "trajectory_reward": {"file": str(file)}}))
-    refused = start("--fresh")
-    assert refused.code == 2 and f"has {file} in it, so --fresh can't move it aside" in refused.told and file.exists()
 
 
 @pytest.mark.parametrize("variable", ["SAC_AGENT_FROM", "SAC_REPLAY_FROM"])
