@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tests.support.fakes import FakeParams
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.network_parts import networks_of, redraw, statistics_of
 from tfagents_system.agents.training_agent import make_agent
@@ -40,7 +39,7 @@ def values(networks):
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "redq"])
-def test_weights_are_a_mean_by_share_and_statistics_alpha_and_counters_stay(algorithm):
+def test_weights_are_drawn_anew_and_statistics_alpha_and_counters_stay(algorithm):
     old, fresh = agent(algorithm), agent(algorithm)
     for network in [network for part in networks_of(old).values() for network in part]:
         for variable in statistics_of(network):
@@ -53,12 +52,11 @@ def test_weights_are_a_mean_by_share_and_statistics_alpha_and_counters_stay(algo
     drawn = {part: values(networks) for part, networks in networks_of(fresh).items()}
     statistics = {id(v) for part in networks_of(old).values() for n in part for v in statistics_of(n)}
     assert statistics
-    redraw(old, fresh, {"actor": 0.25})
+    redraw(old, fresh)
     for part, networks in networks_of(old).items():
-        share = 0.25 if part == "actor" else 0.0
         variables = [variable for network in networks for variable in network.variables]
         for variable, was, new in zip(variables, before[part], drawn[part], strict=True):
-            wanted = was if id(variable) in statistics else share * was + (1 - share) * new
+            wanted = was if id(variable) in statistics else new
             np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6)
     assert float(old._log_alpha) == -1.5 and int(old.train_step_counter) == 7
     assert all(not np.any(variable.numpy()) for variable in optimizer.variables())
@@ -70,35 +68,12 @@ def test_networks_of_values_are_drawn_anew_too(algorithm):
     params.algorithm = algorithm
     choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
-    redraw(old, fresh, {})
+    redraw(old, fresh)
     for part, networks in networks_of(old).items():
         np.testing.assert_equal(values(networks), values(networks_of(fresh)[part]))
     assert [len(networks) for networks in networks_of(old).values()] == (
         [0, 1, 1, 0] if algorithm == "dqn" else [1, 2, 2, 0]
     )
-
-
-@pytest.mark.parametrize("algorithm", ["iqn", "sac_discrete"])
-def test_encoders_within_networks_of_values_have_the_share_of_encoders(algorithm):
-    params = FakeParams({"horizon": 5})
-    params.algorithm, params.image_encoder_layers, params.image_encoder_features = algorithm, (2, 2), 3
-    params.critic_joint_fc_layer_params, params.normalize_observations = (4,), True
-    seen = {"camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255), "speed": OBSERVATION}
-    choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
-    old, fresh = (make_agent(params, seen, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
-    networks, drawn = ([n for part in networks_of(each).values() for n in part] for each in (old, fresh))
-    before, new = values(networks), values(drawn)
-    images = {id(variable) for network in networks for variable in network.images.variables}
-    statistics = {id(variable) for network in networks for variable in statistics_of(network)}
-    redraw(old, fresh, {"encoder": 0.75, "critics": 0.5, "actor": 0.5})
-    shares = [
-        None if id(variable) in statistics else 0.75 if id(variable) in images else 0.5
-        for network in networks
-        for variable in network.variables
-    ]
-    assert {None, 0.5, 0.75} == set(shares)
-    for value, was, other, share in zip(values(networks), before, new, shares, strict=True):
-        np.testing.assert_allclose(value, was if share is None else share * was + (1 - share) * other, rtol=1e-5)
 
 
 class CountingUpdate:
