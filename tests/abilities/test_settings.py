@@ -57,9 +57,9 @@ def test_check_finds_all_and_foretells_what_a_run_costs(tmp_path: Path) -> None:
     assert "for 3 iterations" in lines["duration"] and "MiB" in lines["memory"] and "replay buffer" in lines["disk"]
     assert "same seed gives the same episode" in lines["seeding"] and "frames of" in lines["rendering"]
     assert "0 errors" in told
-    wrong = PARAMS.replace("num_iter = 3", "num_iter = 0\n    trian_batch_size = 3\n    gamma = 0.9")
+    wrong = PARAMS.replace("num_iter = 3", "num_iter = 0\n    batchsize = 3\n    gamma = 0.9")
     told = project_in(tmp_path, wrong, horizn=3).check("--set", "SAC_SEDE=1", "--set", "discount=7", code=2)
-    for finding in ("num_iter", "trian_batch_size", "gamma", "horizn", "SAC_SEDE", "discount"):
+    for finding in ("num_iter", "batchsize", "gamma", "horizn", "SAC_SEDE", "discount"):
         assert re.search(rf"^ERROR .*{finding}", told, re.M), (finding, told)
 
 

@@ -69,7 +69,7 @@ def test_metrics_episodes_curves_report_and_video(output: str, pendulum: Path) -
     assert "pendulum" in (pendulum / "report.html").read_text()
     [video] = (pendulum / "videos").glob("*.mp4")
     assert imageio.immeta(video, plugin="FFMPEG")["codec"] == "h264"
-    assert re.search(r"iteration \d+  env_steps", output), "lines where there is no terminal"
+    assert re.search(r"^\[\d\d:\d\d\] (iteration|replay) ", output, re.M), "lines where there is no terminal"
 
 
 def test_status_is_told_and_as_json(pendulum: Path) -> None:
