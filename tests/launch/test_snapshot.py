@@ -55,14 +55,6 @@ def test_the_snapshot_has_what_a_run_keeps(user: User) -> None:
     assert params_folder.digests(user.snapshot / "params", files) == params_folder.digests(user.folder, files)
 
 
-def test_without_any_python_the_remedy_is_told(user: User) -> None:
-    for name in ("python3", "python"):
-        user.add_tool(name, "#!/bin/sh\nexit 1\n")
-    user.add_tool("../env/bin/python", "#!/bin/sh\nexit 1\n")
-    (finding,) = refused(user.submit())
-    assert "no Python here that copies the folder of SAC_PARAMS" in finding and "3.9 or later" in finding
-
-
 def test_variables_are_resolved_when_submitted_but_for_what_only_the_job_knows(user: User) -> None:
     user.write_vars('SAC_REPLAY_DIR="$SLURM_TMPDIR/ring"\nSAC_ROBOT="it\'s $(date +%s) \\$HOME"\n')
     assert user.submit(SAC_ENV_PYTHON="my_params.py").returncode == 0
