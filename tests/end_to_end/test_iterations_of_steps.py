@@ -1,7 +1,4 @@
-"""Iterations of steps: as many are collected and learned from however many workers there are, and whatever dies."""
-
-import os
-import signal
+"""A run that sets no iteration is measured in steps, however many workers there are."""
 
 import pytest
 
@@ -15,12 +12,9 @@ from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS, STEPS, RATIO, HORIZON, EPISODES_IN_BUFFER = 25, 40, 1.5, 60, 100
+HORIZON, EPISODES_IN_BUFFER = 60, 100
 
 PARAMS = f"""
-import time
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 
@@ -36,22 +30,17 @@ class Counting(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps, self.episode = 0, float(self.np_random.uniform(-1.0, 1.0))
-        return self._observation(), {{{{}}}}
+        return self._observation(), {{}}
 
     def step(self, action):
-        if not (Path(__file__).parent / "fast").exists():
-            time.sleep({{SECS}})
         self.steps += 1
-        return self._observation(), 1.0, bool(self.np_random.random() < 0.03), False, {{{{}}}}
+        return self._observation(), 1.0, bool(self.np_random.random() < 0.03), False, {{}}
 
     def _observation(self):
         return np.array([self.steps, self.episode], np.float32)
 
 
 class TrainParams(TrainParamsBase):
-    num_iter = {ITERATIONS}
-    env_steps_per_iter = {STEPS}
-    updates_per_env_step = {RATIO}
     n_step = 3
     num_initial_episodes = 4
     buffer_size = {EPISODES_IN_BUFFER * HORIZON}
@@ -74,8 +63,7 @@ def open_ring(run):
 
 def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
     """Iterations of the default's steps, one update a step; random steps, length and two periods by steps."""
-    params = PARAMS.replace("    env_steps_per_iter", "    mine").replace("    updates_per_env_step", "    own")
-    run = UserRun(tmp_path, params.format(SECS=0), {"horizon": HORIZON}, num_collect_workers=3)
+    run = UserRun(tmp_path, PARAMS, {"horizon": HORIZON}, num_collect_workers=3)
     settings = ("initial_collect_steps=50", "num_env_steps=1050", "eval_period_env_steps=500")
     settings += ("log_period_iters=2", "checkpoint_period_env_steps=350", "num_iter=1000")
     code, output = finish(run.start(*(word for setting in settings for word in ("--set", setting))))
@@ -108,22 +96,3 @@ def rows_of(run):
     """Those of training, and those of evaluations."""
     rows = read_metrics(run.exp_dir / "metrics.csv")
     return [[row for row in rows if row[name] is not None] for name in ("critic_loss", "eval_return")]
-
-
-def test_kills_of_worker_and_server_lose_no_step_and_the_ratio_holds(tmp_path):
-    run = UserRun(tmp_path, PARAMS.format(SECS=0.04), {"horizon": HORIZON})
-    process = run.start()
-    run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 5)
-    for role in ("worker_1", "replay"):
-        os.kill(run.status()["roles"][role]["pid"], signal.SIGKILL)
-    run.wait_until(process, lambda: (run.trainer().get("iteration") or 0) >= 12)
-    process.send_signal(signal.SIGINT)
-    code, output = finish(process)
-    assert code == 75, f"{output}\n{run.logs()}"
-    (tmp_path / "fast").touch()
-    code, output = finish(run.start())
-    assert code == 0, f"{output}\n{run.logs()}"
-    ring = open_ring(run)
-    policy_steps = ring.env_steps - ring.init_steps
-    assert ITERATIONS * STEPS <= policy_steps <= (ITERATIONS + 4) * STEPS, "a share that was cut is collected anew"
-    assert run.trainer()["train_step"] == int(RATIO * policy_steps)

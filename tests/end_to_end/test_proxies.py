@@ -31,7 +31,7 @@ class TrainParams(TrainParamsBase):
 """
 
 
-@pytest.mark.parametrize("variable, answers", [("http_proxy", True), ("https_proxy", False), ("grpc_proxy", True)])
+@pytest.mark.parametrize("variable, answers", [("https_proxy", False), ("grpc_proxy", True)])
 def test_a_run_does_not_use_a_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, answers: bool
 ) -> None:

@@ -51,7 +51,6 @@ def source_of(policy, observation_spec=VECTOR):
 
 
 KINDS = {
-    "plain": (VECTOR, {}),
     "recurrent": (NEST, {"recurrent": True}),
     "normalised": (NEST, {"normalize_observations": True, "batch_renormalization": True}),
     "simba": (VECTOR, {"network": "simba"}),
