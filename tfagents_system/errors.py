@@ -7,6 +7,7 @@ import json
 import os
 import re
 import reprlib
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
@@ -91,10 +92,18 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
     """Runs `main` and exits with its code.
 
     Errors that are not the program's fault are printed without a traceback: a UserError exits with 2, a full or
-    read-only disk and the like with 1.
+    read-only disk and the like with 1. Where nobody reads its output any more, as behind `| head`, it ends silently.
     """
+    code = EXIT_FAILED
     try:
         code = main()
+        print(end="", flush=True)
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout, 0)
+        if not output.poll(0):  # It was another pipe: this one has its reader.
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what Python writes at its end.
     except UserError as error:
         print_findings(error.findings)
         code = EXIT_BAD_INPUT

@@ -404,6 +404,8 @@ class Hyperparameters:
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
     """The same in environment steps; if neither is set, iterations of steps have 50,000."""
+    keep_policies: Annotated[bool, MayChange, When("num_eval_episodes", False, of_agent=False)] = True
+    """Whether the policies of earlier checkpoints stay on disk; False: the newest alone, where nothing is evaluated."""
     best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes", of_agent=False)] = (
         "return"
     )

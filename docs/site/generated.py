@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -18,8 +19,9 @@ from tfagents_system import command
 from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.run_files import metric_columns
 from tfagents_system.run_files.run_paths import Below, RunPaths
-from tfagents_system.settings import other_libraries, parameters_page, tmrl_translation, variables
+from tfagents_system.settings import other_libraries, parameters_page, variables
 from tfagents_system.settings.attribute_docs import linked
+from tfagents_system.tmrl import keys as tmrl_keys
 
 DOCS = Path(__file__).resolve().parents[1]
 _WIDTH = "88"  # Of help texts, in characters.
@@ -105,6 +107,18 @@ def _settings() -> str:
     return _table("there | here", rows)
 
 
+def _tmrl_keys() -> str:
+    """The keys of TMRL's config.json; what all machines of a run must share has a star."""
+    rows = []
+    for path, default, rule, target in tmrl_keys.KEYS.values():
+        kind, _, words = target.partition(": ")
+        name, comma, condition = target.replace("*", path.rpartition(".")[2].lower()).partition(", ")
+        here = target if kind in ("nothing", "game") else words or f"`{name}`{comma}{condition}"
+        star = "" if kind in ("nothing", "here") or name.startswith(("SAC_", "WANDB_")) else " \\*"
+        rows.append((f"`{path}`{star}", rule.words, f"`{json.dumps(default)}`", here))
+    return _table("key | must be | default | here", rows)
+
+
 # Between the lines `<!-- made from the code: NAME -->` and `<!-- end -->` of a page.
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/commands.md": {"commands": _commands},
@@ -114,7 +128,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "further": lambda: _columns(metric_columns.FURTHER),
     },
     "reference/run_directory.md": {"files": _files},
-    "how_to/tmrl.md": {"keys": lambda: "\n".join(tmrl_translation.table()) + "\n"},
+    "how_to/tmrl.md": {"keys": _tmrl_keys},
 }
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page.documentation,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -112,10 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("word", nargs="*", help="of their names, such as learning_rate; all attributes without one")
     words = parser.parse_args(arguments).word
-    try:
-        print("\n".join(in_lines(words, min(120, shutil.get_terminal_size().columns))), flush=True)
-    except BrokenPipeError:  # Of a pager, or of `head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print("\n".join(in_lines(words, min(120, shutil.get_terminal_size().columns))))
     return EXIT_DONE
 
 

@@ -114,6 +114,12 @@ class PolicyExport:
         for name in later if may_write(self._paths) else []:
             self.delete_checkpoint(name)
 
+    def delete_earlier(self, name: str) -> None:
+        """Removes the checkpoints before this one."""
+        for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"):
+            if path.name < name:
+                self.delete_checkpoint(path.name)
+
     def _all_policies(self) -> dict[str, _Policy]:
         if not self._policies:
             for folder in (self._paths.policies, self._paths.policy_checkpoints):

@@ -170,8 +170,10 @@ class TrainerSaves:
         if train_step == self._exported_step:
             return
         try:
-            self._export.save_checkpoint(self._state.iteration)
+            name = self._export.save_checkpoint(self._state.iteration)
             self._export.save_models(self._state.iteration)
+            if not (self._params.keep_policies or self._params.num_eval_episodes):
+                self._export.delete_earlier(name)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"the policies can't be written: {reason_of(error)}") from error
         self._exported_step = train_step

@@ -14,6 +14,7 @@ from tfagents_system.policies.fixed_policy import FixedPolicy
 from tfagents_system.policies.policy_files import load_policy
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.report.episodes import Report
+from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.worker import Worker
 
 POLICY = "SAC_EXPERT_POLICY"
@@ -26,6 +27,8 @@ class ExpertWorker(Worker):
     is published is not for it. Its returns stay out of the run's metrics: its own log and heartbeat have them.
     """
 
+    _alone_secs = 0.0
+
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         del time_step_spec, action_spec, seed
         path, function = os.environ.get(POLICY), self._params.expert_policy_ctor()
@@ -36,6 +39,9 @@ class ExpertWorker(Worker):
             )
         policy = load_policy(Path(path), POLICY) if path else function
         return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
+
+    def _exploring(self) -> Actor:
+        return self._policy.actor(None, self._collector.greedy)
 
     def _report_collected(self, report: Report) -> None:
         policy = self._policy.policy

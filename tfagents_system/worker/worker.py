@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -66,6 +67,7 @@ class Worker:
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
+    _alone_secs = 30.0  # An asynchronous run without a trainer: how long it waits for one before it acts at random.
 
     def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
         self._role = role
@@ -240,15 +242,20 @@ class Worker:
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind.
 
-        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them.
+        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them, and not for long
+        where no trainer has published a policy yet.
         """
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
         lock_step = not self._params.asynchronous
         oldest = max(0, iteration - lag) if lock_step else 0
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._end.is_stopped)
+        alone_at = math.inf if lock_step else time.monotonic() + self._alone_secs
         progress = self._progress.get()
         while True:
+            if progress is None and time.monotonic() >= alone_at:
+                self._alone_secs = 0.0
+                return
             with self._activity.spend("waiting for the policy"):
                 self._policy.follow(progress)
                 if progress is not None and self._policy.may_collect(oldest, progress, lock_step=lock_step):
@@ -269,6 +276,8 @@ class Worker:
     # Collecting.
 
     def _exploring(self) -> Actor:
+        if self._policy.version < 0:
+            return self._random
         period = self._params.policy_refresh_steps if self._params.asynchronous else None
         return self._policy.actor(period, self._collector.greedy)
 

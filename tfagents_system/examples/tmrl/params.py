@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.pictures import SmallPictures
 from tfagents_system.envs.racing import sensors
 from tfagents_system.envs.racing.environment import RacingEnvironment
@@ -28,9 +27,13 @@ class TrainParams(TrainParamsBase):
     greedy_episode_share = 0.1
     num_eval_episodes = 0
     normalize_observations = True  # TMRL's interface scales them by constants of the game.
-    frame_stack: FrameStack = {}  # Of `camera` or `lidar`: IMG_HIST_LEN.
 
     _environments: tuple[RacingEnvironment, ...] = ()
+
+    def __init__(self, env_config: dict[str, Any]) -> None:
+        super().__init__(env_config)
+        self.frame_stack = env_config["tmrl"].get("frame_stack", 1)  # IMG_HIST_LEN of `camera` or `lidar`.
+        self.action_history = env_config["tmrl"].get("action_history", 0)  # The game's interface has its own.
 
     def env_ctor(
         self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
@@ -58,7 +61,7 @@ class TrainParams(TrainParamsBase):
 
 
 def _game(ours: dict[str, Any]) -> gymnasium.Env:
-    """TMRL's rtgym environment of the game, as its own configuration builds it, with the run's settings of rtgym.
+    """TMRL's rtgym environment of the game, as its own configuration builds it, with the run's RTGYM_CONFIG.
 
     Raises:
       UserError: The package `tmrl` is not installed here, or can't be imported, or has another interface.
@@ -77,7 +80,33 @@ def _game(ours: dict[str, Any]) -> gymnasium.Env:
             f"the run has RTGYM_INTERFACE={ours['interface']}, and the game's interface is that of this machine's "
             f"config.json, {RTGYM_INTERFACE}: set it there, --config can't change it"
         )
-    own = ours["interface_kwargs"]
-    if "resize_to" in own:
-        own = {**own, "resize_to": tuple(own["resize_to"])}
-    return RealTimeEnv({**CONFIG_DICT, **ours["rtgym"], "interface_kwargs": own})
+    arguments = dict(ours["rtgym"]["interface_kwargs"])
+    if "resize_to" in arguments:
+        arguments["resize_to"] = tuple(arguments["resize_to"])
+    return GamePictures(RealTimeEnv({**CONFIG_DICT, **ours["rtgym"], "interface_kwargs": arguments}))
+
+
+class GamePictures(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """The game's histories of pictures `[history, h, w]` or `[history, h, w, 3]` as pictures `[h, w, channels]` uint8.
+
+    The game has them in float32, from 0 to 255. All other parts of its observations stay as they are.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Tuple(map(_space, env.observation_space))  # type: ignore[call-overload]
+
+    def observation(self, observation: Any) -> Any:
+        return tuple(_picture(part) if np.ndim(part) > 2 else part for part in observation)
+
+
+def _space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    assert space.shape is not None
+    shape = _picture(np.zeros(space.shape)).shape if len(space.shape) > 2 else ()
+    return gymnasium.spaces.Box(0, 255, shape, np.uint8) if shape else space
+
+
+def _picture(history: Any) -> np.ndarray:
+    frames = np.asarray(history)
+    frames = frames if frames.ndim == 4 else frames[..., None]
+    return np.moveaxis(frames, 0, 2).reshape(*frames.shape[1:3], -1).astype(np.uint8)

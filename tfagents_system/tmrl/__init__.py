@@ -1,0 +1,1 @@
+"""TMRL's configuration and commands: docs/how_to/tmrl.md."""
