@@ -37,7 +37,7 @@ def tmrl(home: Path, *arguments: str, code: int = 0) -> str:
 def start(home: Path, role: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "tfagents_system.tmrl", f"--{role}", f"--config={CONFIG!r}"]
     with (home / f"{role}.txt").open("w") as log:
-        return begin(words, None, home, {}, log, {"HOME": str(home)})
+        return begin(words, home / "TmrlData" / role / "car", home, {}, log, {"HOME": str(home)})
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,12 @@ CHANGES: list[tuple[str, Any, dict[str, Any], str | None, Any]] = [
     ("ENV.REWARD_CONFIG.MIN_STEPS", 5, {}, "config.trajectory_reward.min_steps", 5),
     ("ENV.REWARD_CONFIG.MAX_STRAY", 5.0, {}, "config.trajectory_reward.max_stray", 5.0),
 ]
-CHANGE_MORE = ("ENV.RTGYM_INTERFACE", "ALG.ALGORITHM", "ALG.LEARN_ENTROPY_COEF", "SAVE_MODEL_EVERY")  # Than one setting.
+CHANGE_MORE = (
+    "ENV.RTGYM_INTERFACE",
+    "ALG.ALGORITHM",
+    "ALG.LEARN_ENTROPY_COEF",
+    "SAVE_MODEL_EVERY",
+)  # Than one setting.
 # They say where, whether and how a command runs, not what is trained: see test_tmrl_starts.py.
 OF_COMMANDS = {
     "RESET_TRAINING",

@@ -24,14 +24,16 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
         "updates_per_iter": 1000,
         "checkpoint_period_iters": 1,
         "checkpoint_period_env_steps": 50_000,
+        "num_eval_episodes": 0,
+        "keep_policies": True,
     }
     params: Any = SimpleNamespace(**(values | attributes))
     state, saved = TrainerState(iteration=resumed_at), list[int]()
     state.env_steps = state.end_env_steps = STEPS * resumed_at
     plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None, 1.0)
     checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
-    told = list[int]()
-    export: Any = SimpleNamespace(save_checkpoint=told.append, save_models=told.append)
+    told, deleted = list[int](), list[Any]()
+    export: Any = SimpleNamespace(save_checkpoint=told.append, save_models=told.append, delete_earlier=deleted.append)
     saves = TrainerSaves(params, state, plan, lambda: state.iteration * STEPS, checkpoints, export, TimeShares())
     saves.begin(restored=resumed_at > 0)
     while state.iteration < resumed_at + 1900:
@@ -39,6 +41,8 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
         plan.end()
         saves.save_if_due({}, lambda: False, lambda: None)
     assert told == [iteration for iteration in saved if iteration == 2000 for _ in range(2)], "policies say theirs"
+    keeps = params.keep_policies or params.num_eval_episodes > 0
+    assert len(deleted) == (0 if keeps else len(told) // 2), "the earlier ones, each time"
     return saved
 
 
@@ -51,3 +55,8 @@ def test_the_older_of_two_checkpoints_is_among_the_iterations_that_are_counted(r
 
 def test_where_an_iteration_has_its_own_number_of_updates_the_period_alone_counts() -> None:
     assert saved_iterations(env_steps_per_iter=None) == []
+
+
+@pytest.mark.parametrize(("num_eval_episodes", "keep_policies"), [(0, False), (5, False)])
+def test_only_the_newest_policy_stays_where_nothing_is_evaluated(num_eval_episodes: int, keep_policies: bool) -> None:
+    assert 2000 in saved_iterations(130, num_eval_episodes=num_eval_episodes, keep_policies=keep_policies)

@@ -17,6 +17,7 @@ from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
+from tfagents_system.worker import worker as worker_module
 from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.worker import Worker
@@ -314,3 +315,29 @@ def test_only_an_asynchronous_worker_collects_with_a_policy_of_before_the_traine
     worker._wait_for_policy(6)
     assert ids(run) == ((1, 9, 90) if asynchronous else (2, 5, 50))
     assert heard == [(0, -1, 0), (1, 9, 90), (1, 9, 90)][: 1 if asynchronous else 3]
+
+
+@pytest.mark.parametrize(("alone_secs", "waits"), [(0.0, 0), (30.0, 2)])
+def test_an_asynchronous_worker_without_a_trainer_soon_acts_at_random(
+    run: Run, alone_secs: float, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expert at once; and who has waited once waits no more until there is a policy."""
+    clock, heard = [0.0], list[float]()
+
+    def get(wait_secs: float = 0.0) -> tables.Progress | None:
+        clock[0] += 15.0 * bool(wait_secs)
+        heard.append(wait_secs)
+        return None
+
+    monkeypatch.setattr(worker_module.time, "monotonic", lambda: clock[0])
+    worker = waiting_worker(run, [False], get)
+    worker._params.asynchronous, worker._alone_secs, worker._random = True, alone_secs, object()
+    worker._wait_for_policy(0)
+    assert heard == [0.0] + [worker_module._NEWS_SECS] * waits and worker._exploring() is worker._random
+    worker._wait_for_policy(0)
+    assert len(heard) == waits + 2
+    progress = run.publish(7, 1, 10)
+    worker._progress.get = lambda wait_secs=0.0: progress
+    worker._wait_for_policy(0)
+    worker._params.policy_refresh_steps, worker._collector.greedy = None, None
+    assert worker._exploring() is not worker._random and run.worker.train_step == 10

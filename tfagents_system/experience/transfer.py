@@ -44,9 +44,13 @@ def import_into(
       UserError: The data do not fit the environment, or can't be read.
     """
     partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
+    except FileExistsError:
+        raise UserError(f"{partial} is of an import under way, or that was killed: wait for it, or remove it") from None
+    except OSError as error:
+        raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
+    try:
         conversion = _conversion_for(exp_dir, params, config, partial / SPECS)
         read = followed(read_episodes(source, tell), f"reading {source}", "episodes")
         episodes = stored_episodes(read, conversion, source, tell)

@@ -116,9 +116,9 @@ class PolicyExport:
 
     def delete_earlier(self, name: str) -> None:
         """Removes the checkpoints before this one."""
-        for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"):
-            if path.name < name:
-                self.delete_checkpoint(path.name)
+        earlier = [path for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*") if path.name < name]
+        for path in earlier:
+            shutil.rmtree(path, ignore_errors=True)
 
     def _all_policies(self) -> dict[str, _Policy]:
         if not self._policies:

@@ -1,0 +1,20 @@
+"""How programs end whose output nobody reads any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.launching import ROOT
+
+
+@pytest.mark.parametrize(("lines", "code"), [(1, 0), (100_000, 1)])
+def test_behind_head_a_program_ends_without_a_traceback(lines: int, code: int) -> None:
+    program = f"from tfagents_system.errors import exit_with; exit_with(lambda: print('word\\\\n' * {lines}) or 0)"
+    script = f'"{sys.executable}" -c "{program}" | {{ exec <&-; sleep 0.3; }}; exit "${{PIPESTATUS[0]}}"'
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
