@@ -331,7 +331,10 @@ def test_an_asynchronous_worker_without_a_trainer_soon_acts_at_random(
 
     monkeypatch.setattr(worker_module.time, "monotonic", lambda: clock[0])
     worker = waiting_worker(run, [False], get)
-    worker._params.asynchronous, worker._alone_secs, worker._random = True, alone_secs, object()
+    own = {"initial_collect_steps": 10, "num_initial_episodes": 0, "prior_data": None}
+    worker._params = SimpleNamespace(asynchronous=True, max_policy_lag=1, policy_refresh_steps=None, **own)
+    worker._alone_secs, worker._random, worker._collector.greedy = alone_secs, object(), None
+    worker._iteration_done = -1
     worker._wait_for_policy(0)
     assert heard == [0.0] + [worker_module._NEWS_SECS] * waits and worker._exploring() is worker._random
     worker._wait_for_policy(0)
@@ -339,5 +342,22 @@ def test_an_asynchronous_worker_without_a_trainer_soon_acts_at_random(
     progress = run.publish(7, 1, 10)
     worker._progress.get = lambda wait_secs=0.0: progress
     worker._wait_for_policy(0)
-    worker._params.policy_refresh_steps, worker._collector.greedy = None, None
     assert worker._exploring() is not worker._random and run.worker.train_step == 10
+
+
+@pytest.mark.parametrize(
+    ("own", "iteration_done", "acts"),
+    [
+        ({}, -1, True),
+        ({}, 3, False),
+        ({"initial_collect_steps": 0}, -1, False),
+        ({"prior_data": "demos", "offline_updates": 5}, -1, False),
+    ],
+)
+def test_only_where_a_run_begins_at_random_it_does_so_without_a_trainer(
+    own: dict[str, Any], iteration_done: int, acts: bool
+) -> None:
+    worker: Any = Worker.__new__(Worker)
+    params = {"initial_collect_steps": 10, "num_initial_episodes": 0, "prior_data": None}
+    worker._params, worker._iteration_done = SimpleNamespace(**{**params, **own}), iteration_done
+    assert worker._acts_alone(1e6) is acts

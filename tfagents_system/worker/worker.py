@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.iteration_counts import random_count, steps_of_worker
+from tfagents_system.agents.iteration_counts import offline_updates, random_count, steps_of_worker
 from tfagents_system.checks.frame_stacks import is_stacking
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
@@ -242,19 +241,17 @@ class Worker:
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind.
 
-        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them, and not for long
-        where no trainer has published a policy yet.
+        Where asynchronous it waits for updates, if `min_updates_per_env_step` asks for more of them.
         """
         lag = 0 if self._role.deterministic else self._params.max_policy_lag
         lock_step = not self._params.asynchronous
         oldest = max(0, iteration - lag) if lock_step else 0
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
         waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._end.is_stopped)
-        alone_at = math.inf if lock_step else time.monotonic() + self._alone_secs
+        began = time.monotonic()
         progress = self._progress.get()
         while True:
-            if progress is None and time.monotonic() >= alone_at:
-                self._alone_secs = 0.0
+            if progress is None and not lock_step and self._acts_alone(time.monotonic() - began):
                 return
             with self._activity.spend("waiting for the policy"):
                 self._policy.follow(progress)
@@ -272,6 +269,15 @@ class Worker:
 
     def _evaluate_if_due(self) -> None:
         self._evaluator.evaluate_if_due(self._progress.get())
+
+    def _acts_alone(self, waited_secs: float) -> bool:
+        """Whether it collects though no trainer has published a policy: at random, where a run begins so anyway."""
+        begins = self._iteration_done <= 0  # Else a trained policy is to come.
+        begins_at_random = begins and random_count(self._params) > 0 and not offline_updates(self._params)
+        if waited_secs < self._alone_secs or not (begins_at_random or self._alone_secs == 0.0):
+            return False
+        self._alone_secs = 0.0  # From now on at once.
+        return True
 
     # Collecting.
 
