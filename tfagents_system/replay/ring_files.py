@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
+from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3
@@ -236,7 +236,7 @@ class RingFiles:
                 self.column(column).unlink(missing_ok=True)
             self._reserve()
             self.reset_header()
-            write_atomically(self.description, json.dumps(self._describe(), indent=1).encode())
+            write_json(self.description, self._describe(), indent=1)
 
     def _reserve(self) -> None:
         """Gives every file its space: a full disk is an error now, not a SIGBUS in a day.
@@ -272,7 +272,7 @@ def _reserve(path: Path, size: int) -> None:
 def find_files(folder: Path, layout: Layout) -> RingFiles | None:
     """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((folder / DESCRIPTION).read_bytes())
+        found = read_json(folder / DESCRIPTION) or {}
         files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"])
         return files if found == files._describe() else None
     return None
@@ -281,7 +281,7 @@ def find_files(folder: Path, layout: Layout) -> RingFiles | None:
 def find_any_files(folder: Path) -> RingFiles | None:
     """Those of the ring in a folder, of any layout and size; None where there is none, or none of this version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return find_files(folder, layout_of(json.loads((folder / DESCRIPTION).read_bytes())))
+        return find_files(folder, layout_of(read_json(folder / DESCRIPTION) or {}))
     return None
 
 

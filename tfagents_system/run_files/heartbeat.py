@@ -187,22 +187,23 @@ class BeatReader:
             time.sleep(self._every_secs)
 
 
-def json_text(content: Mapping[str, Any]) -> str:
+def json_text(content: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON that every reader accepts: NaN and infinity become null, objects that JSON lacks their text."""
-    return json.dumps(_plain(content), allow_nan=False)
+    return json.dumps(_plain(content), allow_nan=False, indent=indent)
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
     """Replaces a JSON file atomically.
 
     Args:
       path: The file, in a folder that exists: none is made, a run directory that was moved away may be put back.
       content: Its content.
+      indent: Where people read it.
 
     Raises:
       OSError: The disk is full, the folder is gone.
     """
-    write_atomically(path, json_text(content).encode())
+    write_atomically(path, json_text(content, indent).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -268,8 +268,8 @@ def oldest_iteration(checkpoints: Path) -> int | None:
     """The smallest number of iterations that a checkpoint was taken after; None without one. Checks no file."""
     iterations = []
     for folder in _complete_folders(checkpoints):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # Damaged, or being deleted.
-            iterations.append(int(json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["iteration"]))
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # Damaged, or being deleted.
+            iterations.append(int((read_json(folder / _MANIFEST) or {})["iteration"]))
     return min(iterations, default=None)
 
 

@@ -16,11 +16,12 @@ from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.machine.files import held, write_atomically
+from tfagents_system.machine.files import held
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name, train_step_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.saved_models import SavedModelWriter
@@ -98,7 +99,7 @@ class PolicyExport:
         if best is None:
             self._paths.best_json.unlink(missing_ok=True)
             return
-        write_atomically(self._paths.best_json, json.dumps(best, indent=1).encode() + b"\n")
+        write_json(self._paths.best_json, best, indent=1)
 
     def delete_checkpoint(self, name: str) -> None:
         """Removes a checkpoint that was only kept until its evaluation was known."""
