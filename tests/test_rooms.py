@@ -26,7 +26,7 @@ BUDGETS = {
     "report": 4_030,
     "run_files": 3_760,
     "settings": 3_210,
-    "tests": 61_440,
+    "tests": 61_450,
     "tmrl": 600,
     "top level": 2_900,
     "trainer": 2_730,

@@ -80,7 +80,7 @@ def names_told(images: bool | None = None, **attributes: Any) -> set[str]:
 
 def test_conditions_are_of_attributes_that_there_are_and_all_are_looked_at_here() -> None:
     described = described_by(TrainParamsBase)
-    assert {each.name for each in described.values() if each.acts} == {*SET, "eval_period_env_steps"}
+    assert {each.name for each in described.values() if each.acts} == {*SET, "eval_period_env_steps", "keep_policies"}
     assert {when.attribute for each in described.values() for when in each.acts} <= {*described, IMAGES}
 
 
@@ -88,6 +88,8 @@ def test_without_evaluations_their_period_and_what_they_compare_have_no_effect()
     given: dict[str, Any] = {"eval_period_iters": 3, "best_metric": "success"}
     assert names_told(**given) == set() and names_told(**given, num_eval_episodes=0) == set(given)
     assert names_told(eval_period_env_steps=500, num_eval_episodes=0) == {"eval_period_env_steps"}
+    assert names_told(keep_policies=False, num_eval_episodes=0) == set()
+    assert names_told(keep_policies=False) == {"keep_policies"}
 
 
 def test_what_is_said_of_prior_data_has_no_effect_without_any() -> None:

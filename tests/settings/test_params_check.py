@@ -103,6 +103,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
         "num_eval_episodes",
+        "keep_policies",
         "best_metric",
         "exploration_epsilon",
         "boltzmann_epsilon",
