@@ -157,15 +157,12 @@ def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
     environ: dict[str, str], tmp_path: Path, began: Any, wanted: Any, told: str | None
 ) -> None:
     begin(with_grid(environ, tmp_path, began, "0"))
-    own = {name: values[0] for name, values in wanted.items()}
-    texts = ["SAC_GRID=", *(f"{name}={value}" for name, value in own.items())]
-    in_array = resolve(with_grid(environ, tmp_path, wanted, "0"), [], vars_file=None, root=Path("/nowhere"))
-    environ = {**environ, "SLURM_ARRAY_TASK_ID": "0"}
-    in_sweep = resolve(environ, texts, vars_file=None, root=Path("/nowhere"), of_task=own)
-    assert in_array.findings == in_sweep.findings and len(in_sweep.findings) == (told is not None)
-    assert told is None or re.match(told, in_sweep.findings[0])
+    environ = with_grid(environ, tmp_path, wanted, "0")
+    findings = settle(environ).findings
+    assert len(findings) == (told is not None)
+    assert told is None or re.match(told, findings[0])
     for name, value in {"TFAGENTS_EDITS": "fresh", "TFAGENTS_RESET": "agent"}.items():
-        assert resolve({**environ, name: value}, texts, vars_file=None, root=Path("/"), of_task=own).findings == ()
+        assert settle({**environ, name: value}).findings == ()
 
 
 def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
