@@ -91,16 +91,11 @@ import sys
 from pathlib import Path
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.tasks.pool import WAITING, Place, Pool, Source, Task
+from tfagents_system.tasks.pool import Place, Pool, Source, Task
 
 traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
 run = traps + "echo up; while :; do sleep 0.02; done"
-class One(Source):
-    def open_numbers(self):
-        return [task.number for task in self.tasks if task.state == WAITING]
-    def task(self, number):
-        return self.tasks[number]
-source = One(Path(sys.argv[1] + "_tasks"), [], None)
+source = Source(Path(sys.argv[1] + "_tasks"), [], None)
 source.tasks = [Task(0, {}, ["bash", "-c", run], RunPaths(Path(sys.argv[1])))]
 sys.exit(Pool(source, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
 """

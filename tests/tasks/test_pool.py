@@ -40,12 +40,6 @@ class Programs(Source):
             save = {"save_deadline_secs": 0.5}
             self.tasks.append(Task(number, {"SAC_SEED": number}, command, paths, variables=save))
 
-    def open_numbers(self) -> list[int]:
-        return [task.number for task in self.tasks if task.state == WAITING]
-
-    def task(self, number: int) -> Task:
-        return self.tasks[number]
-
     def run(self, stop: StopFlag | None = None, places: Sequence[Place] = (Place(), Place())) -> int:
         self.shown: list[list[str]] = []
         show = lambda tasks: self.shown.append([task.state for task in tasks])  # noqa: E731
@@ -174,7 +168,7 @@ def test_a_place_has_room_for_the_largest_task(project: Project, monkeypatch: py
 
 
 def test_what_changes_is_shown_once(programs: Any, capsys: pytest.CaptureFixture[str], project: Project) -> None:
-    source, view = programs("", ""), View(line_secs=100.0)
+    source, view = programs("", ""), View()
     one, two = source.tasks
     one.state = RUNNING
     view.show(source.tasks), view.show(source.tasks)

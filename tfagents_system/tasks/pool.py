@@ -39,8 +39,7 @@ from tfagents_system.settings.variables import GRID, TASK, read_variables
 
 WAITING, RUNNING, DONE, STOPPED, FAILED, PRUNED = "waiting", "running", "done", "stopped", "failed", "pruned"
 _NO_TASK = 10**9  # A number that no task has.
-_STEP_SECS = 0.2
-_LOOK_SECS = 1.0
+_STEP_SECS, _LOOK_SECS, _LINE_SECS = 0.2, 1.0, 5.0  # Between looks at processes, at what runs write, and summaries.
 _STOP_GRACE_SECS = 30.0  # Beyond the time that a run may take to save.
 
 
@@ -55,7 +54,7 @@ class Task:
       findings: What is wrong with its variables. Its own start reports that, and whatever else it checks.
       environ: After the vars file was sourced, with the variables that are overridden.
       started_at: Unix seconds of its start here; what was written before is not its own.
-      process, place: Of its start here.
+      exit_code: Below 0: the number of the signal that killed it; None: it has not ended, or none was started.
     """
 
     number: int
@@ -69,8 +68,9 @@ class Task:
     state: str = WAITING
     reason: str = ""
     started_at: float = math.inf
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] = dataclasses.field(init=False)
     place: Place = Place()
+    exit_code: int | None = None
     _written_before: int = 0
 
     def __str__(self) -> str:
@@ -81,22 +81,8 @@ class Task:
         """What its start and its supervisor print."""
         return self.paths.log("task")
 
-    @property
-    def exit_code(self) -> int | None:
-        """Of the run that has ended; below 0: the number of the signal that killed it; None: none was started."""
-        return None if self.process is None else self.process.returncode
-
-    @property
-    def save_secs(self) -> float:
-        """How long its run may take to save when it is stopped."""
-        return float(self.variables.get("save_deadline_secs", 60.0))
-
     def start(self, place: Place) -> None:
-        """Starts its run in a session of its own: a Ctrl-C of the terminal reaches it once, from the pool.
-
-        Raises:
-          OSError, subprocess.SubprocessError: It can't, as where a disk is full.
-        """
+        """Starts its run in a session of its own: a Ctrl-C of the terminal reaches it once, from the pool."""
 
         def become_run() -> None:
             if place.cpus:
@@ -119,19 +105,13 @@ class Task:
             )
         self.state = RUNNING
 
-    def send(self, number: signal.Signals) -> None:
-        """Sends a signal to its run."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def failure(self) -> str:
+    def failure(self, code: int) -> str:
         """How its run has failed, with its first error or its last line, if its log is still there."""
         text = ""
         with contextlib.suppress(OSError):
             text = self.log.read_bytes()[self._written_before :].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         message = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "")
-        code = self.exit_code or 0
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         return f"{how}: {message.removeprefix('error: ')}" if message else how
 
@@ -162,11 +142,8 @@ class Source:
     ) -> Self:
         """That of the runs that a vars file describes, which run_script.sh starts with these options.
 
-        Args:
-          names: What tasks differ in.
-
         Raises:
-          UserError: The file fails or names no run, or an assignment is impossible, with all findings.
+          UserError: The file fails, or an assignment is impossible or of one of `names`, in which tasks differ.
         """
         words = [word for text in assignments for word in ("--set", text)]
         command = [str(LAUNCHERS / "run_script.sh"), *words, *options, str(vars_file)]
@@ -184,11 +161,11 @@ class Source:
 
     def open_numbers(self) -> Iterable[int]:
         """Numbers of tasks that are not over, in their order; for the holder of the folder's lock."""
-        raise NotImplementedError
+        return [task.number for task in self.tasks if task.state == WAITING]
 
     def task(self, number: int) -> Task:
         """One of them; for the holder of the folder's lock."""
-        raise NotImplementedError
+        return self.tasks[number]
 
     def is_hopeless(self, task: Task) -> bool:
         """Whether a running task is to be ended early."""
@@ -198,11 +175,7 @@ class Source:
         """Records how a task has ended; `is_stopped`: because the whole pool is being stopped."""
 
     def new_task(self, number: int, settings: Mapping[str, Any]) -> Task:
-        """The task of a number.
-
-        Raises:
-          UserError: The environment does not say its run directory.
-        """
+        """The task of a number; a UserError says that the environment names no run."""
         environ = {**os.environ, TASK: str(number)}
         if self._vars_file is not None:
             environ = read_vars_file(self._vars_file, environ)
@@ -272,10 +245,7 @@ class Pool:
         self._signals_sent, self._kill_at, self._looked_at = 0, math.inf, -math.inf
 
     def run(self) -> int:
-        """Runs until no task is left to take, or the pool was stopped and all runs have ended; returns the exit code.
-
-        If it fails, its process ends, and with it all runs save and end.
-        """
+        """Runs until no task is left to take, or the pool was stopped and all runs have ended; returns an exit code."""
         while True:
             has_changed = self._reap()
             if self._stop.is_set():
@@ -285,13 +255,16 @@ class Pool:
                 self._look()
                 self._show(self._source.tasks)
                 if not self._running:
-                    return self._exit_code()
+                    return self._finish()
             if self._stop.is_set():  # Its wait() would return at once.
                 time.sleep(_STEP_SECS)
             else:
                 self._stop.wait(_STEP_SECS)
 
-    def _exit_code(self) -> int:
+    def _finish(self) -> int:
+        for task in self._source.tasks:
+            if task.reason:
+                print(f"{task}: {task.reason} (log in {task.log})", flush=True)
         states = {task.state for task in self._source.tasks}
         if states & {WAITING, STOPPED}:
             return EXIT_RESUMABLE
@@ -301,7 +274,7 @@ class Pool:
         """Ends hopeless runs and begins others in free places."""
         for task in self._running:
             if self._source.is_hopeless(task):
-                task.send(signal.SIGTERM)
+                task.process.send_signal(signal.SIGTERM)
         while self._free and not self._stop.is_set() and (task := self._source.take()) is not None:
             try:
                 task.start(self._free[-1])
@@ -314,13 +287,12 @@ class Pool:
                 self._free.pop()
 
     def _reap(self) -> bool:
-        ended = [task for task in self._running if task.process is not None and task.process.poll() is not None]
+        ended = [task for task in self._running if task.process.poll() is not None]
         for task in ended:
-            # Before its supervisor is up, a run just ends.
-            was_stopped = self._stop.is_set() and -(task.exit_code or 0) in STOP_SIGNALS
-            states = {EXIT_DONE: DONE, EXIT_RESUMABLE: STOPPED}
-            task.state = STOPPED if was_stopped else states.get(task.exit_code or 0, FAILED)
-            task.reason = task.failure() if task.state == FAILED else ""
+            task.exit_code = code = task.process.returncode
+            was_stopped = self._stop.is_set() and -code in STOP_SIGNALS  # Before its supervisor is up, a run just ends.
+            task.state = STOPPED if was_stopped else {EXIT_DONE: DONE, EXIT_RESUMABLE: STOPPED}.get(code, FAILED)
+            task.reason = task.failure(code) if task.state == FAILED else ""
             self._free.append(task.place)
             self._running.remove(task)
             self._source.end(task, is_stopped=self._stop.is_set())
@@ -329,36 +301,31 @@ class Pool:
 
     def _pass_on_stop(self) -> None:
         if self._signals_sent == 0:
-            save_secs = max((task.save_secs for task in self._running), default=0.0)
-            self._kill_at = time.monotonic() + save_secs + _STOP_GRACE_SECS
+            save_secs = [task.variables.get("save_deadline_secs", 60.0) for task in self._running]
+            self._kill_at = time.monotonic() + max(save_secs, default=0.0) + _STOP_GRACE_SECS
         if self._signals_sent < self._stop.count:
             # In a SLURM job a run takes no other second signal for a user's hurry.
             number = signal.SIGINT if self._signals_sent else signal.SIGTERM
             self._signals_sent = self._stop.count
             for task in self._running:
-                task.send(number)
+                task.process.send_signal(number)
         if time.monotonic() > self._kill_at:
-            kill_session(*(task.process.pid for task in self._running if task.process is not None))
+            kill_session(*(task.process.pid for task in self._running))
 
 
 class View:
-    """Prints; output that fails ends no pool.
+    """Prints what changes, and a summary now and then."""
 
-    Args:
-      line_secs: Seconds between two summaries.
-    """
-
-    def __init__(self, line_secs: float = 5.0) -> None:
-        self._line_secs, self._line_at = line_secs, time.monotonic()
-        self._shown: dict[int, str] = {}
+    def __init__(self) -> None:
+        self._line_at, self._shown = time.monotonic(), dict[int, str]()
 
     def show(self, tasks: Sequence[Task]) -> None:
-        """Prints what has changed since the call before."""
+        """Prints what has changed since the call before; output that fails ends no pool."""
         for task, settings in zip(tasks, differing([task.settings for task in tasks]), strict=True):
             if self._shown.get(task.number, WAITING) != task.state:
                 _print(_line(task, in_words(settings)))
             self._shown[task.number] = task.state
-        if time.monotonic() - self._line_at >= self._line_secs:
+        if time.monotonic() - self._line_at >= _LINE_SECS:
             self._line_at = time.monotonic()
             counts = Counter(task.state for task in tasks)
             totals = [f"{counts[s]} {s}" for s in (RUNNING, WAITING, DONE, PRUNED, FAILED, STOPPED) if counts[s]]

@@ -5,8 +5,7 @@
 
 The search is in <name>_tasks beside its runs <name>_task_<trial>. The same command goes on with what is unfinished,
 also after everything was killed. Several of them, on one machine or many, share a search. With --slurm a job array
-takes the trials. Exit codes: 0 all trials are over, or are submitted, 1 a run can't be started or none has a value, 2
-bad input: nothing was started, 75 stopped and saved.
+takes the trials. Exit codes are those of a sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.places import places_of
 from tfagents_system.launch.python_path import LAUNCHERS
@@ -124,7 +123,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):
         parser.error(f"--trials={args.trials} must be from 1 to 10000, and --parallel={args.parallel} at least 1")
     return args
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -25,12 +25,9 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
-from optuna.samplers import TPESampler
 from optuna.trial import TrialState, create_trial
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError, exit_with
 from tfagents_system.launch.places import Place
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
@@ -42,15 +39,15 @@ from tfagents_system.settings.search_spaces import Space
 from tfagents_system.settings.variables import TASK
 from tfagents_system.tasks.pool import DONE, FAILED, PRUNED, RUNNING, STOPPED, WAITING, Pool, Source, Task, View
 
-PRUNERS: dict[str, Callable[[], BasePruner]] = {
-    "median": lambda: MedianPruner(n_startup_trials=5, n_warmup_steps=25),
-    "hyperband": lambda: HyperbandPruner(min_resource=10, max_resource=100),
-    "none": NopPruner,
+PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
+    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=25),
+    "hyperband": lambda: optuna.pruners.HyperbandPruner(min_resource=10, max_resource=100),
+    "none": optuna.pruners.NopPruner,
 }
 _JUDGED_SHARE = 0.25  # The last of a run, whose evaluations are its value.
 _MOST_REFUSED = 3  # So many starts in a row: any further one would be refused, too.
 _STATES = {RUNNING: "RUNNING", DONE: "COMPLETE", PRUNED: "PRUNED", FAILED: "FAIL"}  # And Optuna's words.
-_SHOWN, _FEWEST_FOR_IMPORTANCE = 10, 8
+_FEWEST_FOR_IMPORTANCE = 8
 
 
 @dataclasses.dataclass
@@ -58,7 +55,7 @@ class Trial:
     """A record of study.json.
 
     Attributes:
-      params: As Optuna proposed them; of a list the index.
+      params: As Optuna proposed them; of a list of values the index.
       state: RUNNING (until it is over, also while nobody works on it), DONE, PRUNED or FAILED.
       value: The mean evaluation return over the last quarter of its run, of a trial that is DONE.
       reports: Returns by percent of the run, at which trials are compared: each has as much behind it there.
@@ -95,30 +92,17 @@ class Records:
         """Of each trial, as --set takes them."""
         return [settings_of(self.space, trial.params) for trial in self.trials]
 
-    def finished(self) -> list[int]:
-        """Numbers of the trials with a value, the best first."""
-        values = {number: trial.value for number, trial in enumerate(self.trials) if trial.value is not None}
-        return sorted(values, key=lambda number: values[number], reverse=True)
-
     def to_optuna(self) -> optuna.Study:
         """A study in memory that has all trials under their numbers."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = TPESampler(multivariate=True, constant_liar=True)
+        sampler, pruner = optuna.samplers.TPESampler(multivariate=True, constant_liar=True), PRUNERS[self.pruner]()
         # Hyperband chooses the bracket of a trial by the name of its study.
-        study = optuna.create_study(
-            study_name="search", direction="maximize", sampler=sampler, pruner=PRUNERS[self.pruner]()
-        )
+        study = optuna.create_study(study_name="search", direction="maximize", sampler=sampler, pruner=pruner)
         for trial in self.trials:
-            study.add_trial(
-                create_trial(
-                    state=TrialState[_STATES[trial.state]],
-                    value=trial.value,
-                    params=trial.params,
-                    distributions=distributions_of(self.space),
-                    intermediate_values={int(percent): value for percent, value in trial.reports.items()},
-                    system_attrs=trial.attrs,
-                )
-            )
+            words: dict[str, Any] = {"params": trial.params, "value": trial.value, "system_attrs": trial.attrs}
+            reports = {int(percent): value for percent, value in trial.reports.items()}
+            state, space = TrialState[_STATES[trial.state]], distributions_of(self.space)
+            study.add_trial(create_trial(state=state, distributions=space, intermediate_values=reports, **words))
         return study
 
 
@@ -176,11 +160,7 @@ class Study(Source):
     _refused_in_a_row = 0
 
     def begin(self, space: Space, pruner: str, wanted: int) -> None:
-        """Begins a search or goes on with it.
-
-        Raises:
-          UserError: It has begun with another space, or its folder is that of a sweep.
-        """
+        """Begins a search or goes on with it; a UserError says that the folder has another one, or a sweep."""
         with self.locked():
             records = Records(space, pruner, wanted)
             if (self.folder / "study.json").exists():
@@ -200,14 +180,11 @@ class Study(Source):
         """Runs trials until none is left here, prints what was found, and returns the exit code."""
         code = Pool(self, places, stop, show).run()
         with self.locked():
-            print(*self.write_results(), sep="\n")
-        for task in self.tasks:
-            if task.reason:
-                print(f"{task}: {task.reason} (log in {task.log})", flush=True)
+            print(*self.write_results(), sep="\n", flush=True)
         if self.refusal:
             print(f"error: {self.refusal}; correct that, and the same command goes on", file=sys.stderr, flush=True)
             return EXIT_FAILED
-        return EXIT_DONE if code == EXIT_FAILED and Records.read(self.folder).finished() else code
+        return code
 
     def left(self) -> int:
         """How many trials are not over."""
@@ -271,21 +248,25 @@ class Study(Source):
     def write_results(self) -> list[str]:
         """Writes trials.csv; returns lines for the user: the best trials, what mattered, and how to go on."""
         text, records = io.StringIO(), Records.read(self.folder)
-        settings, best, states = records.settings(), records.finished(), [trial.state for trial in records.trials]
+        settings, states = records.settings(), [trial.state for trial in records.trials]
+        values = {number: trial.value for number, trial in enumerate(records.trials) if trial.value is not None}
+        best = sorted(values, key=lambda number: values[number], reverse=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["trial", "state", "value", *records.space])
         for number, trial in enumerate(records.trials):
-            values = [json.dumps(settings[number][name]) for name in records.space]
-            writer.writerow([number, trial.state, "" if trial.value is None else trial.value, *values])
+            words = [json.dumps(settings[number][name]) for name in records.space]
+            writer.writerow([number, trial.state, values.get(number, ""), *words])
         write_atomically(self.folder / "trials.csv", text.getvalue().encode())
         lines = [
             f"{len(best)} trials have a value, {states.count(PRUNED)} were pruned, {states.count(FAILED)} have failed, "
             f"{states.count(RUNNING)} are unfinished: {self.folder / 'trials.csv'}"
         ]
-        lines += [f"{records.trials[n].value:12.5g}  task {n}: {in_words(settings[n])}" for n in best[:_SHOWN]]
-        if len({records.trials[n].value for n in best}) > 1 and len(best) >= _FEWEST_FOR_IMPORTANCE:
+        lines += [f"{values[number]:12.5g}  task {number}: {in_words(settings[number])}" for number in best[:10]]
+        if len(best) >= _FEWEST_FOR_IMPORTANCE and len(set(values.values())) > 1:
             # Shares of the variance of the better trials (PED-ANOVA, Watanabe et al. 2023).
-            shares = get_param_importances(records.to_optuna(), evaluator=PedAnovaImportanceEvaluator())
+            shares = optuna.importance.get_param_importances(
+                records.to_optuna(), evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
             lines.append("matters most: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
         if best:
             words = [f"--set {shlex.quote(assignment(name, value))}" for name, value in settings[best[0]].items()]

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.errors import UserError, exit_with
+from tfagents_system.errors import UserError
 from tfagents_system.launch.login_node import refuse_login_node
 from tfagents_system.launch.places import Place, places_of
 from tfagents_system.launch.python_path import ROOT
@@ -26,7 +26,7 @@ from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import Grid, GridError, parse_seeds, read_grid
 from tfagents_system.settings.overrides import Setting
 from tfagents_system.settings.variables import GRID, SEED, TASK, read_variables
-from tfagents_system.tasks.pool import DONE, WAITING, Pool, Source, Task, View
+from tfagents_system.tasks.pool import DONE, WAITING, Pool, Source, View
 
 
 class Sweep(Source):
@@ -35,8 +35,7 @@ class Sweep(Source):
     def begin(self, grid: Grid, parallel: int) -> list[Place]:
         """Lists the tasks, those with a finished run as DONE; returns the places of the others.
 
-        Raises:
-          UserError: What all tasks have is wrong, there is too little room for them, or others work on the list.
+        A UserError says what is wrong with all of them, that there is too little room, or that others use the list.
         """
         for number in followed(range(len(grid)), "looking at tasks", "tasks", len(grid)):
             task = self.new_task(number, grid.settings(number))
@@ -57,19 +56,9 @@ class Sweep(Source):
             self.write_list(task.settings for task in self.tasks)
         return places
 
-    def open_numbers(self) -> list[int]:
-        return [task.number for task in self.tasks if task.state == WAITING]
-
-    def task(self, number: int) -> Task:
-        return self.tasks[number]
-
 
 def _grid_of(args: argparse.Namespace) -> Grid:
-    """The grid of --grid, else of the vars file's SAC_GRID, with the seeds of --seeds.
-
-    Raises:
-      UserError: With all findings.
-    """
+    """The grid of --grid, else of the vars file's SAC_GRID, with the seeds of --seeds; a UserError has all findings."""
     path, environ = args.grid, read_vars_file(args.vars_file, {**os.environ, TASK: "0"})
     if path is None and environ.get(GRID, "").strip():
         values, findings = read_variables(environ, vars_file=args.vars_file, root=ROOT)
@@ -111,16 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"{TASK} is set, this is a task of a job array already: submit the grid with ./submit.sh")
     args.vars_file = args.vars_file.absolute()
     grid = _grid_of(args)
-    array = f"sac submit {args.vars_file} --array 0-{len(grid) - 1}"
-    refuse_login_node(args.vars_file, f"submit an array, with {GRID} in the vars file: {array}")
+    array = f"submit an array, with {GRID} in the vars file: sac submit {args.vars_file} --array 0-{len(grid) - 1}"
+    refuse_login_node(args.vars_file, array)
     options = [EDIT_OPTIONS[args.edits]] if args.edits else []
     sweep = Sweep.of_vars_file(args.vars_file, args.assignments, options, grid.names())
     places = sweep.begin(grid, args.parallel)
     # Nothing is running before: a Ctrl-C just ends.
     code = Pool(sweep, places, StopFlag.of_supervisor(), View().show).run()
-    for task in sweep.tasks:
-        if task.reason:
-            print(f"{task}: {task.reason} (log in {task.log})")
     done = sum(task.state == DONE for task in sweep.tasks)
     folders = f"{os.path.relpath(sweep.folder).removesuffix('_tasks')}_task_*"
     if done == len(grid):
@@ -128,7 +114,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print(f"{done} of {len(grid)} tasks are done: the same command goes on with the others", flush=True)
     return code
-
-
-if __name__ == "__main__":
-    exit_with(main)
