@@ -79,7 +79,8 @@ def test_a_grid_needs_a_task_of_its_own_and_nothing_twice(environ: dict[str, str
     assert len(findings) == 3
     assert "nonsense" in findings[0] and "batch_size is given twice, by --set and task 1" in "".join(findings)
     assert "SAC_SED is not a known variable: SAC_SEED" in "".join(findings)
-    assert settle(with_grid(environ, tmp_path, grid, None), "SAC_GRID=").findings == ()
+    removed = settle(with_grid(environ, tmp_path, grid, None), "SAC_GRID=")
+    assert removed.findings == () and removed.overrides.variables == {}
     missing = settle({**environ, "SAC_GRID": "none.json", "SLURM_ARRAY_TASK_ID": "1"}).findings
     assert len(missing) == 1 and "SAC_GRID=none.json must be an existing file" in missing[0]
 

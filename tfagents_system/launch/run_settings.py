@@ -77,11 +77,12 @@ def resolve(
       vars_file: Its folder is one of those in which a relative SACGRID is looked for.
     """
     settings, findings = parse_assignments(assignments)
-    # --set may name the grid, or remove it.
-    chosen = {setting.name: str(setting.value) for setting in settings if setting.name == GRID}
+    # --set may name the grid, or remove it. That is of this start: what the run keeps are the settings from there.
+    environ = {**environ, **{setting.name: str(setting.value) for setting in settings if setting.name == GRID}}
+    settings = [setting for setting in settings if setting.name != GRID]
     own: list[Setting] = []
     try:
-        own = _grid_settings({**environ, **chosen}, vars_file, root)
+        own = _grid_settings(environ, vars_file, root)
         settings += own
     except UserError as error:
         findings += error.findings

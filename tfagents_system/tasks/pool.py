@@ -179,8 +179,8 @@ class Source:
         environ = {**os.environ, TASK: str(number)}
         if self._vars_file is not None:
             environ = read_vars_file(self._vars_file, environ)
-        own = [Setting(name, value, f"task {number}") for name, value in settings.items()]
-        overrides, _ = Overrides.from_settings([*own, *self._shared], environ)
+        of_task = [Setting(name, value, f"task {number}") for name, value in settings.items()]
+        overrides, _ = Overrides.from_settings([*of_task, *self._shared], environ)
         environ |= overrides.variables
         values, findings = read_variables(environ, vars_file=self._vars_file, root=ROOT)
         if "exp_dir" not in values:

@@ -118,8 +118,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("VARS.sh and --space are needed")
     if args.further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(args.further)}")
-    if own := [word for word in args.further if re.match(r"-[aN]|--(array|nodes|study|reset_training)(=|$)", word)]:
-        parser.error(f"{' '.join(own)}: --slurm submits an array of workers, each on one node: leave it out")
+    if wrong := [word for word in args.further if re.match(r"-[aN]|--(array|nodes|study|reset_training)(=|$)", word)]:
+        parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):
         parser.error(f"--trials={args.trials} must be from 1 to 10000, and --parallel={args.parallel} at least 1")
     return args

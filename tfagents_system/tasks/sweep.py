@@ -39,9 +39,9 @@ class Sweep(Source):
         """
         for number in followed(range(len(grid)), "looking at tasks", "tasks", len(grid)):
             task = self.new_task(number, grid.settings(number))
-            own = [Setting(name, value, "the grid") for name, value in task.settings.items()]
+            wanted = [Setting(name, value, "the grid") for name, value in task.settings.items()]
             is_finished = run_directory.is_finished(task.paths, task.overrides)
-            task.state = DONE if is_finished and not faults_of_task(task.paths, own, task.environ) else WAITING
+            task.state = DONE if is_finished and not faults_of_task(task.paths, wanted, task.environ) else WAITING
             self.tasks.append(task)
         shared = set.intersection(*(set(task.findings) for task in self.tasks))
         if findings := [finding for finding in self.tasks[0].findings if finding in shared]:
