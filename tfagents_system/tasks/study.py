@@ -27,7 +27,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.places import Place
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
@@ -184,7 +184,7 @@ class Study(Source):
         if self.refusal:
             print(f"error: {self.refusal}; correct that, and the same command goes on", file=sys.stderr, flush=True)
             return EXIT_FAILED
-        return code
+        return EXIT_RESUMABLE if stop.is_set() and self.left() else code
 
     def left(self) -> int:
         """How many trials are not over."""
