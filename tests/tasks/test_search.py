@@ -161,7 +161,7 @@ def test_a_trial_is_worth_the_last_quarter_of_what_it_ran(tune: Callable[..., in
     assert value_of([(0.1, 9.0), (0.3, 1.0), (0.4, 3.0)], reached=0.4) == 2.0
     assert reports_of([(0.1, 9.0), (0.12, 1.0), (0.4, 3.0), (1.0, 2.0)]) == {"10": 1.0, "40": 3.0, "100": 2.0}
     project.behave({0: {"num_iter": 40}, 1: {"num_iter": 40, "value": ""}})  # Ten of 40 are done when it succeeds.
-    assert tune(2) == 0 and states(project) == [DONE, FAILED]
+    assert tune(2) == 1 and states(project) == [DONE, FAILED]
     assert curve_of(project.run(0))[1] == 0.25
     project.run(0).resolved.write_text('{"params": {"num_iter": 20, "num_env_steps": 8}}')
     evaluations, reached = curve_of(project.run(0))
@@ -282,7 +282,7 @@ def test_a_worker_takes_trials_until_none_is_left(
     assert link.readlink() == project.run(2).status_json
     assert link.parent.joinpath("checkpoints").readlink() == project.run(2).trainer_checkpoints
     project.behave({1: {"code": 1}})
-    assert study.main() == 0 and states(project) == [DONE, FAILED, DONE]
+    assert study.main() == 1 and states(project) == [DONE, FAILED, DONE]
     assert "2 trials have a value, 0 were pruned, 1 have failed" in capsys.readouterr().out
     monkeypatch.delenv("SLURM_ARRAY_TASK_ID")
     assert tune(3, "--slurm") == 0 and len(submitted) == 1, "what was found is shown"
