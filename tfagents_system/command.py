@@ -47,7 +47,7 @@ class Command:
     @property
     def takes_params(self) -> bool:
         """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return bool(self.script) or self.module in ("launch.tune", "launch.study", "launch.sweep")
+        return bool(self.script) or self.module in ("launch.tune", "tasks.search", "tasks.sweep")
 
 
 COMMANDS = {
@@ -70,7 +70,7 @@ COMMANDS = {
     "sweep": Command(
         "train seeds and settings here, a few runs at a time",
         "sac sweep reacher/vars.sh --seeds 0-4 --parallel 2",
-        module="launch.sweep",
+        module="tasks.sweep",
     ),
     "submit": Command(
         "submit a run, or an array of them, to SLURM",
@@ -128,7 +128,7 @@ COMMANDS = {
     "tune-params": Command(
         "search for good settings, with Optuna",
         "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",
-        module="launch.study",
+        module="tasks.search",
     ),
     "cpus": Command(
         "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", module="launch.tune"

@@ -79,7 +79,8 @@ def test_a_grid_needs_a_task_of_its_own_and_nothing_twice(environ: dict[str, str
     assert len(findings) == 3
     assert "nonsense" in findings[0] and "batch_size is given twice, by --set and task 1" in "".join(findings)
     assert "SAC_SED is not a known variable: SAC_SEED" in "".join(findings)
-    assert settle(with_grid(environ, tmp_path, grid, None), "SAC_GRID=").findings == ()
+    removed = settle(with_grid(environ, tmp_path, grid, None), "SAC_GRID=")
+    assert removed.findings == () and removed.overrides.variables == {}
     missing = settle({**environ, "SAC_GRID": "none.json", "SLURM_ARRAY_TASK_ID": "1"}).findings
     assert len(missing) == 1 and "SAC_GRID=none.json must be an existing file" in missing[0]
 
@@ -157,15 +158,12 @@ def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
     environ: dict[str, str], tmp_path: Path, began: Any, wanted: Any, told: str | None
 ) -> None:
     begin(with_grid(environ, tmp_path, began, "0"))
-    own = {name: values[0] for name, values in wanted.items()}
-    texts = ["SAC_GRID=", *(f"{name}={value}" for name, value in own.items())]
-    in_array = resolve(with_grid(environ, tmp_path, wanted, "0"), [], vars_file=None, root=Path("/nowhere"))
-    environ = {**environ, "SLURM_ARRAY_TASK_ID": "0"}
-    in_sweep = resolve(environ, texts, vars_file=None, root=Path("/nowhere"), of_task=own)
-    assert in_array.findings == in_sweep.findings and len(in_sweep.findings) == (told is not None)
-    assert told is None or re.match(told, in_sweep.findings[0])
+    environ = with_grid(environ, tmp_path, wanted, "0")
+    findings = settle(environ).findings
+    assert len(findings) == (told is not None)
+    assert told is None or re.match(told, findings[0])
     for name, value in {"TFAGENTS_EDITS": "fresh", "TFAGENTS_RESET": "agent"}.items():
-        assert resolve({**environ, name: value}, texts, vars_file=None, root=Path("/"), of_task=own).findings == ()
+        assert settle({**environ, name: value}).findings == ()
 
 
 def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:

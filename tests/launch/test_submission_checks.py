@@ -56,7 +56,7 @@ def test_trials_of_a_study_are_checked_without_the_vars_files_grid(user: User) -
     (user.folder / "grid.json").write_text('{"discount": [0.9]}')
     assert user.submit("--study=/the/study", "--array=7", "--set", "n_step=2").returncode == 0
     command = (user.tools / "../env/bin/python.check").read_text().splitlines()[0]
-    assert command.endswith("--set n_step=2 --set SAC_GRID= --check") and "study_task" not in command
+    assert command.endswith("--set n_step=2 --set SAC_GRID= --check") and "tasks.study" not in command
 
 
 def test_tasks_of_an_array_ask_for_the_same_and_have_the_same_files(user: User) -> None:

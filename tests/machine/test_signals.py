@@ -91,12 +91,13 @@ import sys
 from pathlib import Path
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.launch.sweep_tasks import Place, Task, TaskRunner
+from tfagents_system.tasks.pool import Place, Pool, Source, Task
 
 traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
 run = traps + "echo up; while :; do sleep 0.02; done"
-tasks = [Task(0, {}, ["bash", "-c", run], {"PATH": "/usr/bin:/bin"}, RunPaths(Path(sys.argv[1])))]
-sys.exit(TaskRunner(tasks, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
+source = Source(Path(sys.argv[1] + "_tasks"), [], None)
+source.tasks = [Task(0, {}, ["bash", "-c", run], RunPaths(Path(sys.argv[1])))]
+sys.exit(Pool(source, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
 """
 
 
@@ -107,7 +108,7 @@ def test_a_sweep_stops_its_runs_as_supervisors_are_stopped(
 ) -> None:
     """SIGQUIT, which roles wait for in a job, is nothing to a run. A person's second Ctrl-C means haste there, too."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    log = RunPaths(tmp_path / "run").log("sweep")
+    log = RunPaths(tmp_path / "run").log("task")
 
     def wait_for(text: str) -> None:
         deadline = time.monotonic() + 20.0

@@ -126,7 +126,7 @@ def test_several_runs_have_the_numbers_of_compare(tmp_path):
 
 def test_what_is_beside_runs_is_passed_over(tmp_path, capsys):
     runs = [make_run(tmp_path / f"exp_seed_{k}").exp_dir for k in range(2)]
-    for name, mark in (("exp_array", "snapshot"), ("exp_study", "space.json"), ("exp_inputs", ".output.txt")):
+    for name, mark in (("exp_array", "snapshot"), ("exp_tasks", "tasks.json"), ("exp_inputs", ".output.txt")):
         (tmp_path / name).mkdir()
         (tmp_path / name / mark).touch()
     (tmp_path / "notes.txt").touch()

@@ -235,15 +235,15 @@ def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
     assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist", joined]
 
 
-def test_folders_of_arrays_and_studies_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
+def test_folders_of_arrays_and_tasks_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
     run = put(tmp_path / "arm_task_1", status())
     (tmp_path / "arm_array/snapshot").mkdir(parents=True)
-    (tmp_path / "arm_study").mkdir()
-    (tmp_path / "arm_study/space.json").write_text("{}")
+    (tmp_path / "arm_tasks").mkdir()
+    (tmp_path / "arm_tasks/tasks.json").write_text("[]")
     (tmp_path / "arm_inputs").mkdir()
     (tmp_path / "arm_inputs/.output.txt").touch()
     (tmp_path / "other_array").mkdir()
-    beside = [str(tmp_path / name) for name in ("arm_array", "arm_study", "arm_inputs", "other_array")]
+    beside = [str(tmp_path / name) for name in ("arm_array", "arm_tasks", "arm_inputs", "other_array")]
     assert main([str(run), *beside]) == 0
     out, err = capsys.readouterr()
     assert (

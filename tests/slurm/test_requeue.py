@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -60,7 +61,8 @@ from pathlib import Path
 exp_dir = Path(os.environ["SAC_EXP_DIR"] + "_task_" + os.environ["SLURM_ARRAY_TASK_ID"])
 exp_dir.mkdir(exist_ok=True)
 with (exp_dir / "starts").open("a") as file:
-    file.write(" ".join(sys.argv[sys.argv.index("SAC_GRID=") :]) + "\\n")
+    (grid,) = [word.partition("=")[2] for word in sys.argv if word.startswith("SAC_GRID=")]
+    file.write(json.dumps(json.loads(Path(grid).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]) + "\\n")
 def stop(number, frame):
     folder = exp_dir / "checkpoints/checkpoint_0000000010"
     folder.mkdir(parents=True)
@@ -203,30 +205,30 @@ def a_task_of_an_array_is_requeued_alone(cluster: SlurmCluster, tmp_path: Path) 
 
 
 def trials_of_a_study_go_on_with_their_settings(cluster: SlurmCluster, tmp_path: Path) -> None:
-    study = tmp_path / "run_study"
+    study = tmp_path / "run_tasks"
     study.mkdir()
-    (study / "space.json").write_text('{"discount": {"low": 0.9, "high": 0.99}}')
-    (study / "plan.json").write_text('{"trials": 2, "pruner": "none"}')
-    job = Job(cluster, tmp_path, "trial", "--array=0-1", f"--study={study}", variables="SAC_SEED=4")
+    records = {"space": {"discount": {"low": 0.9, "high": 0.99}}, "pruner": "none", "wanted": 2, "trials": []}
+    (study / "study.json").write_text(json.dumps(records))
+    job = Job(cluster, tmp_path, "trial", "--array=0-1", f"--study={study}")
 
     def starts(task: int) -> list[str]:
         file = Path(f"{job.exp_dir}_task_{task}/starts")
         return file.read_text().splitlines() if file.exists() else []
 
     cluster.wait_until(lambda: all(len(starts(task)) == 1 for task in range(2)), 90.0, f"starts in\n{job.output}")
-    asked = "import pathlib, sys; from tfagents_system.launch.study import queued_trials as queued"
+    asked = "import pathlib, sys; from tfagents_system.tasks.search import queued_workers as queued"
     asked += "; print(*(queued(pathlib.Path(folder)) for folder in sys.argv[1:]))"
-    found = cluster.run(sys.executable, "-c", asked, f"{job.exp_dir}_study", str(study), cwd=ROOT)
+    found = cluster.run(sys.executable, "-c", asked, f"{job.exp_dir}_tasks", str(study), cwd=ROOT)
     assert found.stdout.split("\n")[-2] == "{0, 1} set()", found.stderr
     job.signal("--signal=USR1", part="_0")
     job.signal("--signal=KILL", part="_1.0")
     cluster.wait_until(lambda: job.output.count(": finished") == 2, 90.0, f"the end of both in\n{job.output}")
     for task in range(2):
         first, second = starts(task)
-        assert first == second and first.startswith("SAC_GRID= --set SAC_SEED=4 --set discount=0.9")
+        assert first == second and first.startswith('{"discount": 0.9')
     assert starts(0) != starts(1) and job.output.count("and requeued") == 2
     table = (study / "trials.csv").read_text().splitlines()
-    assert [line.split(",")[:3] for line in table[1:]] == [["0", "complete", "7.0"], ["1", "complete", "7.0"]]
+    assert [line.split(",")[:3] for line in table[1:]] == [["0", "done", "7.0"], ["1", "done", "7.0"]]
 
 
 def a_gpu_of_the_first_node_alone(cluster: SlurmCluster, tmp_path: Path) -> None:

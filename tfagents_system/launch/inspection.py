@@ -75,13 +75,6 @@ class Inspection:
     pid: int = 0
 
 
-def check_inputs(environ: Mapping[str, str], vars_file: Path | None) -> list[str]:
-    """What is wrong with params and configuration; no environment is built."""
-    inspector = Inspector(environ, vars_file)
-    inspector.load_inputs()
-    return inspector.found.checks.errors
-
-
 class Inspector:
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code.
 

@@ -37,7 +37,6 @@ from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import finish_interrupted, reset_in_words
 from tfagents_system.launch.run_settings import (
-    ASKED,
     CARRIER,
     CATCH_UP,
     EDITS,
@@ -71,7 +70,7 @@ from tfagents_system.settings.variables import read_variables
 # Checks whose findings say what of other runs this one begins with.
 _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
 # From its end on the run directory says what these do.
-_OF_THIS_START = (CARRIER, EDITS, ASKED, RESET, CATCH_UP, SUBMITTED_AGAIN, HANDLE_VARIABLE)
+_OF_THIS_START = (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN, HANDLE_VARIABLE)
 _ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
 _STDERR = 2
 

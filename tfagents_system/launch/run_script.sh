@@ -56,7 +56,7 @@ while (($#)); do
       tfagents_options+=(--set "$2") && shift
       ;;
     --reset_training | --catch_up) tfagents_options+=("$1") ;;
-    --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see launch/study_task.py.
+    --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see tasks/study.py.
     --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
     -*) refuse_option "${1%%=*}" ;;
     *) tfagents_files+=("$1") ;;
@@ -69,7 +69,7 @@ tfagents_vars=${tfagents_files[0]}
 [[ -f $tfagents_vars && -r $tfagents_vars ]] \
   || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
-if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # As study_task.py.
+if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # Its trials have one of their own.
 if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_launch/train_script.sh"); fi
 
 # shellcheck source=tfagents_system/launch/vars_file.sh
@@ -89,7 +89,7 @@ export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFE
 export TFAGENTS_CUDA_VISIBLE_DEVICES=${TFAGENTS_CUDA_VISIBLE_DEVICES-${CUDA_VISIBLE_DEVICES-all}} CUDA_VISIBLE_DEVICES=-1
 tfagents_start=("$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}")
 if [[ $tfagents_study && -z $tfagents_check ]]; then
-  tfagents_start=("$tfagents_python" -P -m tfagents_system.launch.study_task "$tfagents_study" "${tfagents_start[@]}")
+  tfagents_start=("$tfagents_python" -P -m tfagents_system.tasks.study "$tfagents_study" "${tfagents_start[@]}")
 fi
 # One process from here to the end, so that a signal to it reaches whoever is at work.
 exec "${tfagents_start[@]}"

@@ -43,8 +43,6 @@ FOLDER = "TFAGENTS_PARAMS_FOLDER"
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it whether the run gets another agent, and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
-# What the sweep that makes this start has done for it, as of `asked_once`: it moves runs aside before it starts any.
-ASKED = "TFAGENTS_ASKED"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
@@ -70,7 +68,6 @@ def resolve(
     *,
     vars_file: Path | None,
     root: Path,
-    of_task: Mapping[str, Any] | None = None,
 ) -> RunSettings:
     """Combines what is given now with what the run began with.
 
@@ -78,16 +75,15 @@ def resolve(
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
       vars_file: Its folder is one of those in which a relative SACGRID is looked for.
-      of_task: Those of `assignments` that make the task of a sweep what it is: its run must have begun with them.
     """
     settings, findings = parse_assignments(assignments)
-    # --set may name the grid, or remove it.
-    chosen = {setting.name: str(setting.value) for setting in settings if setting.name == GRID}
-    own = [Setting(name, value, "the grid") for name, value in (of_task or {}).items()]
+    # --set may name the grid, or remove it. That is of this start: what the run keeps are the settings from there.
+    environ = {**environ, **{setting.name: str(setting.value) for setting in settings if setting.name == GRID}}
+    settings = [setting for setting in settings if setting.name != GRID]
+    own: list[Setting] = []
     try:
-        of_grid = _grid_settings({**environ, **chosen}, vars_file, root)
-        settings += of_grid
-        own += of_grid
+        own = _grid_settings(environ, vars_file, root)
+        settings += own
     except UserError as error:
         findings += error.findings
     overrides, found = Overrides.from_settings(settings, environ)
@@ -152,7 +148,7 @@ def job_of(environ: Mapping[str, str]) -> str | None:
 def jobs_of(environ: Mapping[str, str]) -> list[str]:
     """What run.json records of the SLURM job that makes this start: its id, and with it what the start does once."""
     job = job_of(environ)
-    asked = environ.get(ASKED) or asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
+    asked = asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
     return [] if job is None else list(dict.fromkeys([job, f"{job} {asked}".rstrip()]))
 
 

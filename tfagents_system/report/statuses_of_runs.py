@@ -18,7 +18,7 @@ from tfagents_system.settings.grid import by_name
 _BEST = "best_eval_return"
 _HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", _BEST)
 # What folders beside runs are called at their end, and what they hold.
-_BESIDE = {"_array": "snapshot", "_study": "space.json", INPUTS: OUTPUT}
+_BESIDE = {"_array": "snapshot", "_tasks": "tasks.json", INPUTS: OUTPUT}
 _WRITTEN = (".png", ".csv", ".html")
 SETTINGS = "settings"  # Of a status: those of the run that differ from its files.
 
@@ -82,7 +82,7 @@ def _settings_of(paths: RunPaths) -> dict[str, Any]:
 
 
 def is_beside_runs(folder: Path) -> bool:
-    """Whether `logs/*` brings it with runs: an array's submissions, a study, what a call from Python has written."""
+    """Whether `logs/*` brings it with runs: an array's submissions, a list of tasks, what a call from Python wrote."""
     return any(folder.name.endswith(end) and (folder / mark).exists() for end, mark in _BESIDE.items())
 
 

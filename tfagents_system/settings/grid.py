@@ -31,6 +31,7 @@ _NOT_IN_A_GRID = {
     "SAC_GRID": "a grid names no other grid",
 }
 _MOST_TASKS = 1_000_000
+_MOST_SEEDS = 10_000
 # What a job's request follows from (launch/slurm/request.sh).
 REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
@@ -112,6 +113,24 @@ class Grid:
         return Grid([*self._axes, (key, list(values))], self._entries)
 
 
+def parse_seeds(text: str) -> list[int]:
+    """`"0-2,7"` -> `[0, 1, 2, 7]`.
+
+    Raises:
+      GridError: It is something else.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < 2**31 or len(seeds) + last - first >= _MOST_SEEDS:
+            raise GridError([f"--seeds must be numbers and ranges such as 0-4 or 0,3,7-9, found {_shown(text)}"])
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        raise GridError([f"--seeds {text} has a seed twice: give each once"])
+    return seeds
+
+
 def read_grid(path: str) -> Grid:
     """Reads a grid file.
 
@@ -136,7 +155,7 @@ def read_grid(path: str) -> Grid:
 
 
 def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
-    findings = _check_keys(content)
+    findings = check_keys(content)
     axes = []
     for key, values in content.items():
         if not isinstance(values, list):
@@ -165,24 +184,18 @@ def _list(content: Any) -> tuple[Grid, list[str]]:
         rule = 'must hold an object of lists, such as {"SAC_SEED": [0, 1]}, or a list of objects, found '
         return Grid(), [rule + _shown(content)]
     findings = [] if content else ["it is an empty list: give at least one object"]
-    first_with: dict[str, int] = {}
     for task, entry in enumerate(content):
         if not isinstance(entry, dict):
             findings.append(f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}')
-            continue
-        text = _canonical(entry)
-        if text in first_with:
-            findings.append(f"tasks {first_with[text]} and {task} are the same: remove one")
-        first_with.setdefault(text, task)
     entries = [entry for entry in content if isinstance(entry, dict)]
     for entry in entries:
         for key, value in entry.items():
             findings += _check_values(key, [value])
     grid = Grid(entries=entries)
-    return grid, findings + _check_keys(grid.names())
+    return grid, findings + check_keys(grid.names())
 
 
-def _check_keys(keys: Iterable[str]) -> list[str]:
+def check_keys(keys: Iterable[str]) -> list[str]:
     """Findings about keys that need no params and configuration; overrides.py checks the rest."""
     findings = []
     for key in keys:

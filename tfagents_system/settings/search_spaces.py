@@ -1,123 +1,99 @@
-"""What a search over settings may try: read from JSON, or one of those that come with the toolkit.
+"""What a search may try: a JSON object, or one of those that come with the toolkit.
 
     {"critic_learning_rate": {"low": 1e-4, "high": 3e-3, "log": true}, "batch_size": [128, 256],
      "n_step": {"low": 1, "high": 5}}
 
-Names are those of --set. A list has the values themselves; `low` and `high` are numbers, both whole for a whole number.
+Names are those of --set. A list has the values themselves; `low` and `high` are numbers, both whole for a whole number;
+with `log`, each factor of ten is as likely.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError, shown
+from tfagents_system.settings.grid import check_keys
 
-_KEYS = {"low", "high", "log"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, both included; with `log`, each factor of ten is as likely."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether only whole numbers are meant."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
+Space = Mapping[str, Any]  # Lists of values and objects with `low` and `high`, by the names of settings.
 
 
-Space = Mapping[str, Range | list[Any]]
+def _log(low: float, high: float) -> dict[str, Any]:
+    return {"low": low, "high": high, "log": True}
 
-_RATES: dict[str, Range | list[Any]] = {
-    "critic_learning_rate": Range(1e-4, 3e-3, log=True),
+
+_N_STEP = {"low": 1, "high": 5}
+_CRITIC = {
+    "critic_learning_rate": _log(1e-4, 3e-3),
     "batch_size": [128, 256, 512],
     "discount": [0.98, 0.99, 0.995],
 }
-_ACTOR: dict[str, Range | list[Any]] = {
-    **_RATES,
-    "actor_learning_rate": Range(1e-4, 3e-3, log=True),
-    "alpha_learning_rate": Range(1e-4, 3e-3, log=True),
-    "target_update_tau": Range(2e-3, 2e-2, log=True),
-}
-_VALUES: dict[str, Range | list[Any]] = {
-    **_RATES,
-    "n_step": Range(1, 5),
+_RATES = {"actor_learning_rate": _log(1e-4, 3e-3), "alpha_learning_rate": _log(1e-4, 3e-3)}
+_ACTOR = {**_CRITIC, **_RATES, "target_update_tau": _log(2e-3, 2e-2)}
+_VALUES = {
+    **_CRITIC,
+    "n_step": _N_STEP,
     "target_update_period": [100, 500, 2000],
-    "exploration_epsilon": Range(0.01, 0.2, log=True),
+    "exploration_epsilon": _log(0.01, 0.2),
 }
 # What the papers vary, around their own values.
 SPACES: dict[str, Space] = {
-    "sac": {**_ACTOR, "n_step": Range(1, 5), "updates_per_env_step": [0.5, 1.0, 2.0]},
+    "sac": {**_ACTOR, "n_step": _N_STEP, "updates_per_env_step": [0.5, 1.0, 2.0]},
     "redq": {**_ACTOR, "num_critics": [5, 10], "updates_per_env_step": [1.0, 5.0]},
-    "droq": {**_ACTOR, "critic_dropout": Range(0.001, 0.1, log=True), "updates_per_env_step": [1.0, 5.0]},
-    "tqc": {**_ACTOR, "tqc.num_dropped_quantiles": Range(0, 5)},
-    "crossq": {name: values for name, values in _ACTOR.items() if name != "target_update_tau"},
+    "droq": {**_ACTOR, "critic_dropout": _log(0.001, 0.1), "updates_per_env_step": [1.0, 5.0]},
+    "tqc": {**_ACTOR, "tqc.num_dropped_quantiles": {"low": 0, "high": 5}},
+    "crossq": {**_CRITIC, **_RATES},
     "dqn": _VALUES,
-    "iqn": {**_VALUES, "iqn.huber_kappa": Range(0.005, 1.0, log=True)},
-    "sac_discrete": {**_ACTOR, "n_step": Range(1, 5)},
+    "iqn": {**_VALUES, "iqn.huber_kappa": _log(0.005, 1.0)},
+    "sac_discrete": {**_ACTOR, "n_step": _N_STEP},
 }
 
 
-def read_space(path: Path) -> Space:
-    """Reads a space.
+def read_space(name: str) -> Space:
+    """A shipped space by its algorithm, or that of a file.
 
     Raises:
       UserError: With all findings.
     """
+    if name in SPACES and not Path(name).exists():
+        return SPACES[name]
+    if not Path(name).exists():
+        raise UserError(f"--space {name} must be a JSON file, or one of {', '.join(SPACES)}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"--space {path} cannot be read ({error}): give the path of a JSON file") from None
+        raise UserError(f"--space {name} cannot be read ({error}): give the path of a JSON file") from None
     if not isinstance(content, dict) or not content:
-        raise UserError(f'--space {path} must be an object such as {{"n_step": [1, 3]}}, found {shown(content)}')
-    findings: list[str] = []
-    space = {name: _read(name, value, findings) for name, value in content.items()}
+        raise UserError(f'--space {name} must be an object such as {{"n_step": [1, 3]}}, found {shown(content)}')
+    findings = check_keys(content) + [fault for key, values in content.items() for fault in _faults(key, values)]
     if findings:
-        raise UserError(*(f"--space {path}: {finding}" for finding in findings))
-    return space
+        raise UserError(*(f"--space {name}: {finding}" for finding in findings))
+    return content
 
 
-def _read(name: str, value: Any, findings: list[str]) -> Range | list[Any]:
-    if isinstance(value, list):
-        if len(value) < 2:
-            findings.append(f"{name} must have two values at least, found {shown(value)}: give them, or use --set")
-        return value
-    known = isinstance(value, dict) and {"low", "high"} <= value.keys() <= _KEYS
-    if (
-        not known
-        or not all(_is_number(value[key]) for key in ("low", "high"))
-        or value.get("log") not in (None, True, False)
-    ):
-        findings.append(
-            f'{name} must be a list, or such as {{"low": 0.001, "high": 0.01, "log": true}}, found {shown(value)}'
-        )
+def corners(space: Space) -> list[dict[str, Any]]:
+    """The settings with every lowest or first value, and those with every highest or last one."""
+    ends = (("low", 0), ("high", -1))
+    return [{name: v[k] if isinstance(v, list) else v[end] for name, v in space.items()} for end, k in ends]
+
+
+def _faults(name: str, values: Any) -> list[str]:
+    if isinstance(values, list):
+        if len(values) < 2:
+            return [f"{name} must have two values at least, found {shown(values)}: give them, or use --set"]
         return []
-    found = Range(value["low"], value["high"], bool(value.get("log", False)))
-    if found.low >= found.high:
-        findings.append(f"{name} must have a `low` below its `high`, found {found.low} and {found.high}")
-    if found.log and found.low <= 0:
-        findings.append(f"{name} must be above 0 with `log`, found {found.low}: raise it, or leave `log` out")
-    return found
+    is_range = isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"}
+    if not is_range or not _is_number(values["low"]) or not _is_number(values["high"]):
+        return [f'{name} must be a list, or such as {{"low": 0.001, "high": 0.01, "log": true}}, found {shown(values)}']
+    findings = []
+    if values["low"] >= values["high"]:
+        findings.append(f"{name} must have a `low` below its `high`, found {values['low']} and {values['high']}")
+    if values.get("log") and values["low"] <= 0:
+        findings.append(f"{name} must be above 0 with `log`, found {values['low']}: raise it, or leave `log` out")
+    return findings
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def corners(space: Space) -> Iterator[dict[str, Any]]:
-    """The settings with every lowest or first, and with every highest or last value."""
-    yield {name: values.low if isinstance(values, Range) else values[0] for name, values in space.items()}
-    yield {name: values.high if isinstance(values, Range) else values[-1] for name, values in space.items()}
-
-
-def as_json(space: Space) -> str:
-    """As `read_space` reads it."""
-    plain = {name: dataclasses.asdict(v) if isinstance(v, Range) else v for name, v in space.items()}
-    return json.dumps(plain, indent=1)

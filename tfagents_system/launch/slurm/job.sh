@@ -28,6 +28,7 @@ variable() { # NAME: what the run has
 }
 exp_dir=$(variable SAC_EXP_DIR) || end 2 "$snapshot/variables.sh can't be read"
 exp_dir+=${task:+_task_$task}
+for word; do if [[ $word == --study=* ]]; then exp_dir=${word#*=}/worker_$task; fi; done # See tasks/study.py.
 
 begin_attempt || end 1 "not started: it has died $idle times in a row, and no update after step $last_step was saved. See" \
   "$exp_dir/logs; a shorter SAC_CHECKPOINT_MINUTES saves more often"

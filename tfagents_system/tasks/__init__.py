@@ -1,0 +1,1 @@
+"""Many runs: grids, seeds and searches are lists of tasks, which one pool runs."""
