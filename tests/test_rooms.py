@@ -15,6 +15,7 @@ BUDGETS = {
     "agents": 5_140,
     "benchmarks": 4_340,
     "checks": 990,
+    "cluster": 800,
     "envs": 7_880,
     "examples": 660,
     "experience": 1_430,
