@@ -163,11 +163,10 @@ def test_deaths_without_a_word_are_limited_too(job: Job) -> None:
 
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
 def test_a_signal_reaches_the_run_as_sigusr1(job: Job, name: str) -> None:
-    does = f"trap 'echo told; {saves(5).replace(chr(10), ';')} exit 75' USR1\necho up\nwhile :; do sleep 0.05; done"
+    does = f"stop() {{\necho told\n{saves(5)}\nexit 75\n}}\ntrap stop USR1\necho up\nwhile :; do sleep 0.05; done"
     process = job.begin(1, does=does)
     assert process.stdout is not None
-    while process.stdout.readline() != "up\n":
-        pass
+    assert "from train step 0" in process.stdout.readline() and process.stdout.readline() == "up\n"
     process.send_signal(signal.Signals[f"SIG{name}"])
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 75 and "told" in output and job.calls == ["scontrol requeue 7"], output

@@ -57,10 +57,8 @@ _OF_JOB = {
 # In a job, what SLURM has set for it is not the new job's; what SLURM's commands need is.
 _OF_COMMANDS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURMD_NODENAME")
-_GATEWAY, _LOCAL = "SAC_GATEWAY_PORT", "SAC_LOCAL_WORKERS"
 _PLACES = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_PARAMS", "SAC_CONFIG")
 _SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")  # Without them no program starts, here or there.
-_OF_PYTHON = ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 _AUTOMATIC = {"SAC_REVERB_CPUS": "1", "SAC_TRAIN_CPUS": "2", "SAC_COLLECT_WORKER_CPUS": "1"}
 
 _SPARE_CPUS = 2  # For supervisor, fork server and the system.
@@ -194,13 +192,13 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
       UserError: With all findings.
     """
     environ = read_vars_file(options.vars_file, {**base, **{name: f"@{name}@" for name in _OF_JOB}})
-    given = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, _GATEWAY, "SAC_DETERMINISTIC")}
+    given = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, "SAC_DETERMINISTIC")}
     for name, count in _AUTOMATIC.items():  # The CPUs of a login node say nothing of a job's.
         if given[name] in ("", "auto"):
             environ[name] = count
     if options.node_count > 1 and given[WORKERS].isdecimal() and given["SAC_DETERMINISTIC"] != "1":
-        environ[_LOCAL], environ[WORKERS] = given[WORKERS], str(int(given[WORKERS]) * options.node_count)
-        environ[_GATEWAY] = given[_GATEWAY] or "0"
+        environ["SAC_LOCAL_WORKERS"], environ[WORKERS] = given[WORKERS], str(int(given[WORKERS]) * options.node_count)
+        environ["SAC_GATEWAY_PORT"] = environ.get("SAC_GATEWAY_PORT", "").strip() or "0"
     fixed = {name: text for name, text in environ.items() if name in _PLACES or not _refers_to_job(text)}
     values, findings = read_variables(fixed, vars_file=options.vars_file, root=ROOT)
     exp_dir = values.get("exp_dir", Path.cwd())
@@ -360,7 +358,7 @@ def variables_script(run: Run, target: Path) -> str:
                 text = os.path.abspath(Path(text.strip()).expanduser())
             else:
                 text = as_text(run.values.get(known[name].field, text))
-        if name.startswith("SAC_") or name in _OF_PYTHON:
+        if name.startswith("SAC_") or name in ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX"):
             lines.append(f"{name}={_quoted(text if text.strip() else '')}")
         elif _refers_to_job(text) and name not in (*_OF_JOB, *_SEARCH_PATHS) and name.isidentifier():
             lines.append(_export(name, text))
