@@ -127,10 +127,10 @@ def _tell(*command: str) -> bool:
 
 def seconds(text: str) -> int | None:
     """Of SLURM's `[[days-]hours:]minutes:seconds`; None of `UNLIMITED` and the like."""
-    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if found is None:
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
+    if match is None:
         return None
-    days, hours, minutes, secs = (int(part or 0) for part in found.groups())
+    days, hours, minutes, secs = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + secs
 
 
@@ -182,8 +182,8 @@ class Progress:
 def saved_step(exp_dir: Path) -> int:
     """The train step of the newest complete checkpoint (run_checkpoints.py); 0 without one."""
     names = (path.parent.name for path in exp_dir.glob("checkpoints/*/manifest.json"))
-    found = (re.fullmatch(r"checkpoint_(\d{10,})(_\d+)?", name) for name in names)
-    return max((int(name[1]) for name in found if name), default=0)
+    matches = (re.fullmatch(r"checkpoint_(\d{10,})(_\d+)?", name) for name in names)
+    return max((int(match[1]) for match in matches if match), default=0)
 
 
 def stored_steps(exp_dir: Path) -> int:

@@ -114,15 +114,13 @@ def parse(arguments: Sequence[str]) -> Options:
         prog=command, usage=f"{command} VARS.sh [OPTION]... [SBATCH_OPTION]...", description=_ABOUT, allow_abbrev=False
     )
     add = parser.add_argument
-    add(
-        "--dry_run", action="store_true", dest="is_dry", help="print the job script and check; write and submit nothing"
-    )
+    add("--dry_run", action="store_true", dest="is_dry", help="print the job script and check; submit nothing")
     add("--no_check", action="store_false", dest="is_checked", help="leave out the check, which takes up to 20 s")
-    add("-a", "--array", default="", metavar="IDS", help="a run for each id, such as 0-9, with SAC_SEED + id")
+    add("-a", "--array", default="", metavar="IDS", help="a run for each id, such as 0-9: logs/<name>_task_<id>")
     add("-N", "--nodes", default="1", metavar="K", help="SAC_NUM_COLLECT_WORKERS workers on each of K nodes")
     for name in RUN_OPTIONS:
-        told = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
-        add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=told)
+        text = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
+        add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
     for name in RUN_FLAGS:
         add(name, action="append_const", dest="run", const=name, help="as for run_script.sh")
     for names in _ONCE_OPTIONS:
@@ -180,8 +178,8 @@ def environ_outside(environ: Mapping[str, str]) -> dict[str, str]:
 
 def environ_of_sbatch(run: Run, base: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on to the job, beside variables.sh. `base` is the environment before the vars file."""
-    kept = {name: text for name, text in run.environ.items() if name in _SEARCH_PATHS or not _refers_to_job(text)}
-    own = {name: text for name, text in kept.items() if name not in _OF_JOB}
+    fixed = {name: text for name, text in run.environ.items() if name in _SEARCH_PATHS or not _refers_to_job(text)}
+    own = {name: text for name, text in fixed.items() if name not in _OF_JOB}
     return own | {name: base[name] for name in _OF_JOB if name in base}
 
 
@@ -192,18 +190,18 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
       UserError: With all findings.
     """
     environ = read_vars_file(options.vars_file, {**base, **{name: f"@{name}@" for name in _OF_JOB}})
-    given = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, "SAC_DETERMINISTIC")}
+    texts = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, "SAC_DETERMINISTIC")}
     for name, count in _AUTOMATIC.items():  # The CPUs of a login node say nothing of a job's.
-        if given[name] in ("", "auto"):
+        if texts[name] in ("", "auto"):
             environ[name] = count
-    if options.node_count > 1 and given[WORKERS].isdecimal() and given["SAC_DETERMINISTIC"] != "1":
-        environ["SAC_LOCAL_WORKERS"], environ[WORKERS] = given[WORKERS], str(int(given[WORKERS]) * options.node_count)
+    if options.node_count > 1 and texts[WORKERS].isdecimal() and texts["SAC_DETERMINISTIC"] != "1":
+        environ["SAC_LOCAL_WORKERS"], environ[WORKERS] = texts[WORKERS], str(int(texts[WORKERS]) * options.node_count)
         environ["SAC_GATEWAY_PORT"] = environ.get("SAC_GATEWAY_PORT", "").strip() or "0"
     fixed = {name: text for name, text in environ.items() if name in _PLACES or not _refers_to_job(text)}
     values, findings = read_variables(fixed, vars_file=options.vars_file, root=ROOT)
     exp_dir = values.get("exp_dir", Path.cwd())
     folder = exp_dir.with_name(f"{exp_dir.name}_array") if options.array else exp_dir
-    findings += _check(options, given, exp_dir, folder)
+    findings += _check(options, texts, exp_dir, folder)
     files: list[str] = []
     try:
         if "grid" in values and not any(word.startswith("--study=") for word in options.run):
@@ -231,15 +229,15 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
     return Run(options, environ, values, exp_dir, folder, files, workers, cpus, memory_mb)
 
 
-def _check(options: Options, given: Mapping[str, str], exp_dir: Path, folder: Path) -> list[str]:
+def _check(options: Options, texts: Mapping[str, str], exp_dir: Path, folder: Path) -> list[str]:
     """Findings beside those about each variable by itself."""
     ancestor, task = _existing(folder), re.search(r"_task_(\d+)$", exp_dir.name)
     rules = {
         f"{WORKERS}=auto must be a number in a job, whose CPUs follow from it: add {WORKERS}=8 to {options.vars_file}":
-            given[WORKERS] in ("", "auto"),
+            texts[WORKERS] in ("", "auto"),
         f"--nodes={options.nodes} must be a number of nodes, such as 2": options.nodes != str(options.node_count),
         f"--nodes={options.nodes} does not work with SAC_DETERMINISTIC=1, where a run restarts all its workers with "
-        "itself: leave out one of the two": options.node_count > 1 and given["SAC_DETERMINISTIC"] == "1",
+        "itself: leave out one of the two": options.node_count > 1 and texts["SAC_DETERMINISTIC"] == "1",
         f"--array={options.array} must be task ids such as 0-9, 0-9:2 or 1,5,7":
             bool(options.array) and not options.first_task,
         "sbatch is not on PATH: this is no SLURM cluster, or its module is not loaded; run_script.sh trains right here":
@@ -434,7 +432,7 @@ def sbatch_command(options: Options, snapshot: Path) -> list[str]:
 
 def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
     """Freezes, checks and submits; returns the exit code. What was written in vain is removed again."""
-    kept, command = _existing(snapshot), sbatch_command(run.options, snapshot)
+    existing, command = _existing(snapshot), sbatch_command(run.options, snapshot)
     waits = bool({"-W", "--wait"} & set(command))  # The exit code is then the job's.
     try:
         freeze(run, snapshot, snapshot)
@@ -442,21 +440,21 @@ def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
         _say(f"run directory {run.exp_dir}{_TASK if run.options.array else ''}, job script {snapshot}/job.sbatch")
         done = subprocess.run(command, env=dict(environ), stderr=None if waits else subprocess.PIPE, check=False)
     except BaseException:
-        _drop(snapshot, kept)
+        _drop(snapshot, existing)
         raise
-    told = (done.stderr or b"").decode(errors="backslashreplace").rstrip()
-    _say(told)
-    if done.returncode and not waits and "timed out" not in told.lower():  # Else a job may be in the queue.
-        _drop(snapshot, kept)
+    message = (done.stderr or b"").decode(errors="backslashreplace").rstrip()
+    _say(message)
+    if done.returncode and not waits and "timed out" not in message.lower():  # Else a job may be in the queue.
+        _drop(snapshot, existing)
         _say(f"error: sbatch refused the job with exit code {done.returncode}, see above: nothing was submitted")
     return done.returncode
 
 
-def _drop(snapshot: Path, kept: Path) -> None:
+def _drop(snapshot: Path, existing: Path) -> None:
     """Removes a snapshot, and the empty folders that were made for it below one that existed."""
     shutil.rmtree(snapshot, ignore_errors=True)
     for folder in snapshot.parents:
-        if folder == kept or any(folder.iterdir()):
+        if folder == existing or any(folder.iterdir()):
             break
         folder.rmdir()
 
