@@ -166,9 +166,12 @@ def test_a_signal_reaches_the_run_as_sigusr1(job: Job, name: str) -> None:
     does = f"stop() {{\necho told\n{saves(5)}\nexit 75\n}}\ntrap stop USR1\necho up\nwhile :; do sleep 0.05; done"
     process = job.begin(1, does=does)
     assert process.stdout is not None
-    assert "from train step 0" in process.stdout.readline() and process.stdout.readline() == "up\n"
-    process.send_signal(signal.Signals[f"SIG{name}"])
-    output, _ = process.communicate(timeout=30)
+    try:
+        assert "from train step 0" in process.stdout.readline() and process.stdout.readline() == "up\n"
+        process.send_signal(signal.Signals[f"SIG{name}"])
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 75 and "told" in output and job.calls == ["scontrol requeue 7"], output
 
 
