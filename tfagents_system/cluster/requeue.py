@@ -29,10 +29,10 @@ MOST_DEATHS = 5  # Attempts in a row that died without a word, such as with thei
 _LEAVE_SECS, _ANSWER_SECS = 30, 30
 _EARLY_SECS = 60  # SLURM's warning may come this much earlier than requested.
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-_STOPPED = (
-    RESUMABLE,
-    *(128 + number for number in (signal.SIGINT, *_SIGNALS)),
-)  # Exit codes of a run that was stopped.
+# Exit codes of a run that was stopped.
+_STOPPED = (RESUMABLE, *(128 + number for number in (signal.SIGINT, *_SIGNALS)))
+# Before SLURM's programs: the end of this job, which may begin before they have their answer, spares them.
+_DEAF = ("sh", "-c", "trap '' TERM USR1 USR2; exec \"$@\"", "sh")
 
 
 class Job:
@@ -113,16 +113,21 @@ class Job:
 
 def _ask(*command: str) -> str:
     """What one of SLURM's programs prints; nothing if it is missing, fails or hangs."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    with contextlib.suppress(subprocess.SubprocessError):
         return subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=_ANSWER_SECS
+            (*_DEAF, *command),
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=_ANSWER_SECS,
         ).stdout
     return ""
 
 
 def _tell(*command: str) -> bool:
-    """Whether one of SLURM's programs succeeds. This job's end may begin before it has its answer, and spares it."""
-    return subprocess.call(["sh", "-c", "trap '' TERM USR1 USR2; exec \"$@\"", "sh", *command]) == 0
+    """Whether one of SLURM's programs succeeds."""
+    return subprocess.call((*_DEAF, *command)) == 0
 
 
 def seconds(text: str) -> int | None:
