@@ -114,14 +114,7 @@ class Job:
 def _ask(*command: str) -> str:
     """What one of SLURM's programs prints; nothing if it is missing, fails or hangs."""
     with contextlib.suppress(subprocess.SubprocessError):
-        return subprocess.run(
-            (*_DEAF, *command),
-            check=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=_ANSWER_SECS,
-        ).stdout
+        return subprocess.check_output((*_DEAF, *command), stderr=subprocess.DEVNULL, text=True, timeout=_ANSWER_SECS)
     return ""
 
 
