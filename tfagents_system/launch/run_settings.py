@@ -43,7 +43,7 @@ FOLDER = "TFAGENTS_PARAMS_FOLDER"
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # Tell it whether the run gets another agent, and whether the kept steps count for the ratio.
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
-# The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
+# The first job's id, for a job that was submitted because SLURM did not requeue the one before (cluster/requeue.py).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
 
