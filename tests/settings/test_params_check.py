@@ -120,7 +120,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
-    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", *FRESH}
+    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", "priority_exponent", *FRESH}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,7 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("frame_stack", 0),
         ("action_history", -1),
         ("image_encoder_layers", (32, 0)),
+        ("image_encoder_layers", ((32,),)),
         ("image_encoder_layers", ((32, 3),)),
         ("image_encoder_layers", ((32, 3, 0),)),
         ("image_encoder_features", None),

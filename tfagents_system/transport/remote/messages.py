@@ -84,7 +84,6 @@ class Welcome(_Message):
       run: The run's run.json, as text.
       gateway: Start of the gateway's process, in ns.
       version: Of its package.
-      max_frame_bytes: Of the arrays of one message to it.
     """
 
     worker_id: int
@@ -95,7 +94,6 @@ class Welcome(_Message):
     run: str
     gateway: int
     version: str
-    max_frame_bytes: int
 
 
 class Refused(_Message):
@@ -113,14 +111,14 @@ class Refused(_Message):
 
 
 class Put(_WithArrays):
-    """One item for one or several tables. What is not waited for has ids below 0, which count up: see `Done`."""
+    """One item for one or several tables."""
 
     id: int
     tables: list[str]
 
 
 class Done(_Message):
-    """The item of this id is in its tables, or is to be sent again; below 0: all up to it, or all from it on."""
+    """The item of this id is in its tables, or is to be sent again."""
 
     id: int
     ok: bool
