@@ -231,7 +231,12 @@ def test_a_search_that_is_wrong_for_all_trials_is_refused(
 def submitted(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What submit.sh was asked; the queue is what the file `queue` says."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(search.subprocess, "call", lambda command: commands.append(command) or 0)
+
+    def call(command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    monkeypatch.setattr(search.subprocess, "call", call)
     (project.folder / "tools").mkdir()
     squeue = project.folder / "tools/squeue"
     squeue.write_text(f"#!/bin/sh\ncat {project.folder}/queue\n")
