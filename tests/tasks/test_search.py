@@ -93,7 +93,12 @@ def test_a_stopped_search_leaves_its_trials_to_the_next(
     stop = StopFlag(signals=())
     monkeypatch.setattr(StopFlag, "of_supervisor", lambda: stop)
     project.behave({0: {"secs": 3.0, "stopped": code}})
-    thread = threading.Thread(target=lambda: (until(project.run(0).metrics_csv.exists, 40.0, "a run"), stop.set()))
+
+    def stop_when_up() -> None:
+        until(project.run(0).metrics_csv.exists, 40.0, "a run")
+        stop.set()
+
+    thread = threading.Thread(target=stop_when_up)
     thread.start()
     assert tune(2) == 75 and states(project) == [RUNNING]
     thread.join()
