@@ -171,7 +171,8 @@ def test_what_changes_is_shown_once(programs: Any, capsys: pytest.CaptureFixture
     source, view = programs("", ""), View()
     one, two = source.tasks
     one.state = RUNNING
-    view.show(source.tasks), view.show(source.tasks)
+    view.show(source.tasks)
+    view.show(source.tasks)
     one.state, one.reason, two.state = FAILED, "exit code 1: no luck", DONE
     view.show(source.tasks)
     lines = capsys.readouterr().out.splitlines()

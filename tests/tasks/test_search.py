@@ -93,7 +93,12 @@ def test_a_stopped_search_leaves_its_trials_to_the_next(
     stop = StopFlag(signals=())
     monkeypatch.setattr(StopFlag, "of_supervisor", lambda: stop)
     project.behave({0: {"secs": 3.0, "stopped": code}})
-    thread = threading.Thread(target=lambda: (until(project.run(0).metrics_csv.exists, 40.0, "a run"), stop.set()))
+
+    def stop_when_up() -> None:
+        until(project.run(0).metrics_csv.exists, 40.0, "a run")
+        stop.set()
+
+    thread = threading.Thread(target=stop_when_up)
     thread.start()
     assert tune(2) == 75 and states(project) == [RUNNING]
     thread.join()
@@ -231,7 +236,12 @@ def test_a_search_that_is_wrong_for_all_trials_is_refused(
 def submitted(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What submit.sh was asked; the queue is what the file `queue` says."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(search.subprocess, "call", lambda command: commands.append(command) or 0)
+
+    def call(command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    monkeypatch.setattr(search.subprocess, "call", call)
     (project.folder / "tools").mkdir()
     squeue = project.folder / "tools/squeue"
     squeue.write_text(f"#!/bin/sh\ncat {project.folder}/queue\n")

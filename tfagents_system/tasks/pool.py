@@ -272,9 +272,9 @@ class Pool:
 
     def _look(self) -> None:
         """Ends hopeless runs and begins others in free places."""
-        for task in self._running:
-            if self._source.is_hopeless(task):
-                task.process.send_signal(signal.SIGTERM)
+        for running in self._running:
+            if self._source.is_hopeless(running):
+                running.process.send_signal(signal.SIGTERM)
         while self._free and not self._stop.is_set() and (task := self._source.take()) is not None:
             try:
                 task.start(self._free[-1])

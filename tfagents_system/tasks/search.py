@@ -113,12 +113,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
     add_edit_options(parser, fresh=False)
     parser.add_argument("--slurm", action="store_true", help="in a job array; other options are those of submit.sh")
-    args, args.further = parser.parse_known_args(arguments)
+    args, further = parser.parse_known_args(arguments)
+    args.further = further
     if not args.show_space and (args.vars_file is None or args.space is None):
         parser.error("VARS.sh and --space are needed")
-    if args.further and not args.slurm:
-        parser.error(f"unrecognized arguments: {' '.join(args.further)}")
-    if wrong := [word for word in args.further if re.match(r"-[aN]|--(array|nodes|study|reset_training)(=|$)", word)]:
+    if further and not args.slurm:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|reset_training)(=|$)", word)]:
         parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):
         parser.error(f"--trials={args.trials} must be from 1 to 10000, and --parallel={args.parallel} at least 1")
