@@ -120,9 +120,9 @@ def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lam
     return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
 
 
-def or_none(rule: Rule, none: str = "None") -> Rule:
-    """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.meant)
+def or_none(rule: Rule) -> Rule:
+    """A rule that allows None as well."""
+    return Rule(f"{rule.words}, or None", lambda value: value is None or rule.holds(value), rule.details, rule.meant)
 
 
 def _is_layers(value: Any) -> bool:

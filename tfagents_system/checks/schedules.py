@@ -97,7 +97,6 @@ Schedulable = Union[float, Mapping[str, Any]]  # noqa: UP007  (Python 3.9)
 """A number, or the dictionary of a `Schedule`. `Schedule.of` reads both."""
 SchedulableFraction = Annotated[Schedulable, schedulable(number_in(0, 1))]
 SchedulablePositive = Annotated[Schedulable, schedulable(number_above(0))]
-"""Between its points, the reader rounds to the nearest integer."""
 
 
 def schedule_findings(where: str, given: Mapping[str, Any], rule: Rule) -> list[str]:

@@ -56,10 +56,10 @@ class Rangefinder:
         first = found.argmax(axis=1)
         return np.where(found.any(axis=1), first + 1, self._most + 1).astype(np.float32)
 
-    def drawn(self, picture: np.ndarray, colour: int = 255) -> np.ndarray:
-        """A copy of the picture with the pixels of each ray up to its end in one colour."""
+    def drawn(self, picture: np.ndarray) -> np.ndarray:
+        """A copy of the picture with the pixels of each ray up to its end in white."""
         copy = picture.copy()
         lengths = self.measure(picture)
         on_ray = self._is_within & (np.arange(self._places.shape[1]) < lengths[:, None] - 1)
-        copy.reshape(self._shape[0] * self._shape[1], -1)[self._places[on_ray]] = colour
+        copy.reshape(self._shape[0] * self._shape[1], -1)[self._places[on_ray]] = 255
         return copy

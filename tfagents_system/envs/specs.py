@@ -99,7 +99,7 @@ def observation_dtype(dtype: Any) -> np.dtype:
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 
-def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
+def observation_spec_of_space(space: Any) -> Any:
     """The spec of an observation space.
 
     Discrete and MultiDiscrete become one-hot vectors, MultiBinary a vector of 0 and 1, all float32.
@@ -107,7 +107,7 @@ def observation_spec_of_space(space: Any, name: str = "observation") -> Any:
     Raises:
       UserError: The space has no fixed shape.
     """
-    return map_space(_observation_leaf, space, name)
+    return map_space(_observation_leaf, space, "observation")
 
 
 def _observation_leaf(space: Any, name: str) -> array_spec.ArraySpec:
@@ -134,13 +134,13 @@ def observation_spec_of_array_specs(nest: Any) -> Any:
     return tree.map_structure_with_path(convert, plain_nest(nest))
 
 
-def action_spec_of_space(space: Any, name: str = "action") -> Any:
+def action_spec_of_space(space: Any) -> Any:
     """The environment's own action spec, each leaf flattened to one dimension; a Discrete has none.
 
     Raises:
       UserError: A leaf is of another kind, or unbounded.
     """
-    return map_space(_action_leaf, space, name)
+    return map_space(_action_leaf, space, "action")
 
 
 def _action_leaf(space: Any, name: str) -> array_spec.BoundedArraySpec:

@@ -176,9 +176,9 @@ def name_of(column: Column) -> str:
     return column.name.partition("/")[2]
 
 
-def flat(nest: object, root: str = "") -> dict[str, np.ndarray]:
+def flat(nest: object) -> dict[str, np.ndarray]:
     """The arrays of a nest by their paths."""
-    return {"/".join([*([root] if root else []), *map(str, path)]): np.asarray(leaf) for path, leaf in _leaves(nest)}
+    return {"/".join(map(str, path)): np.asarray(leaf) for path, leaf in _leaves(nest)}
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> object:

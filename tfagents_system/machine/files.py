@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_COPY_BYTES = 1 << 20
 
 
 @contextlib.contextmanager

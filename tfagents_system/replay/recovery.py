@@ -113,7 +113,7 @@ def open_ring(
         _recover(ring, copy if has_copy else None, places.newest_checkpoint())
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
-    _begin_epoch(places, ring, epoch, counts_kept_steps)
+    _begin_epoch(ring, epoch, counts_kept_steps)
     _write_origin(places)
     logging.info("ring: %s, opened in %.1f s", _in_words(ring), time.monotonic() - began)
     return ring, copy
@@ -128,7 +128,7 @@ def _forget_origin(places: RingFolders) -> None:
         (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
 
 
-def _begin_epoch(places: RingFolders, ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
+def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
     """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
     if ring.epoch < epoch:
         discard(ring.folder)  # They are of what another agent had to learn.

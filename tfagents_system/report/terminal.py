@@ -38,7 +38,6 @@ from tfagents_system.run_files.beats import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
 _OFFLINE = "offline updates"
-_DEFAULT_LINE_SECS = 5.0
 _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8

@@ -108,10 +108,7 @@ class RunPaths:
         "return, length and success of single training episodes; of more than 100 in a log period every "
         "second, third, ... one",
     )
-    status_json = Below(
-        "status.json",
-        "what every role is doing; written at most every 2 s (5 s on a network file system)",
-    )
+    status_json = Below("status.json", "what every role is doing; written at most every 2 s")
     heartbeats = Below("heartbeats", "what each role reported last, from which `status.json` is made")
     logs = Below("logs", "`<role>.log`, the log of a role; every start appends to it")
     credentials = Below(

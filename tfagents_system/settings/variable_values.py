@@ -127,11 +127,6 @@ def _path(text: str) -> str:
         raise ValueError("a path; there is no user of that name after ~") from None
 
 
-def _place(text: str) -> str:
-    """A path that need not be there."""
-    return _path(text)
-
-
 def absolute_uri(uri: str, folder: Path) -> str:
     """An address of MLflow, where `sqlite:///FILE` and `file:FOLDER` have an absolute path.
 
@@ -218,7 +213,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "name": run_name,
     "parts of an agent": _parts,
     "wandb mode": lambda text: _one_of(text, ("online", "offline")),
-    "path": _place,
+    "path": _path,
     "text": lambda text: text,
 }
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {

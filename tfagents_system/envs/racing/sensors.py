@@ -24,7 +24,6 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 
 _RAY_ANGLES = np.radians(RAY_DEGREES)
 _RAY_PLACES = np.arange(0.0, RAY_METRES + _RAY_STEP, _RAY_STEP)
-_FIRST_OF_RAY = np.arange(RAYS) * len(_RAY_PLACES)
 # The pixels' places in the car's frame, the top row first, the leftmost column first.
 _AHEAD = np.repeat((_CAR_ROW - np.arange(CAMERA_PIXELS)) * _PIXEL_METRES, CAMERA_PIXELS)
 _LEFT = np.tile((CAMERA_PIXELS / 2 - 0.5 - np.arange(CAMERA_PIXELS)) * _PIXEL_METRES, CAMERA_PIXELS)

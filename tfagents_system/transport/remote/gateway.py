@@ -222,7 +222,6 @@ class Gateway:
             run=facts.run,
             gateway=self.started,
             version=tfagents_system.__version__,
-            max_frame_bytes=session.limits.body_bytes,
         )
         with contextlib.suppress(ChannelError):  # The receiving thread will notice it.
             session.transport.send(welcome)

@@ -84,7 +84,6 @@ class Welcome(_Message):
       run: The run's run.json, as text.
       gateway: Start of the gateway's process, in ns.
       version: Of its package.
-      max_frame_bytes: Of the arrays of one message to it.
     """
 
     worker_id: int
@@ -95,7 +94,6 @@ class Welcome(_Message):
     run: str
     gateway: int
     version: str
-    max_frame_bytes: int
 
 
 class Refused(_Message):
