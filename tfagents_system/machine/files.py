@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Opens a new file, which replaces the one at `path` at the end of the `with` block, unless the block fails.
