@@ -99,7 +99,6 @@ def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
     shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
         paths=role.paths,
-        layout=layout,
         identity=identity_of(role.paths),
         seed=role.seed,
         num_collect_workers=role.num_workers,

@@ -146,7 +146,6 @@ def running_gateway(
     fake = fake or FakeConnection()
     facts = RunFacts(
         paths=paths,
-        layout=LAYOUT,
         identity=IDENTITY,
         seed=7,
         num_collect_workers=1,

@@ -13,8 +13,6 @@ from tests.support.replay_service import Server
 from tests.support.segments_for_tests import LAYOUT, content, numbered_segment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport import bundles, tables
-from tfagents_system.transport.remote.frames import FrameError
-from tfagents_system.transport.remote.permissions import Client, check_item
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
 from tfagents_system.worker import sender as sender_module
 from tfagents_system.worker.sender import SegmentSender
@@ -121,14 +119,6 @@ def test_what_is_no_bundle_is_refused_as_a_whole(change, message):
     arrays = change(bundles.to_wire([segment(number, 4) for number in range(2)]))
     with pytest.raises(MalformedSegmentError, match=message):
         next(bundles.from_wire(arrays, LAYOUT))
-
-
-def test_a_gateway_takes_no_bundle_with_a_segment_of_another_worker():
-    client = Client("worker", 3)
-    own = [segment(number, 4, worker_id=3) for number in range(3)]
-    check_item(client, tables.SEGMENTS, bundles.to_wire(own), LAYOUT)
-    with pytest.raises(FrameError, match="of worker 4 from worker 3"):
-        check_item(client, tables.SEGMENTS, bundles.to_wire([*own[:2], segment(2, 4, worker_id=4)]), LAYOUT)
 
 
 def count_items(sender, monkeypatch):

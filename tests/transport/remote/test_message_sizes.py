@@ -13,12 +13,13 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
 from tests.support.tiny_agents import ACTION, OBSERVATION
-from tfagents_system.envs.specs import save_specs
+from tfagents_system.envs.specs import load_specs, save_specs
 from tfagents_system.report.episodes import EVAL, TRAIN, Episode, Report, summarize
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.sac_gateway import run_facts
 from tfagents_system.transport.remote import frames, messages
 from tfagents_system.transport.remote.gateway import RunFacts
+from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.segment_builder import segment_builder
 
@@ -61,7 +62,8 @@ def test_segments_from_within_a_long_episode_pass(tmp_path: Path, settings: dict
     def send(segment: Segment) -> None:
         sizes.append((segment.num_rows, body_bytes(segment.to_wire(), facts.max_worker_bytes)))
 
-    builder = segment_builder(params, facts.layout, send, held_out=False)
+    layout = run_layout(params, *load_specs(RunPaths(tmp_path).specs))
+    builder = segment_builder(params, layout, send, held_out=False)
     image = np.zeros((128, 128, 3), np.uint8)
     builder.start(ts.restart(image))
     for _ in range(EPISODE_STEPS):

@@ -14,14 +14,14 @@ import numpy as np
 from tfagents_system.run_files.heartbeat import json_text
 from tfagents_system.transport.connection import ServerUnreachableError, Waiting
 from tfagents_system.transport.news import News
-from tfagents_system.transport.remote import messages, permissions
+from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.channel import Channel
 from tfagents_system.transport.remote.errors import ChannelError
 from tfagents_system.transport.remote.frames import Arrays
 from tfagents_system.transport.remote.messages import Hello, Welcome, identity_of
 from tfagents_system.transport.remote.remote_tables import Answer, Question, Questions, RemoteNewest, RemoteQueue
 from tfagents_system.transport.remote.stream import Transport
-from tfagents_system.transport.remote.streaming import SendWindow
+from tfagents_system.transport.remote.streaming import STREAMED, SendWindow
 from tfagents_system.transport.remote.tls_client import TlsClient
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
@@ -257,7 +257,7 @@ class RemoteConnection:
 
 
 def _is_streamed(names: list[str]) -> bool:
-    return len(names) == 1 and names[0] in permissions.STREAMED
+    return len(names) == 1 and names[0] in STREAMED
 
 
 def _is_done(answer: Answer | None) -> bool:

@@ -19,7 +19,7 @@ from tfagents_system.report.episodes import MOST_EPISODE_BYTES, MOST_KEPT_BYTES
 from tfagents_system.run_files.heartbeat import BEAT_SECS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.remote import messages, permissions
+from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.admission import Admission, Refusals, RefusedClientError
 from tfagents_system.transport.remote.errors import ChannelError, FrameError
 from tfagents_system.transport.remote.frames import HELLO_LIMITS
@@ -38,7 +38,6 @@ class RunFacts:
 
     Attributes:
       paths: The run directory.
-      layout: Of segments.
       identity: See `messages.identity_of`.
       seed: Of the run.
       num_collect_workers: Planned workers.
@@ -50,7 +49,6 @@ class RunFacts:
     """
 
     paths: RunPaths
-    layout: Layout
     identity: Mapping[str, str]
     seed: int
     num_collect_workers: int
@@ -214,7 +212,7 @@ class Gateway:
             return False
         facts = self.facts
         welcome = messages.Welcome(
-            worker_id=session.client.worker_id,
+            worker_id=session.worker_id,
             seed=facts.seed,
             num_collect_workers=facts.num_collect_workers,
             max_workers=facts.max_workers,
@@ -225,16 +223,16 @@ class Gateway:
         )
         with contextlib.suppress(ChannelError):  # The receiving thread will notice it.
             session.transport.send(welcome)
-        if session.client.kind != "check":
+        if session.kind != "check":
             logging.info("%s of %s (%s) is in", session.name, session.host, session.peer)
         return True
 
     def _give_place(self, session: Session) -> None:
-        kind = session.client.kind
+        kind = session.kind
         if kind == "trainer":
             self._take_trainers_place(session)
         elif kind != "check":
-            session.client = permissions.Client(kind, self._take_slot(session))
+            session.worker_id = self._take_slot(session)
         with self._lock:
             self._sessions.add(session)
 
@@ -251,7 +249,7 @@ class Gateway:
 
     def _take_slot(self, session: Session) -> int:
         try:
-            worker_id, before = self.slots.take(session.client.kind, session.wished, session.token, session)
+            worker_id, before = self.slots.take(session.kind, session.wished, session.token, session)
         except NoSlotError as error:
             raise RefusedClientError(error.reason, str(error), error.final) from None
         if isinstance(before, Session):

@@ -12,11 +12,11 @@ from tfagents_system.run_files.beats import MOST_BYTES, parse_beat
 from tfagents_system.run_files.heartbeat import BeatFile
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.transport import tables
-from tfagents_system.transport.remote import messages, permissions
+from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.errors import ChannelError, CutShortError, FrameError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.stream import Transport
-from tfagents_system.transport.remote.streaming import Arrivals
+from tfagents_system.transport.remote.streaming import STREAMED, Arrivals
 
 if TYPE_CHECKING:
     from tfagents_system.transport.remote.gateway import Gateway
@@ -34,6 +34,10 @@ class Session:
       transport: To the client.
       hello: What it said.
       peer: Its address.
+
+    Attributes:
+      kind: One of messages.KINDS.
+      worker_id: Its slot; -1 where it has none.
     """
 
     def __init__(self, gateway: Gateway, transport: Transport, hello: messages.Hello, peer: str) -> None:
@@ -43,7 +47,7 @@ class Session:
         self.transport = transport
         self.peer = peer
         self.token = hello.token
-        self.client = permissions.Client(hello.kind, -1)
+        self.kind, self.worker_id = hello.kind, -1
         self._gateway = gateway
         self.wished = hello.worker_id
         self.host = hello.host[:100]
@@ -55,7 +59,7 @@ class Session:
     @property
     def name(self) -> str:
         """Name of the role in logs and heartbeats."""
-        return {"trainer": TRAINER, "check": "check"}.get(self.client.kind) or worker_role(self.client.worker_id)
+        return {"trainer": TRAINER, "check": "check"}.get(self.kind) or worker_role(self.worker_id)
 
     def run(self) -> None:
         """Serves the client until it or the connection ends; `end` must follow."""
@@ -86,8 +90,8 @@ class Session:
             self._beats.flush()  # Its last words: a client that says goodbye waits for the end of the connection.
         self.transport.shut()
         self._gateway.sharing.forget(self, self.send_item)
-        if self.client.worker_id >= 0:
-            self._gateway.slots.leave(self.client.worker_id, self, for_good=self._has_said_goodbye)
+        if self.worker_id >= 0:
+            self._gateway.slots.leave(self.worker_id, self, for_good=self._has_said_goodbye)
 
     def tell_end(self, why: str) -> None:
         """Tells the client that the run is over."""
@@ -96,7 +100,7 @@ class Session:
 
     def send_news(self, arrays: Arrays) -> None:
         """Raises: ChannelError."""
-        self.transport.offer(messages.News(tables.news(self.client.worker_id)), arrays)
+        self.transport.offer(messages.News(tables.news(self.worker_id)), arrays)
 
     def send_item(self, table: str, number: int, arrays: Arrays) -> None:
         """Raises: ChannelError."""
@@ -116,21 +120,15 @@ class Session:
             case messages.Put():
                 self._put(message, arrays)
             case messages.Newest():
-                permissions.check_access(self.client, "newest", message.table)
                 newest = sharing.newest(message.table)
                 send(messages.NewestIs(message.id, newest is not None), newest or ())
             case messages.Size():
-                permissions.may_ask_size(self.client, message.table)
                 send(messages.SizeIs(message.id, sharing.connection.size(message.table)))
             case messages.Follow():
-                permissions.check_access(self.client, "follow", message.table)
                 sharing.news.add(self)
             case messages.Feed():
-                permissions.check_access(self.client, "take", message.table)
-                permissions.check_item(self.client, message.table, arrays, self._gateway.facts.layout)
                 sharing.feed(message.table, arrays)
             case messages.Take():
-                permissions.check_access(self.client, "take", message.table)
                 sharing.queue(message.table).take(self.send_item, message.credits, message.seen)
             case messages.Beat():
                 self._beat(message.content)
@@ -140,20 +138,11 @@ class Session:
                 raise FrameError("a second hello")
 
     def _put(self, message: messages.Put, arrays: Arrays) -> None:
-        self._check_put(message, arrays)
         ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
         self.transport.send(messages.Done(message.id, ok))
 
-    def _check_put(self, message: messages.Put, arrays: Arrays) -> None:
-        if not message.tables:
-            raise FrameError("an item for no table")
-        for table in message.tables:
-            permissions.check_access(self.client, "put", table)
-            permissions.check_item(self.client, table, arrays, self._gateway.facts.layout)
-
     def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
-        self._check_put(message, arrays)
-        if len(message.tables) != 1 or message.tables[0] not in permissions.STREAMED:
+        if len(message.tables) != 1 or message.tables[0] not in STREAMED:
             raise FrameError("an item that is to be waited for, with the id of one that is not")
         if not self._under_way.has_room(message.tables[0]):
             self._store()
@@ -168,7 +157,7 @@ class Session:
         beat = parse_beat(text.encode(errors="replace"))
         if beat is None:
             raise FrameError("a heartbeat that is no JSON object with a state")
-        if self.client.kind == "check":
+        if self.kind == "check":
             return
         if self._beats is None:
             self._beats = BeatFile(self._gateway.facts.paths.heartbeat(self.name), self._gateway.beat_secs)

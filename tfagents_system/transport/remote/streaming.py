@@ -8,10 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ItemWriter
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.frames import Arrays
 
+# Their writers do not wait for each item: they resend lost items by themselves, seconds later.
+STREAMED = (tables.SEGMENTS, tables.REQUESTS)
 # In flight: enough to fill a slow line, few enough to be sent again.
 _WINDOW_ITEMS, _WINDOW_BYTES = 32, 64 * 2**20
 _ITEMS_TOGETHER, _BYTES_TOGETHER = 16, 8 * 2**20
