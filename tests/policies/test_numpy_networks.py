@@ -55,7 +55,6 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
         policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
         assert policy.inference == "numpy"
         policy.assign(values)
-        assert policy.checked(values) is policy
         greedy = greedy_policy.GreedyPolicy(agent.policy)
         states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
         for seed in range(3):
@@ -68,19 +67,19 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
 
 
 @pytest.mark.parametrize("num_envs", [1, 9])
-def test_statistics_that_are_not_taken_over_are_seen_with_the_first_trained_weights(monkeypatch, num_envs):
-    """At the start they are 0 and 1, whoever reads them."""
-    monkeypatch.setattr(numpy_network, "_fill_normalization", lambda center, scale, names, arrays: scale.fill(1.0))
+def test_statistics_that_are_not_taken_over_are_seen_though_they_begin_with_0_and_1(monkeypatch, num_envs):
     agent = build(VECTOR, normalize_observations=True)
-    policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
-    assert policy.inference == "numpy"
-    values = as_after_training(agent, seed=1)
-    policy.assign(values)
-    slower = policy.checked(values)
-    assert slower.inference == "tensorflow session"
-    assert policy.checked(values) is policy, "once: the network is let go"
+    variables = agent.collect_policy.variables()
+    before = [variable.numpy() for variable in variables]
+    with monkeypatch.context() as patched:
+        patched.setattr(numpy_network, "_fill_normalization", lambda center, scale, names, arrays: scale.fill(1.0))
+        policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
+    assert policy.inference == "tensorflow session"
+    assert make_worker_policy(agent, seed=0, num_envs=num_envs).inference == "numpy"
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
     steps = time_steps(VECTOR, num_envs, 0)
-    found = slower.actions(steps, greedy=True)
+    found = policy.actions(steps, greedy=True)
     for env, step in steps.items():
         expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action[0]
         np.testing.assert_allclose(found[env], expected, atol=1e-6)

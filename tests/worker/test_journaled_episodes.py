@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import time_step as ts
 
 from tests.support.numpy_actors import as_after_training
 from tfagents_system.agents.acting import make_worker_agent
@@ -17,7 +16,6 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
-from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.role import EVAL_STREAM, Role
 from tfagents_system.run_files.run_paths import RunPaths
@@ -274,27 +272,6 @@ def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path
     segments, _ = start.collect(9)
     assert "has nothing of iteration 8" in caplog.text and segments != expected[9][0]
     assert start.collector._held_out.number > 9 * STEPS, "none of those that came before"
-
-
-def test_a_check_of_the_first_trained_weights_leaves_memories_as_they_are():
-    agent, _ = acting("recurrent")
-    trained = as_after_training(agent, 1)
-
-    def act(policy, weights):
-        numbers = iter(np.linspace(-1.0, 1.0, 60, dtype=np.float32))
-        time_step = ts.restart(np.array([next(numbers), next(numbers), 0.5], np.float32))
-        policy.assign(weights)
-        return policy.action(time_step, greedy=True)
-
-    checked, other = (make_worker_policy(agent, seed=0, num_envs=2) for _ in range(2))
-    for policy in (checked, other):
-        assert policy.inference == "numpy"
-        act(policy, as_after_training(agent, 0))
-    checked.assign(trained)
-    assert checked.checked(trained) is checked
-    memory = checked.memory(0)
-    assert any(np.any(each) for each in memory)
-    np.testing.assert_array_equal(act(checked, trained), act(other, trained))
 
 
 @pytest.mark.parametrize("before, after", [(3, 1), (3, 2), (2, 4)])

@@ -27,16 +27,11 @@ class Policy:
 
     def __init__(self) -> None:
         self.assigned: list[float] = []
-        self.checked_with: float | None = None
 
     def assign(self, given: dict[str, np.ndarray]) -> None:
         assert set(given) == {"kernel", "bias"}
         (value,) = {*given["kernel"].flat, *given["bias"].flat}
         self.assigned.append(float(value))
-
-    def checked(self, given: dict[str, np.ndarray]) -> Policy:
-        self.checked_with = float(given["bias"][0])
-        return self
 
     def reset(self, env: int = 0) -> None:
         pass
@@ -72,10 +67,7 @@ class Run:
         self.policy = Policy()
         connection: Any = self
         policy: Any = self.policy
-        self.checks: list[float | None] = []
-        self.worker = NewestPolicy(
-            connection, policy, self._progress, lambda: self.checks.append(self.policy.checked_with)
-        )
+        self.worker = NewestPolicy(connection, policy, self._progress)
 
     def newest(self, table: str) -> Run:
         assert table == tables.WEIGHTS
@@ -133,7 +125,6 @@ def test_the_server_is_not_asked_where_memory_is_shared(run: Run) -> None:
         run.worker.follow(progress)
         assert ids(run) == (7, version, 10 * version)
     assert run.policy.assigned == [0.0, 10.0, 20.0, 30.0] and run.asked == 0
-    assert run.policy.checked_with == 10.0, "the first that were trained"
 
 
 @pytest.mark.parametrize("case", ["no memory", "another run's", "a trainer that is gone"])
@@ -208,30 +199,10 @@ def test_a_trainer_that_goes_back_shares_earlier_weights_in_the_same_memory(run:
     assert ids(run) == (8, 1, 10)
 
 
-def test_the_first_trained_weights_wait_for_the_next_episode(run: Run) -> None:
-    """They are checked, which resets a recurrent policy's state."""
-    run.worker.follow(run.publish(7, 0, 0))
-    run.publish(7, 0, 5, tell=False)
-    run.worker.refresh()
-    assert ids(run) == (7, 0, 0)
-    run.worker.follow(run.publish(7, 1, 10))
-    run.publish(7, 1, 15, tell=False)
-    run.worker.refresh()
-    assert ids(run) == (7, 1, 15) and run.policy.checked_with == 10.0
-
-
-def test_a_device_is_told_to_wait_before_weights_are_checked(run: Run) -> None:
-    run.worker.follow(run.publish(7, 0, 0))
-    assert run.checks == []
-    for version in (1, 2):
-        run.worker.follow(run.publish(7, version, 10 * version))
-    assert run.checks == [None] and run.policy.checked_with == 10.0, "once, and before"
-
-
 def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: Run) -> None:
     run.worker.follow(run.publish(7, 1, 10))
     evaluated = {"kernel": np.full((3, 4), 4.0, np.float32), "bias": np.full(4, 4.0, np.float32)}
-    run.worker.assign(evaluated, 4)
+    run.worker.assign(evaluated)
     run.publish(7, 1, 15, tell=False)
     assert run.policy.assigned[-1] == 4.0
     run.worker.take_back()

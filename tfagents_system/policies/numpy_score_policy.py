@@ -21,7 +21,6 @@ from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
 from tfagents_system.policies.numpy_scores import NumpyScores
-from tfagents_system.policies.numpy_worker_policy import CheckAgain
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.weights import named_variables, read_weights
 
@@ -32,7 +31,6 @@ class NumpyScorePolicy(WorkerPolicy):
     Args:
       policy: The one that collects.
       rng: Source of the exploration.
-      check_again: For `checked`; it holds the network, which is not needed afterwards.
 
     Raises:
       UnsupportedNetworkError: It is another policy, or its network can't be computed in NumPy.
@@ -40,7 +38,7 @@ class NumpyScorePolicy(WorkerPolicy):
 
     inference = "numpy"
 
-    def __init__(self, policy: Any, rng: np.random.Generator, check_again: CheckAgain | None = None) -> None:
+    def __init__(self, policy: Any, rng: np.random.Generator) -> None:
         # Exactly these classes: a subclass may act in another way.
         if type(policy) not in (ExploringPolicy, SamplingPolicy):
             raise UnsupportedNetworkError(f"{type(policy).__name__} is no policy that scores actions")
@@ -54,7 +52,6 @@ class NumpyScorePolicy(WorkerPolicy):
         self._scores = NumpyScores(policy.network, variables, weights, own)
         self._rates = self._rates_of(weights)
         self._rng = rng
-        self._check_again = check_again
         self._last: dict[int, tuple[np.ndarray, bool]] = {}  # By environment: scores, and whether it explored.
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -63,10 +60,6 @@ class NumpyScorePolicy(WorkerPolicy):
 
     def reseed(self, seed: int) -> None:
         self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-
-    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        check_again, self._check_again = self._check_again, None
-        return self if check_again is None else check_again(self, trained)
 
     def reset(self, env: int = 0) -> None:
         self._last.pop(env, None)

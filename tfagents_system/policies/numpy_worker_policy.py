@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,6 @@ _NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hund
 # From this number on one matrix product for all observations is faster than one matrix-vector product for each.
 _MATRIX_BATCH = 8
 
-CheckAgain = Callable[[WorkerPolicy, Mapping[str, np.ndarray]], WorkerPolicy]
-
 
 class NumpyWorkerPolicy(WorkerPolicy):
     """The default actors in NumPy.
@@ -35,7 +33,6 @@ class NumpyWorkerPolicy(WorkerPolicy):
       agent: Its collect policy must sample from an actor that `NetworkLayers` can read.
       rng: Source of the exploration noise.
       num_envs: Environments that it acts in.
-      check_again: For `checked`; it holds the network, which is not needed afterwards.
       frames: Of each leaf of the observation that the actor takes; empty where none is stacked.
 
     Raises:
@@ -49,7 +46,6 @@ class NumpyWorkerPolicy(WorkerPolicy):
         agent: Any,
         rng: np.random.Generator,
         num_envs: int = 1,
-        check_again: CheckAgain | None = None,
         frames: Sequence[int] = (),
     ) -> None:
         try:
@@ -76,7 +72,6 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._action_shape = tuple(agent.collect_policy.action_spec.shape)
         self._rng = rng
         self._draw_noise()
-        self._check_again = check_again
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         self._arrays = self._layers.arrays(weights)
@@ -94,16 +89,6 @@ class NumpyWorkerPolicy(WorkerPolicy):
         for env, network in enumerate(self._networks):
             network.noise = itertools.chain([columns[:, env : env + 1]], self._noise(network))
         return True
-
-    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        check_again, self._check_again = self._check_again, None
-        if check_again is None:
-            return self
-        kept = [self.memory(env) for env in range(len(self._networks))]
-        policy = check_again(self, trained)
-        for env, memory in enumerate(kept):  # Episodes may be under way.
-            self.remember(env, memory)
-        return policy
 
     def reset(self, env: int = 0) -> None:
         if self._batch is None:

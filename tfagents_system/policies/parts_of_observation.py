@@ -77,11 +77,6 @@ class PolicyOfParts(WorkerPolicy):
     def remember(self, env: int, memory: Sequence[np.ndarray]) -> None:
         self._policy.remember(env, memory)
 
-    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        self._policy = self._policy.checked(trained)
-        self.inference = self._policy.inference
-        return self
-
     def reset(self, env: int = 0) -> None:
         self._policy.reset(env)
 

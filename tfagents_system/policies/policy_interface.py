@@ -52,14 +52,6 @@ class WorkerPolicy(abc.ABC):
         """Remembers what `memory` returned."""
         del env, memory
 
-    def checked(self, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        """Itself, or a slower policy if its actions with these weights, already loaded, differ from the network's.
-
-        To be called once, with the first trained weights: from then on statistics, for example, are known.
-        """
-        del trained
-        return self
-
     @abc.abstractmethod
     def reset(self, env: int = 0) -> None:
         """An episode begins in an environment."""

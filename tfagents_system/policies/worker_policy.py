@@ -20,7 +20,7 @@ from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_check import NetworkCheck
 from tfagents_system.policies.network_layers import UnsupportedNetworkError
 from tfagents_system.policies.numpy_score_policy import NumpyScorePolicy, scores_actions
-from tfagents_system.policies.numpy_worker_policy import CheckAgain, NumpyWorkerPolicy
+from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
 from tfagents_system.policies.parts_of_observation import PolicyOfParts
 from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
@@ -62,15 +62,8 @@ def _fastest_policy(agent: Any, seed: int, num_envs: int, frame_stack: FrameStac
                 return policy
         return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
 
-    def check_again(policy: WorkerPolicy, trained: Mapping[str, np.ndarray]) -> WorkerPolicy:
-        if check.passes(policy, trained):
-            return policy
-        slower = in_tensorflow()
-        slower.assign(trained)
-        return slower
-
     rng = np.random.default_rng(seed)
-    return _tried(lambda: _in_numpy(agent, rng, num_envs, frame_stack, check_again), check) or in_tensorflow()
+    return _tried(lambda: _in_numpy(agent, rng, num_envs, frame_stack), check) or in_tensorflow()
 
 
 def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolicy | None:
@@ -98,15 +91,13 @@ def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
     return ""
 
 
-def _in_numpy(
-    agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack, check_again: CheckAgain | None = None
-) -> WorkerPolicy:
+def _in_numpy(agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack) -> WorkerPolicy:
     frames = policy_frames(agent.collect_policy.time_step_spec.observation, frame_stack)
     if not scores_actions(agent.collect_policy):
-        return NumpyWorkerPolicy(agent, rng, num_envs, check_again, frames)
+        return NumpyWorkerPolicy(agent, rng, num_envs, frames)
     if max(frames, default=1) > 1:
         raise UnsupportedNetworkError("frames are stacked")
-    return NumpyScorePolicy(agent.collect_policy, rng, check_again)
+    return NumpyScorePolicy(agent.collect_policy, rng)
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):

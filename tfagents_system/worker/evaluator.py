@@ -83,7 +83,7 @@ class Evaluator:
             return
         session, version, train_step = (int(value) for value in arrays[0])
         with self._activity.spend(EVALUATING):
-            self._policy.assign(weights.from_arrays(arrays[1:]), train_step)
+            self._policy.assign(weights.from_arrays(arrays[1:]))
             self._train_step = train_step
             self._evaluate(session, version, train_step)
             self._policy.take_back()

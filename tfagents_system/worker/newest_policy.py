@@ -27,9 +27,8 @@ class NewestPolicy:
 
     Args:
       connection: To the replay server.
-      policy: Computes the actions. Another one takes its place if its first trained weights show that it is not exact.
+      policy: Computes the actions.
       progress: How far the trainer is, as far as that is known; asked within episodes.
-      on_check: Called before weights are checked, which may take a second.
 
     Attributes:
       policy: Computes the actions.
@@ -43,7 +42,6 @@ class NewestPolicy:
         connection: AnyConnection,
         policy: WorkerPolicy,
         progress: Callable[[], tables.Progress | None] = lambda: None,
-        on_check: Callable[[], None] = lambda: None,
     ) -> None:
         self._reader = connection.newest(tables.WEIGHTS)
         self.policy = policy
@@ -51,9 +49,7 @@ class NewestPolicy:
         self.version = -1
         self.train_step = 0
         self._weights: dict[str, np.ndarray] = {}
-        self._is_checked = False
         self._progress = progress
-        self._on_check = on_check
         self._memory: SharedWeightsReader | None = None
         self._memory_of: tuple[int, tuple[int, int]] = (0, (0, 0))  # The trainer's session, and where that shares.
         self._number = 0  # Of the policy that was read there last.
@@ -94,11 +90,8 @@ class NewestPolicy:
     def refresh(self) -> None:
         """Takes newer weights within an episode, if there are any; waits for nothing where memory is shared.
 
-        A recurrent policy keeps its state. The first weights that were trained are left to `follow`: they are checked,
-        which costs the state.
+        A recurrent policy keeps its state.
         """
-        if not self._is_checked:
-            return
         if self._memory is not None and self._memory.newest != self._number:
             self._take_from_memory()
             return
@@ -130,14 +123,11 @@ class NewestPolicy:
     def _take(self, arrays: Sequence[np.ndarray]) -> None:
         self.session, self.version, self.train_step = (int(value) for value in arrays[0])
         self._weights = weights.from_arrays(arrays[1:])
-        self.assign(self._weights, self.train_step)
+        self.policy.assign(self._weights)
 
-    def assign(self, policy_weights: Mapping[str, np.ndarray], train_step: int) -> None:
-        """Gives the policy these weights, until `take_back`. Checks the first that were trained against its network."""
+    def assign(self, policy_weights: Mapping[str, np.ndarray]) -> None:
+        """Gives the policy these weights, until `take_back`."""
         self.policy.assign(policy_weights)
-        if train_step > 0 and not self._is_checked:
-            self._on_check()
-            self.policy, self._is_checked = self.policy.checked(policy_weights), True
 
     def take_back(self) -> None:
         """Gives the policy the newest weights again."""

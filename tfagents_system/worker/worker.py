@@ -108,7 +108,7 @@ class Worker:
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
         lanes = max(1, self._environments.lanes, self._environments.eval_lanes)
         policy = self._make_policy(time_step_spec, action_spec, seed, lanes)
-        self._policy = NewestPolicy(self._connection, policy, self._progress.get, lambda: self._runner.rest())
+        self._policy = NewestPolicy(self._connection, policy, self._progress.get)
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
         layout = run_layout(self._params, observation_spec, action_spec)
