@@ -363,7 +363,12 @@ class Hyperparameters:
     Andrychowicz et al., arXiv 1707.01495): for environments with goals. 0.8 is four for each that keeps its own."""
     hindsight_strategy: Annotated[attribute_rules.GoalStrategy, _WITH_HINDSIGHT] = "future"
     """Which goal: one achieved later in the episode, the last one, or any of the episode."""
-    priority_exponent: Annotated[float | None, number_above(0, at_most=1), MayChange] = None
+    priority_exponent: Annotated[
+        float | None,
+        number_above(0, at_most=1),
+        MayChange,
+        NotDeterministic("what is drawn would depend on when TD errors come"),
+    ] = None
     """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): a step is drawn with a probability proportional to
     the alpha-th power of its newest TD error, a new one as if that were twice the mean. None: all are drawn alike."""
     priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None, of_agent=False), MayChange] = 1.0

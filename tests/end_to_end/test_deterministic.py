@@ -85,7 +85,6 @@ class TrainParams(TrainParamsBase):
 
 EPISODES = f"updates_per_iter, num_train_episodes_per_iter = {UPDATES}, 2"
 EPISODES += "; prior_data, offline_updates, behaviour_cloning_weight = 'demos.npz', 5, 0.4"
-EPISODES += "; priority_exponent, priority_beta = 0.6, 0.5"
 STEPS = f"env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3"
 STEPS += "; frame_stack = {'observation': 3}"  # What a worker remembers of an episode survives, too.
 STEPS += "; hindsight_share = 0.8"

@@ -8,7 +8,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training, build
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.policies import numpy_network
+from tfagents_system.policies import numpy_network, weights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -55,6 +55,7 @@ def test_actors_of_all_kinds_run_in_numpy_and_equal_the_network(spec, attributes
         policy = make_worker_policy(agent, seed=0, num_envs=num_envs)
         assert policy.inference == "numpy"
         policy.assign(values)
+        weights.assign_weights(weights.named_variables(agent.collect_policy), values)
         greedy = greedy_policy.GreedyPolicy(agent.policy)
         states = {env: greedy.get_initial_state(1) for env in range(num_envs)}
         for seed in range(3):

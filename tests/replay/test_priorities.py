@@ -18,6 +18,9 @@ from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prior
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.run_files.run_checkpoints import PRIORITIES
+from tfagents_system.trainer.learner import Learner
+from tfagents_system.transport import tables
+from tfagents_system.transport.tables import MalformedMessageError, TdErrors
 
 B, STEPS = 32, 5
 FORM = TransitionForm(is_prioritized=True)
@@ -206,3 +209,34 @@ def test_rows_that_came_while_there_were_no_priorities_are_new(tmp_path: Path) -
     places, likelihood = Priorities(ring, 1.0).draw(np.random.default_rng(0), 100, 0)
     np.testing.assert_allclose(likelihood, 1, rtol=1e-5)
     assert len(np.unique(places)) > 20
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda arrays: arrays[:1],
+        lambda arrays: [*arrays, arrays[1]],
+        lambda arrays: [arrays[0].astype(np.int32), arrays[1]],
+        lambda arrays: [arrays[0][:1], arrays[1]],
+        lambda arrays: [arrays[0].ravel(), arrays[1].ravel()],
+        lambda arrays: [arrays[0], arrays[1] * np.float32(np.nan)],
+        lambda arrays: [arrays[0], arrays[1] * np.float32(np.inf)],
+        lambda arrays: [arrays[0], -arrays[1]],
+    ],
+)
+def test_malformed_errors_are_refused(spoil: Any) -> None:
+    good = TdErrors(np.ones((2, 4), np.int64), np.ones((2, 4), np.float32))
+    np.testing.assert_array_equal(TdErrors.from_wire(good.to_wire()).rows, good.rows)
+    with pytest.raises(MalformedMessageError):
+        TdErrors.from_wire(spoil(good.to_wire()))
+
+
+def test_of_updates_from_prior_data_alone_nothing_is_told() -> None:
+    put: list[tuple[str, TdErrors]] = []
+    learner: Any = Learner.__new__(Learner)
+    learner._connection = type(
+        "C", (), {"put": staticmethod(lambda table, arrays: put.append((table, TdErrors.from_wire(arrays))))}
+    )
+    learner._tell_errors(np.full((3, 8), NO_ROW), np.ones((3, 8), np.float32))
+    learner._tell_errors(np.array([[NO_ROW, 5]] * 3), np.ones((3, 2), np.float32))
+    assert [(table, found.rows.shape) for table, found in put] == [(tables.PRIORITIES, (3, 2))]

@@ -85,8 +85,7 @@ def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint
         errors = np.zeros((1, 50), np.float32)
         errors[0, 7] = 1000.0
         server.connection.put(tables.PRIORITIES, [np.zeros(3)])
-        server.connection.put(tables.PRIORITIES, tables.TdErrors.opening(1, 0).to_wire())
-        server.connection.put(tables.PRIORITIES, tables.TdErrors(1, 0, np.arange(50)[None], errors).to_wire())
+        server.connection.put(tables.PRIORITIES, tables.TdErrors(np.arange(50)[None], errors).to_wire())
         server.turn_until(lambda: server.service.malformed == 1 and not server.connection.size(tables.PRIORITIES))
         server.turn(3)
         ask(server, iteration=1, count=4)

@@ -119,7 +119,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         *FRESH,
     }
     undetermined = {each.name for each in described if each.not_deterministic}
-    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", *FRESH}
+    assert undetermined == {"asynchronous", "matmul_precision", "max_hours", "priority_exponent", *FRESH}
 
 
 @pytest.mark.parametrize(

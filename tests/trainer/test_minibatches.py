@@ -61,8 +61,8 @@ def test_blocks_of_another_session_iteration_or_place_are_dropped() -> None:
     others = [block(session=4), block(iteration=1), block(first=10)]
     connection = Connection(*others, block(), block(first=10))
     minibatches = make(connection)
-    assert minibatches.next(0, 0, nothing, nothing) == block()
-    assert minibatches.next(0, 10, nothing, nothing) == block(first=10)
+    assert minibatches.next(0, 0, nothing) == block()
+    assert minibatches.next(0, 10, nothing) == block(first=10)
     assert connection.blocks == [] and connection.asked == []
 
 
@@ -76,11 +76,11 @@ def test_it_asks_again_for_this_iteration_and_the_next_one(monkeypatch: pytest.M
         now[0] += 2.0
 
     minibatches = make(connection)
-    assert minibatches.next(0, 0, while_waiting, lambda: told.append(-1)) == block()
+    assert minibatches.next(0, 0, while_waiting) == block()
     assert connection.asked == [(SESSION, 0), (SESSION, 1)] * 2, "after 3 s without a block, and after 3 s more"
-    assert told == [0, 0, -1, 2, 2, -1]
+    assert told == [0, 0, 2, 2]
 
 
 def test_a_stop_ends_the_wait() -> None:
     with pytest.raises(StoppedError):
-        make(Connection(block()), stopped=True).next(0, 0, nothing, nothing)
+        make(Connection(block()), stopped=True).next(0, 0, nothing)

@@ -21,7 +21,7 @@ from tfagents_system.replay.blocks import make_block
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Pacing
-from tfagents_system.replay.priority_updates import PriorityUpdates
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.time_shares import TimeShares
@@ -76,10 +76,9 @@ class ReplayService:
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
-        self._priorities: PriorityUpdates | None = None
-        if draw.prioritized is not None and draw.prioritized.priorities is not None:
-            reader = connection.reader(tables.PRIORITIES, wake=self._wake)
-            self._priorities = PriorityUpdates(reader, ring, draw.prioritized.priorities, in_order=order is not None)
+        self._priorities = draw.prioritized.priorities if draw.prioritized is not None else None
+        if self._priorities is not None:
+            self._td_errors = connection.reader(tables.PRIORITIES, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
         self._latest_session = 0
@@ -111,13 +110,24 @@ class ReplayService:
         self._wake.clear()
         if self._priorities is not None:
             with self.time_shares.spend("priorities"):
-                self.malformed += self._priorities.take()
+                self._measure(self._priorities)
         self._take_snapshots()
         stored = self._ingest()
         served = self._serve()
         if not stored and not served:
             with self.time_shares.spend("idle"):
                 self._wake.wait(_IDLE_SECS)
+
+    def _measure(self, priorities: Priorities) -> None:
+        """The TD errors of drawn steps become their priorities."""
+        while (arrays := self._td_errors.get(0)) is not None:
+            try:
+                found = tables.TdErrors.from_wire(arrays)
+            except tables.MalformedMessageError as error:
+                self._refuse("message of TD errors", error)
+                continue
+            with self._ring.lock:
+                priorities.measure(found.rows.reshape(-1), found.errors.reshape(-1))
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""
@@ -234,9 +244,6 @@ class ReplayService:
         """Minibatches of the next block, for the oldest request; None while it is held back."""
         request, done = self._pending[0]
         self._lacks = None
-        if self._priorities is not None and not self._priorities.precede(request):
-            self._lacks = self._priorities.missing(request)
-            return None
         if request.iteration == tables.OFFLINE:
             return min(request.count - done, self._draw_settings.max_block_minibatches)
         if request.count == tables.AS_DUE:

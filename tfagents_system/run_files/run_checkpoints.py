@@ -4,7 +4,6 @@
         agent.index, agent.data-...             agent, optimizers and counters (trainer/trainer_checkpoints.py)
         replay.bin                              which rows of the ring belong to it (replay/ring.py)
         priorities.bin                          with priorities: how likely each of them is (replay/priorities.py)
-        td_errors.npz                           with priorities, in a deterministic run (trainer/priority_reports.py)
         manifest.json                           train step, iteration, the agent's signature, size and SHA-256 of files
     checkpoints/checkpoint_0000012400.partial/  being written, or left by a process that was killed meanwhile
 

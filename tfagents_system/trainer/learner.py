@@ -22,7 +22,6 @@ from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.agent_start import start_of_run
 from tfagents_system.run_files.resets import steps_before
-from tfagents_system.trainer.priority_reports import PriorityReports
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
@@ -65,15 +64,13 @@ class Learner:
         self.scheduled = ScheduledValues(role.params, self.agent)
         self._variables = weights.named_variables(self.agent.collect_policy)
         self.state = self._state_at_start()
-        self._priorities = self._priority_reports(connection)
-        save_more = [self._priorities.save] if self._priorities else []
+        self._connection = connection
         self.checkpoints = TrainerCheckpoints(
             role.paths.trainer_checkpoints,
             self.agent,
             self.state,
             self.step_variable,
             ask_for_replay,
-            *save_more,
             fetch_replay=fetch_replay,
             record=role.paths.saved,
         )
@@ -105,11 +102,8 @@ class Learner:
 
     def restore(self) -> bool:
         """Goes to the newest checkpoint; whether there is one."""
-        newest = self.checkpoints.restore()
-        if newest is None:
+        if self.checkpoints.restore() is None:
             return False
-        if self._priorities is not None:
-            self._priorities.restore(newest.folder)
         entropy.set_fixed_alpha(self.agent, self._role.params)
         return True
 
@@ -120,16 +114,6 @@ class Learner:
         self.state.recoveries += 1
         self.seed_noise()
         return True
-
-    @property
-    def draws_in_order(self) -> bool:
-        """Whether draws depend on TD errors, and must not depend on when they come."""
-        return self._priorities is not None and self._role.deterministic
-
-    def repeat_priorities(self) -> None:
-        """See PriorityReports.repeat."""
-        if self._priorities is not None:
-            self._priorities.repeat()
 
     def seed_noise(self) -> None:
         """For agents that draw their own noise. It must not repeat what an earlier start has drawn."""
@@ -152,18 +136,13 @@ class Learner:
         ids = np.array([session, self.state.iteration, self.train_step], np.int64)
         return [ids, *weights.to_arrays(weights.read_weights(self._variables))]
 
-    def _priority_reports(self, connection: Connection | None) -> PriorityReports | None:
-        """None where steps have no priorities."""
-        if connection is None or not self._role.params.sample_form_ctor().is_prioritized:
-            return None
+    def _tell_errors(self, rows: np.ndarray, errors: np.ndarray) -> None:
+        """Reports the TD errors `[K, B]` of a block and the rows that they are of, which become priorities."""
+        if self._connection is not None and (rows >= 0).any():  # Else all of them are of prior data.
+            self._connection.put(PRIORITIES, TdErrors(rows, errors).to_wire())
 
-        def put(found: TdErrors) -> None:
-            connection.put(PRIORITIES, found.to_wire())
-
-        return PriorityReports(put, self.state, lambda: self.train_step, keeps=self._role.deterministic)
-
-    def make_update(self, session: int) -> BlockUpdate | ResettingUpdate:
-        """Compiles the update of a whole block, for a session of the trainer.
+    def make_update(self) -> BlockUpdate | ResettingUpdate:
+        """Compiles the update of a whole block.
 
         Raises:
           UserError: The agent can't be trained as the parameters say.
@@ -178,9 +157,7 @@ class Learner:
                 f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
             )
         logging.info("update: %s", update.kind)
-        if self._priorities is not None:
-            self._priorities.begin(session)
-            update.tell_errors = self._priorities.tell
+        update.tell_errors = self._tell_errors
         if params.reset_period_updates is None:
             return update
         return ResettingUpdate(update, self.state, lambda: self.train_step, self._redraw, params.reset_period_updates)

@@ -43,9 +43,7 @@ class Minibatches:
         if request is not None:
             self._connection.put(tables.REQUESTS, request.to_wire())
 
-    def next(
-        self, iteration: int, first: int, while_waiting: Callable[[], None], before_asking: Callable[[], None]
-    ) -> tables.Block:
+    def next(self, iteration: int, first: int, while_waiting: Callable[[], None]) -> tables.Block:
         """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process.
 
         Asks again every few seconds: the stream of a killed trainer lives on in the server until it has taken one more
@@ -54,7 +52,6 @@ class Minibatches:
         Args:
           iteration, first: The iteration, and the minibatch within it.
           while_waiting: Called several times a second.
-          before_asking: Called before it asks again.
 
         Raises:
           StoppedError: The trainer is to stop.
@@ -69,7 +66,6 @@ class Minibatches:
                 while_waiting()
                 if time.monotonic() >= ask_again:
                     ask_again = time.monotonic() + _ASK_AGAIN_SECS
-                    before_asking()
                     self.request(iteration)
                     self.request(iteration + 1)
                 continue

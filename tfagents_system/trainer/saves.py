@@ -37,8 +37,6 @@ class TrainerSaves:
       checkpoints: What it resumes from.
       export: The policies on disk.
       shares: Get the time that is spent.
-      waits: Whether training goes on only once a checkpoint is complete: the replay server's part is then of the same
-        moment, however late it is.
 
     Attributes:
       error: What could not be written the last time; None where all is well.
@@ -53,11 +51,9 @@ class TrainerSaves:
         checkpoints: TrainerCheckpoints,
         export: PolicyExport,
         shares: TimeShares,
-        *,
-        waits: bool = False,
     ) -> None:
         self._params, self._state, self._plan, self._train_step = params, state, plan, train_step
-        self._checkpoints, self._export, self._shares, self._waits = checkpoints, export, shares, waits
+        self._checkpoints, self._export, self._shares = checkpoints, export, shares
         self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
         self._deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
         self._period = Period.of(params, "checkpoint")
@@ -161,7 +157,7 @@ class TrainerSaves:
                 self._export.delete_checkpoint(name)
             self._replaced = replaced
 
-        self._checkpoints.save(replay_secs, further, delete_replaced, wait=wait or self._waits)
+        self._checkpoints.save(replay_secs, further, delete_replaced, wait=wait)
         self.error = None
 
     def _save_policies(self) -> None:

@@ -67,9 +67,7 @@ class Trainer:
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
         kept = learner.checkpoints, self._export, self._shares
-        self._saves = TrainerSaves(
-            params, self._state, self._plan, lambda: learner.train_step, *kept, waits=learner.draws_in_order
-        )
+        self._saves = TrainerSaves(params, self._state, self._plan, lambda: learner.train_step, *kept)
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
         evaluated = self._state, self._export, self._saves, self._log.is_last
         begins_trained = counts[2] > 0 or start_of_run(role.paths) is not None
@@ -142,7 +140,7 @@ class Trainer:
         self._minibatches.begin(self._session)
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
-        self._update = self._learner.make_update(self._session)
+        self._update = self._learner.make_update()
         self._log.newest["update"] = self._update.kind
         self._minibatches.request(self._state.iteration)
         self._saves.begin(restored=self._learner.resumed_at is not None or self._state.recoveries > 0)
@@ -229,7 +227,7 @@ class Trainer:
 
         self._publisher.check()
         with self._shares.spend("waiting"):
-            return self._minibatches.next(iteration, first, while_waiting, self._learner.repeat_priorities)
+            return self._minibatches.next(iteration, first, while_waiting)
 
     def _repeat_if_restarted(self) -> None:
         self._publisher.repeat_if_restarted(self._evaluations.arrays)

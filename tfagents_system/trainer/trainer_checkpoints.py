@@ -113,7 +113,6 @@ class TrainerCheckpoints:
       state: Saved with it, and filled in by `restore`.
       train_step: The agent's counter of updates.
       ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
-      save_more: Writes further files into a checkpoint's folder.
       fetch_replay: That part, once it has come from a replay server that does not see the folder and can't write it
         there; None before, and where it does.
       record: A file elsewhere that says that there are some, see `run_checkpoints.why_lost`.
@@ -126,12 +125,11 @@ class TrainerCheckpoints:
         state: TrainerState,
         train_step: tf.Variable,
         ask_for_replay: Callable[[str], None],
-        save_more: Callable[[Path], None] = lambda folder: None,
         *,
         fetch_replay: Callable[[str], bytes | None] = lambda name: None,
         record: Path | None = None,
     ) -> None:
-        self._folder, self._save_more, self._record = folder, save_more, record
+        self._folder, self._record = folder, record
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
@@ -188,7 +186,6 @@ class TrainerCheckpoints:
             partial = run_checkpoints.begin(self._folder, train_step)
             with held(partial) as folder:
                 self._checkpoint.write(str(folder / run_checkpoints.AGENT))
-            self._save_more(partial)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"a checkpoint can't be written to {self._folder}: {reason_of(error)}") from error
 

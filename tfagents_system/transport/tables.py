@@ -189,35 +189,18 @@ class Header:
 
 @dataclasses.dataclass(frozen=True)
 class TdErrors:
-    """The trainer tells how wrong its critics were about the steps of consecutive minibatches.
+    """The trainer tells how wrong its critics were about the steps of minibatches.
 
     Attributes:
-      session: Of the trainer.
-      updates: Updates done since the run began, before the first of them.
       rows: `[K, B]` int64: numbers of rows of the ring, negative ones of none.
       errors: `[K, B]` float32: |TD error|, finite.
-      opens: It is the first message of its session, of no update: the trainer tells of those from `updates` on, without
-        a gap.
     """
 
-    session: int
-    updates: int
     rows: np.ndarray
     errors: np.ndarray
-    opens: bool = False
-
-    @classmethod
-    def opening(cls, session: int, updates: int) -> TdErrors:
-        """The first message of a session."""
-        return cls(session, updates, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32), True)
-
-    @property
-    def end(self) -> int:
-        """Updates done after the last of them."""
-        return self.updates + len(self.rows)
 
     def to_wire(self) -> list[np.ndarray]:
-        return [np.array([self.session, self.updates, self.opens], np.int64), self.rows, self.errors]
+        return [self.rows, self.errors]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
@@ -226,15 +209,12 @@ class TdErrors:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        session, updates, opens = _only_array(arrays[:1], np.int64, 3).tolist()
-        rows, errors = arrays[1:] if len(arrays) == 3 else (np.zeros(0), np.zeros(0))
+        rows, errors = arrays if len(arrays) == 2 else (np.zeros(0), np.zeros(0))
         if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
             raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
-        if session < 0 or updates < 0 or not np.all((errors >= 0) & np.isfinite(errors)):
-            raise MalformedMessageError("a number below 0, or a TD error that is not finite")
-        if opens and len(rows):
-            raise MalformedMessageError("updates in the first message")
-        return cls(session, updates, rows, errors, bool(opens))
+        if not np.all((errors >= 0) & np.isfinite(errors)):
+            raise MalformedMessageError("a TD error below 0, or one that is not finite")
+        return cls(rows, errors)
 
 
 @dataclasses.dataclass
