@@ -54,9 +54,6 @@ class FakeConnection:
             self.newest_items[name] = self.items[name][-1]
         return True
 
-    def writer(self, table: str) -> Any:
-        return _FakeWriter(self, table)
-
     def size(self, table: str) -> int:
         return len(self.items[table])
 
@@ -70,15 +67,6 @@ class FakeConnection:
     def feed_dead_reader(self, table: str, arrays: Any) -> None:
         del arrays
         self.fed.append(table)
-
-
-@dataclasses.dataclass
-class _FakeWriter:
-    connection: FakeConnection
-    table: str
-
-    def put(self, items: Any, timeout_secs: float) -> bool:
-        return all(self.connection.try_put(self.table, arrays, timeout_secs) for arrays in items)
 
 
 @dataclasses.dataclass

@@ -171,8 +171,8 @@ class Connection:
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
         if table == _STREAMED and sum(array.nbytes for array in arrays) <= _STREAM_BYTES:
-            self._stream = self._stream or self.writer(_STREAMED)
-            return self._stream.put([arrays], timeout_secs)
+            self._stream = self._stream or ItemWriter(self._client, _STREAMED)
+            return self._stream.put(arrays, timeout_secs)
         try:
             # A writer keeps the shapes of its first item, and items differ in length: one writer per item (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)
@@ -190,10 +190,6 @@ class Connection:
                 time.sleep(min(timeout_secs, _RECONNECT_SECS))
             return False
         return True
-
-    def writer(self, table: str) -> ItemWriter:
-        """Writes many items into one table; to be used by one thread."""
-        return ItemWriter(self._client, table)
 
     def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
         """Puts a dummy item into an empty queue before this process reads from it.
@@ -226,7 +222,7 @@ class Connection:
 
 
 class ItemWriter:
-    """Writes items into one table; consecutive items of the same shapes share a stream."""
+    """Writes items into one table, in one thread; consecutive items of the same shapes share a stream."""
 
     def __init__(self, client: reverb.Client, table: str) -> None:
         self._client = client
@@ -234,21 +230,15 @@ class ItemWriter:
         self._writer: reverb.TrajectoryWriter | None = None
         self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
 
-    def put(self, items: Sequence[Sequence[np.ndarray]], timeout_secs: float) -> bool:
-        """Writes items and waits until the server has them; False if it has not confirmed all of them in time."""
-        timeout_ms = max(1, int(timeout_secs * 1000))
+    def put(self, arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
+        """Writes an item and waits until the server has it; False if it has not confirmed that in time."""
+        shapes = [(array.shape, array.dtype) for array in arrays]
         try:
-            for arrays in items:
-                shapes = [(array.shape, array.dtype) for array in arrays]
-                if self._writer is not None and shapes != self._shapes:
-                    self._writer.flush(timeout_ms=timeout_ms)
-                    self._writer = None
-                if self._writer is None:
-                    self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
-                self._writer.append(list(arrays))
-                self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
-            if self._writer is not None:
-                self._writer.flush(timeout_ms=timeout_ms)
+            if self._writer is None or shapes != self._shapes:
+                self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
+            self._writer.append(list(arrays))
+            self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
+            self._writer.flush(timeout_ms=max(1, int(timeout_secs * 1000)))
         except (reverb.errors.ReverbError, RuntimeError) as error:
             self._writer = None
             if not isinstance(error, reverb.errors.DeadlineExceededError):

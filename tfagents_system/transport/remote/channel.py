@@ -6,10 +6,9 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
-import numpy as np
 from absl import logging
 
 from tfagents_system.transport.remote import messages
@@ -77,13 +76,13 @@ class Channel:
             self.transport = transport
             self.changed.notify_all()
 
-    def tell(self, message: msgspec.Struct, arrays: Sequence[np.ndarray] = ()) -> None:
+    def tell(self, message: msgspec.Struct) -> None:
         """Sends a message if connected; it may get lost."""
         with self.changed:
             transport = self.transport
         if transport is not None:
             with contextlib.suppress(ChannelError):
-                transport.send(message, arrays)
+                transport.send(message)
 
     def close(self) -> None:
         """Says goodbye, and waits until the gateway has read that and everything before it."""
@@ -120,7 +119,7 @@ class Channel:
             return (
                 f"{self._hello.kind} on {self._hello.host} can't reach the gateway at {self._tls_client.address} since "
                 f"{since} ({self._why_down}): check that the run is alive, that gateway.json in its directory has this "
-                "address, and that no firewall is between (run_script.sh --check tries the whole path)"
+                "address, and that no firewall is between (--check tries the whole path)"
             )
 
     def _stay_connected(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,14 @@ import msgspec
 import numpy as np
 
 from tfagents_system.run_files.heartbeat import json_text
-from tfagents_system.transport.connection import ServerUnreachableError, Waiting
+from tfagents_system.transport.connection import Waiting
 from tfagents_system.transport.news import News
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.channel import Channel
-from tfagents_system.transport.remote.errors import ChannelError
 from tfagents_system.transport.remote.frames import Arrays
 from tfagents_system.transport.remote.messages import Hello, Welcome, identity_of
 from tfagents_system.transport.remote.remote_tables import Answer, Question, Questions, RemoteNewest, RemoteQueue
 from tfagents_system.transport.remote.stream import Transport
-from tfagents_system.transport.remote.streaming import STREAMED, SendWindow
 from tfagents_system.transport.remote.tls_client import TlsClient
 
 __all__ = ["Hello", "RemoteConnection", "Welcome", "identity_of"]
@@ -34,8 +32,7 @@ _POLL_SECS = 0.05
 class RemoteConnection:
     """Puts items into the tables of a run on another machine and reads them; see `replay.connection.Connection`.
 
-    A thread keeps it connected. Segments and requests are sent in order without waiting for each to arrive, and again
-    after the connection broke: their senders learn the outcome in another way. All other calls wait for an answer.
+    A thread keeps it connected. Each call waits for an answer, and asks again where the connection breaks before that.
 
     Args:
       address: `host:port` of the run's gateway.
@@ -64,10 +61,7 @@ class RemoteConnection:
         self.stop = stop
         tls_client = TlsClient(address, credentials, password_file)
         self._channel = Channel(tls_client, hello, self._begin, self._take, self._lost)
-        self._changed = self._channel.changed
-        self._send_again_from: int | None = None  # An item that the replay server did not take in time.
         self._questions = Questions(self._channel)
-        self._window = SendWindow()
         self._news: dict[str, News] = {}
         self._queues: dict[str, RemoteQueue] = {}
         self._fed: dict[str, Arrays] = {}
@@ -83,10 +77,17 @@ class RemoteConnection:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
           GatewayRefusedError: The gateway refuses us.
         """
-        self._wait("to let us in", deadline_secs, lambda: self._channel.transport is not None)
+        channel, waiting = self._channel, self._waiting("to let us in", deadline_secs)
+        while True:
+            channel.raise_if_refused()
+            if channel.transport is not None:
+                return
+            waiting.check()
+            with channel.changed:
+                channel.changed.wait(_POLL_SECS)
 
     def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
-        """Writes one item, into one or several tables, and waits until the server has it (`STREAMED`: until sent).
+        """Writes one item, into one or several tables, and waits until the server has it.
 
         If the connection breaks, the item is written again: it may then arrive twice.
 
@@ -95,9 +96,6 @@ class RemoteConnection:
           GatewayRefusedError: The gateway does not take it.
         """
         names = [table] if isinstance(table, str) else list(table)
-        if _is_streamed(names):
-            self._stream(names, arrays, deadline_secs)
-            return
         waiting = self._waiting(f"to take {table}", deadline_secs)
         question = Question(self._questions, lambda number: messages.Put(number, names), arrays)
         while not _is_done(question.answer(_PUT_SECS)):
@@ -106,12 +104,6 @@ class RemoteConnection:
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
         names = [table] if isinstance(table, str) else list(table)
-        if _is_streamed(names):
-            try:
-                self._stream(names, arrays, timeout_secs)
-            except ServerUnreachableError:
-                return False
-            return True
         question = Question(self._questions, lambda number: messages.Put(number, names), arrays)
         return _is_done(question.answer(timeout_secs))
 
@@ -170,15 +162,6 @@ class RemoteConnection:
         """Who can't reach whom, since when, why, and what to check; empty if all is well."""
         return self._channel.describe()
 
-    # Streamed items: sent without waiting.
-
-    def _stream(self, names: list[str], arrays: Sequence[np.ndarray], deadline_secs: float) -> None:
-        num_bytes = sum(array.nbytes for array in arrays)
-        self._wait(f"to take {names[0]}", deadline_secs, lambda: self._window.has_room(num_bytes))
-        with self._window.in_order:
-            # If it gets lost, the whole window is sent again after reconnecting.
-            self._channel.tell(self._window.add(names, arrays, num_bytes), arrays)
-
     # Waiting.
 
     def _waiting(self, what: str, deadline_secs: float) -> Waiting:
@@ -187,16 +170,6 @@ class RemoteConnection:
             return f"the gateway at {self.address} {what}{f': {trouble}' if trouble else ''}"
 
         return Waiting(told, deadline_secs, lambda: self.stop() or self._channel.is_left)
-
-    def _wait(self, what: str, deadline_secs: float, is_met: Callable[[], bool]) -> None:
-        waiting = self._waiting(what, deadline_secs)
-        while True:
-            self._channel.raise_if_refused()
-            if is_met():
-                return
-            waiting.check()
-            with self._changed:
-                self._changed.wait(_POLL_SECS)
 
     # Called by the channel, in its thread.
 
@@ -210,20 +183,10 @@ class RemoteConnection:
                 if table in self._fed:
                     transport.send(messages.Feed(table), self._fed[table])
             transport.send(reader.request())
-        with self._window.in_order:
-            for message, arrays in self._window.items():
-                transport.send(message, arrays)
-            self._channel.use(transport)
+        self._channel.use(transport)
 
     def _take(self, message: msgspec.Struct, arrays: Arrays) -> None:
         match message:
-            case messages.Done() if message.id < 0:
-                with self._changed:
-                    if message.ok:
-                        self._window.remove(message.id)
-                    else:
-                        self._send_again_from = message.id
-                    self._changed.notify_all()
             case messages.Done() | messages.SizeIs() | messages.NewestIs():
                 self._questions.take(message.id, message, arrays)
             case messages.News():
@@ -239,25 +202,10 @@ class RemoteConnection:
     # A thread of its own.
 
     def _tend(self) -> None:
-        """Sends what is due; not in the receiving thread, for which the gateway may wait."""
+        """Says that we are alive; not in the receiving thread, for which the gateway may wait."""
         while not (self._channel.is_closed or self._channel.refusal):
-            with self._changed:
-                self._changed.wait_for(lambda: self._send_again_from is not None, _PING_SECS)
-                first, self._send_again_from = self._send_again_from, None
-                transport = self._channel.transport
-            if transport is None:
-                continue
-            with contextlib.suppress(ChannelError):
-                if first is None:
-                    transport.send(messages.Ping())
-                    continue
-                with self._window.in_order:
-                    for message, arrays in self._window.items(first):
-                        transport.send(message, arrays)
-
-
-def _is_streamed(names: list[str]) -> bool:
-    return len(names) == 1 and names[0] in STREAMED
+            time.sleep(_PING_SECS)
+            self._channel.tell(messages.Ping())
 
 
 def _is_done(answer: Answer | None) -> bool:

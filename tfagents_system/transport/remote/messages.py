@@ -111,14 +111,14 @@ class Refused(_Message):
 
 
 class Put(_WithArrays):
-    """One item for one or several tables. What is not waited for has ids below 0, which count up: see `Done`."""
+    """One item for one or several tables."""
 
     id: int
     tables: list[str]
 
 
 class Done(_Message):
-    """The item of this id is in its tables, or is to be sent again; below 0: all up to it, or all from it on."""
+    """The item of this id is in its tables, or is to be sent again."""
 
     id: int
     ok: bool

@@ -16,7 +16,6 @@ from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.errors import ChannelError, CutShortError, FrameError
 from tfagents_system.transport.remote.frames import Arrays, Limits
 from tfagents_system.transport.remote.stream import Transport
-from tfagents_system.transport.remote.streaming import STREAMED, Arrivals
 
 if TYPE_CHECKING:
     from tfagents_system.transport.remote.gateway import Gateway
@@ -51,7 +50,6 @@ class Session:
         self._gateway = gateway
         self.wished = hello.worker_id
         self.host = hello.host[:100]
-        self._under_way = Arrivals(gateway.sharing.connection)
         self._has_said_goodbye = False
         self._alive_at = 0.0
         self._beats: BeatFile | None = None
@@ -69,12 +67,7 @@ class Session:
                 message, arrays = self.transport.receive(
                     messages.FromClient, self.limits, IDLE_SECS, on_part=self._say_alive
                 )
-                if isinstance(message, messages.Put) and message.id < 0:
-                    self._put_streamed(message, arrays)
-                else:
-                    self._answer(message, arrays)
-                if not self.transport.has_data():
-                    self._store()
+                self._answer(message, arrays)
         except FrameError as error:
             self._gateway.refusals.add("frame", f"{self.name} at {self.peer}", str(error))
             with contextlib.suppress(ChannelError):
@@ -140,17 +133,6 @@ class Session:
     def _put(self, message: messages.Put, arrays: Arrays) -> None:
         ok = self._gateway.sharing.connection.try_put(message.tables, arrays, _PUT_SECS)
         self.transport.send(messages.Done(message.id, ok))
-
-    def _put_streamed(self, message: messages.Put, arrays: Arrays) -> None:
-        if len(message.tables) != 1 or message.tables[0] not in STREAMED:
-            raise FrameError("an item that is to be waited for, with the id of one that is not")
-        if not self._under_way.has_room(message.tables[0]):
-            self._store()
-        self._under_way.add(message.id, message.tables[0], arrays)
-
-    def _store(self) -> None:
-        if (done := self._under_way.store(_PUT_SECS)) is not None:
-            self.transport.send(done)
 
     def _beat(self, text: str) -> None:
         """Stores the client's heartbeat as if written here: we name its role, and its times are by our clock."""

@@ -142,17 +142,6 @@ class Transport:
             raise FrameError(f"{type(message).__name__} with {body_bytes} bytes that belong to no array")
         return message, frames.decode_arrays(heads, body)
 
-    def has_data(self) -> bool:
-        """Whether part of a next message has already arrived."""
-        with self._lock:
-            if self._is_closed:
-                return False
-            if self._tls.pending():
-                return True
-            poll = select.poll()
-            poll.register(self._tls.fileno(), select.POLLIN)
-            return bool(poll.poll(0))
-
     def shut(self) -> None:
         """Ends the connection for both sides; wakes every thread that waits for it."""
         with self._lock:
