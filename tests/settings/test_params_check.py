@@ -165,6 +165,7 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
         ("frame_stack", 0),
         ("action_history", -1),
         ("image_encoder_layers", (32, 0)),
+        ("image_encoder_layers", ((32,),)),
         ("image_encoder_layers", ((32, 3),)),
         ("image_encoder_layers", ((32, 3, 0),)),
         ("image_encoder_features", None),

@@ -20,8 +20,9 @@ PARTS_OF_OBSERVATION = Rule(
 
 
 def _is_convolution(layer: Any) -> bool:
-    sizes = [layer] if is_integer(layer) else layer
-    return len(sizes) in (1, 3) and all(is_kept(_FROM_1, size) for size in sizes)
+    if is_integer(layer):
+        return is_kept(_FROM_1, layer)
+    return len(layer) == 3 and all(is_kept(_FROM_1, size) for size in layer)
 
 
 CONVOLUTIONS = Rule(

@@ -82,10 +82,7 @@ class NewestPolicy:
 
         In lock-step what a trainer has published before it went back does not count, even of a later iteration.
         """
-        if lock_step and self.session != progress.session:
-            return False
-        # Who collects which share comes with the progress, which the policy itself may be ahead of.
-        return min(progress.iteration, self.version) >= oldest
+        return self.version >= oldest and (self.session == progress.session or not lock_step)
 
     def refresh(self) -> None:
         """Takes newer weights within an episode, if there are any; waits for nothing where memory is shared.
