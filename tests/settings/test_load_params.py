@@ -267,6 +267,25 @@ def test_names_that_no_override_can_have_are_refused(tmp_path: Path) -> None:
     assert "override config.horizon" in text and "area is computed" in text and "env_ctor is a method" in text
 
 
+def test_what_a_constructor_writes_into_its_dictionary_is_overridden(tmp_path: Path) -> None:
+    path = tmp_path / "params.py"
+    path.write_text(
+        """
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        self.__dict__.update(batch_size=64, width=2)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return None
+"""
+    )
+    params: Any = load_params(path, {"horizon": 7}, attributes={"batch_size": 128, "width": 5})
+    assert (params.batch_size, params.width) == (128, 5)
+
+
 @pytest.mark.parametrize(
     "own",
     [

@@ -284,6 +284,9 @@ def _build(
             del params_class.__setattr__
         else:
             params_class.__setattr__ = own_assign  # type: ignore[method-assign]
+    for name in (attributes.keys() & vars(params).keys()) - assigned:  # Written past `__setattr__`.
+        assigned.add(name)
+        vars(params)[name] = overridden(name, vars(params)[name])
     return params, [name for name in attributes if name not in known | assigned], wrong
 
 
