@@ -89,7 +89,8 @@ install_packages() {
     pip=("$uv" pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python")
     compile=(--compile-bytecode)
   fi
-  tell_while "downloading and installing $count packages" "${pip[@]}" "${compile[@]}" --no-deps --requirement "$lock"
+  tell_while "downloading and installing $count packages" \
+    "${pip[@]}" ${compile[@]+"${compile[@]}"} --no-deps --requirement "$lock"
   # The package itself, of this checkout: scripts and notebooks anywhere import it, and there is a command `sac`.
   "${pip[@]}" --no-deps --no-build-isolation --editable "$root" >&2
   say "checking what was installed"

@@ -18,6 +18,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.remote import frames, gateway, messages, shared_tables
 from tfagents_system.transport.remote.errors import ChannelError
 from tfagents_system.transport.remote.tls_client import TlsClient
+from tfagents_system.transport.run_layout import run_layout
 
 
 def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
@@ -63,7 +64,8 @@ def test_the_limit_of_a_run_knows_of_episodes_that_are_kept(tmp_path, count):
     params = type("TrainParams", (FakeParams,), {"keep_best_episodes": count})({"horizon": 9})
     role = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
     found = run_facts(role, {}).max_worker_bytes
-    assert found == gateway.layout_frame_bytes(run_facts(role, {}).layout, None, keeps_episodes=count > 0)
+    layout = run_layout(params, OBSERVATION, ACTION)
+    assert found == gateway.layout_frame_bytes(layout, None, keeps_episodes=count > 0)
     assert (found > MOST_KEPT_BYTES) == (count > 0)
 
 
