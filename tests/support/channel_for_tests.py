@@ -259,6 +259,7 @@ class Cable:
                 if record is not None:
                     record += data
                 target.sendall(data)
-        for end in (source, target):
+        for end in (source, target):  # While another thread waits in recv(), close() alone does not end a connection.
             with contextlib.suppress(OSError):
-                end.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

@@ -248,7 +248,7 @@ def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Prog
 
 
 def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
-    """With it comes who collects which share of the iteration's steps."""
+    """With it comes the evaluation that is due."""
     words = [run.publish(7, 4, 40), run.publish(7, 5, 50)]
     heard: list[float] = []
     is_over = [False]

@@ -82,7 +82,10 @@ class NewestPolicy:
 
         In lock-step what a trainer has published before it went back does not count, even of a later iteration.
         """
-        return self.version >= oldest and (self.session == progress.session or not lock_step)
+        if lock_step and self.session != progress.session:
+            return False
+        # An evaluation that is due comes with the progress, which the policy itself may be ahead of.
+        return min(progress.iteration, self.version) >= oldest
 
     def refresh(self) -> None:
         """Takes newer weights within an episode, if there are any; waits for nothing where memory is shared.
