@@ -26,11 +26,11 @@ BUDGETS = {
     "report": 4_030,
     "run_files": 3_760,
     "settings": 4_040,
-    "tests": 61_360,
+    "tests": 61_330,
     "top level": 3_110,
     "trainer": 2_600,
     "transport": 4_690,
-    "worker": 4_570,
+    "worker": 4_580,
 }
 
 
