@@ -28,7 +28,7 @@ BUDGETS = {
     "run_files": 3_730,
     "settings": 3_190,
     "tasks": 900,
-    "tests": 59_950,
+    "tests": 59_960,
     "tmrl": 600,
     "top level": 2_910,
     "trainer": 2_610,
