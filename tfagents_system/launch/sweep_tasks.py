@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.launch.role_starter import pinned
+from tfagents_system.launch.role_process import pinned
 from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
