@@ -131,10 +131,7 @@ class RealRun:
         return [row for row in read_metrics(self.paths.metrics_csv) if row["updates_per_s"] is not None]
 
     def processes(self) -> dict[str, psutil.Process]:
-        """The processes of the roles, by their names, and the fork server's as `fork server`."""
+        """The processes of the roles, by their names."""
         status = read_status(self.paths.status_json) or {"run": {"pid": self._process.pid}}
-        roles = {}
-        for child in psutil.Process(status["run"]["pid"]).children():
-            name = child.name()
-            roles[name.removeprefix("sac_") if name.startswith("sac_") else "fork server"] = child
-        return roles
+        children = psutil.Process(status["run"]["pid"]).children()
+        return {name.removeprefix("sac_"): child for child in children if (name := child.name()).startswith("sac_")}

@@ -27,6 +27,8 @@ _REMEDIES = {
     errno.EDQUOT: "free space in your quota",
     errno.EROFS: "make the disk writable",
     errno.EACCES: "make it writable",
+    errno.EAGAIN: "end some programs, or raise the limit of processes (ulimit -u)",
+    errno.ENOMEM: "end some programs, memory is full",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "the machine has too many open files: end some programs",
 }

@@ -1,7 +1,7 @@
 """Every kind of process is killed: the run goes on, ends as asked for, and keeps its promises.
 
-A worker is killed together with the fork server; trainer and replay server are killed in pairs. test_stop_and_resume.py
-kills each of the three roles alone, and `python -m tests.faults` does everything in any order.
+Roles are killed in pairs; abilities/test_survival.py kills each of the three roles alone, and `python -m tests.faults`
+does everything in any order.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from tests.faults.campaign import HORIZON, ITERATION_SECS, UPDATES, Campaign, Nu
 
 pytestmark = pytest.mark.slow
 
-ALONE = ("fork_server", "supervisor")
+ALONE = ("supervisor",)
 PAIRS = ("trainer+replay", "replay+worker_1", "trainer+worker_2", "worker_0+worker_1")
 WHOLE_RUN = ("everything", "interrupt")
 

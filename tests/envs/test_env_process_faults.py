@@ -19,7 +19,7 @@ from tfagents_system.envs import loading
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.launch.role_process import MARK_VARIABLE
+from tfagents_system.launch.forks import MARK_VARIABLE
 from tfagents_system.machine import processes
 from tfagents_system.machine.processes import is_alive
 

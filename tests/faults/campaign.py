@@ -180,7 +180,7 @@ class NumberedRun(UserRun):
 
 
 def processes_of(exp_dir: Path) -> Iterator[psutil.Process]:
-    """Processes that work in a run directory: its supervisor, fork server, roles and what those have started."""
+    """Processes that work in a run directory: its supervisor, roles and what those have started."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if process.environ().get("SAC_EXP_DIR") == str(exp_dir):
@@ -231,6 +231,8 @@ class Campaign:
             self.violations.append(
                 f"after {kind} of {', '.join(roles)} the run did not go on for {RECOVERY_SECS:.0f} s"
             )
+        elif (threads := psutil.Process(self.process.pid).num_threads()) != 1:
+            self.violations.append(f"after {kind} the supervisor, which forks, has {threads} threads")
         return fault
 
     def cause_many(self, kinds: Sequence[str], *, secs: float, count: int) -> None:
@@ -365,16 +367,6 @@ class Campaign:
     def _kill_two(self) -> tuple[list[str], float | None]:
         return self._kill(self._random.sample([TRAINER, REPLAY, *map(worker_role, range(WORKERS))], 2))
 
-    def _kill_fork_server(self) -> tuple[list[str], float | None]:
-        """And a role, which must come back without it."""
-        roles = {self.pid(role) for role in (TRAINER, REPLAY, *map(worker_role, range(WORKERS)))}
-        for process in list(processes_of(self.run.exp_dir)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if any("fork_server" in part for part in process.cmdline()) and process.pid not in roles:
-                    process.kill()
-        struck, recovery_secs = self._kill([self._a_worker()])
-        return ["fork server", *struck], recovery_secs
-
     def _kill_everything(self) -> tuple[list[str], float | None]:
         while processes := list(processes_of(self.run.exp_dir)):
             for process in processes:
@@ -467,7 +459,6 @@ KINDS: dict[str, Callable[[Campaign], tuple[list[str], float | None]]] = {
     "replay": Campaign._kill_replay,
     "trainer": Campaign._kill_trainer,
     "two": Campaign._kill_two,
-    "fork_server": Campaign._kill_fork_server,
     "everything": Campaign._kill_everything,
     "supervisor": Campaign._kill_supervisor,
     "pause": Campaign._pause_worker,
@@ -479,7 +470,6 @@ MEANINGS = {
     "replay": "kill -9 of the replay server",
     "trainer": "kill -9 of the trainer",
     "two": "kill -9 of two roles at once",
-    "fork_server": "kill -9 of the fork server, and of a worker",
     "everything": "kill -9 of everything, then the same command",
     "supervisor": "kill -9 of the supervisor, then the same command",
     "pause": "SIGSTOP of a worker until the others go on, then SIGCONT",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import pytest
 
 from tests.support.login_node import User
 from tests.support.prepared_runs import variables_of_run
-from tests.support.warm_starts import warm_fork_server
 from tfagents_system.launch import environment_checks, role_process, wrap_up
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 
@@ -47,10 +44,3 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     exp_dir = tmp_path / "run"
     yield exp_dir
     assert list(processes_of_run(exp_dir)) == []
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = warm_fork_server(os.environ)
-    yield server
-    server.close()

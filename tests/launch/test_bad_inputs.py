@@ -416,7 +416,7 @@ def test_bad_input_is_told(bad: Bad, tmp_path: Path, capsys: pytest.CaptureFixtu
     environ = environ_of(make(tmp_path, bad))
     before = tree_hash(tmp_path)
     preparation = prepare.Preparation(environ, None)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     errors = preparation.checks.errors
     assert any(_has_in_order(error, bad.told) for error in errors), errors
     assert len(errors) == 1 or not bad.is_alone, errors
@@ -442,7 +442,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     environ = environ_of(make(tmp_path, Bad(())))
     settings = run_settings.resolve(environ, words, vars_file=None, root=tmp_path)
     preparation = prepare.Preparation({**environ, **settings.environ}, None, settings)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     told = [
         "NAME=VALUE",
         "SAC_TRAIN_CPU is",
@@ -457,7 +457,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
 
 def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> None:
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     copy = preparation._kept.copy
     assert copy is not None and copy.is_dir()
     del preparation
@@ -467,7 +467,7 @@ def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> 
 
 def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), config='{"horizon": 20, "mine": [1]}'))), None)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     assert preparation.checks.errors == []
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
@@ -475,7 +475,7 @@ def test_good_input_is_told_nothing(tmp_path: Path) -> None:
 def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
     def rings(**variables: str) -> int:
         preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
-        preparation.run(None)
+        preparation.run(in_fork=False)
         return preparation.checks["disk"].facts[0].count("replay buffer")
 
     assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
@@ -488,7 +488,7 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
         environ = environ_of(make(tmp_path, variable("SAC_REVERB_PORT", str(port))))
         preparation = prepare.Preparation(environ, None)
-        preparation.run(None)
+        preparation.run(in_fork=False)
     (error,) = preparation.checks.errors
     assert f"SAC_REVERB_PORT={port} is in use by" in error and "choose another port" in error
 
@@ -500,7 +500,7 @@ def test_strangers_on_this_machine_are_told_of_before_a_start(tmp_path: Path, mo
     ring: Path = preparation._values["replay_dir"]
     ring.parent.mkdir()
     ring.symlink_to(tmp_path)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     link, owners = preparation.checks.errors
     assert f"{ring} is a link" in link and "SAC_REPLAY_DIR" in link
     assert "the kernel does not tell whose a connection is" in owners and "set SAC_ALLOW_STRANGERS=1" in owners
@@ -518,7 +518,7 @@ def test_a_run_directory_that_cannot_be_written(
     state = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*tuple(state)[:8], flags, *tuple(state)[9:])))
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
-    preparation.run(None)
+    preparation.run(in_fork=False)
     (error,) = preparation.checks.errors
     assert told in error and "set SAC_LOGS_DIR to a folder that is yours" in error
 

@@ -92,7 +92,7 @@ JOB = {
 @pytest.mark.parametrize(
     ("script", "options", "module"),
     [
-        ("run_script.sh", ["--set", "discount=0.9"], "launch.prepare"),
+        ("run_script.sh", ["--set", "discount=0.9"], "launch.start"),
         ("join_script.sh", ["--to", "a run"], "launch.join"),
     ],
 )

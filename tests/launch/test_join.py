@@ -28,7 +28,7 @@ from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.preparation import Preparation
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.processes import processes_of_run
@@ -254,10 +254,10 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
         else:
             target = Target(there.address, folder, file, None)
             made = JoinPreparation(environ_of(tmp_path), None, target, tmp_path / "joined", 1)
-        made.run(None)
+        made.run(in_fork=False)
         return made.checks["server"].errors
 
-    monkeypatch.setattr(preparation, "run_inspection", inspect)
+    monkeypatch.setattr(preparation, "run_trial", inspect)
     (file := tmp_path / "password").touch(mode=0o600)
     with running_gateway(tmp_path / "there", password="correct horse battery") as there:
         folder = there.paths.credentials

@@ -23,7 +23,7 @@ from tests.support.supervised import (
     waits_for_up,
 )
 from tfagents_system.errors import UserError
-from tfagents_system.launch import run_rules, supervise
+from tfagents_system.launch import supervisor as supervising
 from tfagents_system.machine import claims
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
@@ -78,11 +78,11 @@ def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> No
     other, own = Claims(), Claims()
     assert other.take(claim_of(port, 2))
     with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
-        supervise.claim_slots_beside(variables, own, port)
+        supervising.claim_slots_beside(variables, own, port)
     assert other.take(claim_of(port, 1)), "of a refused start nothing stays"
     other.release(claim_of(port, 1))
     other.release(claim_of(port, 2))
-    supervise.claim_slots_beside(variables, own, port)
+    supervising.claim_slots_beside(variables, own, port)
     assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
     for number in (1, 2):
         own.release(claim_of(port, number))
@@ -102,8 +102,8 @@ def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slo
     try:
         assert other.take(claim_of(first, 1))
         with pytest.raises(UserError, match="needs slots 1 to 1"):
-            supervise.claim_port(variables_of({**spec, "port": first}), own)
-        port = supervise.claim_port(variables_of(spec), own)
+            supervising.claim_port(variables_of({**spec, "port": first}), own)
+        port = supervising.claim_port(variables_of(spec), own)
         assert port > first
         assert other.take_port(first) == first, "it is left to others"
         assert not other.take(claim_of(port, 1)) and not other.take(f"port/{port}")
@@ -111,7 +111,7 @@ def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slo
         for number in range(first, first + 99):
             other.take(claim_of(number, 1))
         with pytest.raises(UserError, match="needs slots 1 to 1"):
-            supervise.claim_port(variables_of(spec), own)
+            supervising.claim_port(variables_of(spec), own)
     finally:
         other.release_all()
         own.release_all()
@@ -163,7 +163,7 @@ def test_the_tracker_is_ended_after_the_trainer_has_written_its_last_row(
 def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says_how_to_have_a_report(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_rules, "_TRACKER_SECS", 0.3)
+    monkeypatch.setattr(supervising, "_TRACKER_SECS", 0.3)
     run_dir.mkdir(exist_ok=True)
     (run_dir / "metrics.csv").touch()
     once_up(run_dir, stop.set)
@@ -210,7 +210,7 @@ def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFl
 def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
+    monkeypatch.setattr(supervising, "_ALL_WORKERS_GONE_SECS", 0.1)
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
 
 
@@ -254,7 +254,7 @@ def test_a_trainer_alone_that_is_done_has_the_results(
 def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_rules, "_ALL_WORKERS_GONE_SECS", 0.1)
+    monkeypatch.setattr(supervising, "_ALL_WORKERS_GONE_SECS", 0.1)
     beat = '{"state": "collecting", "time": \'$(date +%s)\'}'
     tells = f"sleep 0.2; echo '{beat}' > {run_dir}/heartbeats/worker_7.json; exit 0"
     roles = {"trainer": "sleep 1.2; exit 0", "worker": tells}

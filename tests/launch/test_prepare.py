@@ -389,7 +389,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
         return preparation
 
     first = Preparation(environ, None)
-    first.run(None)
+    first.run(in_fork=False)
     found, plan = first.inspection, first.plan
     preparations = [checked(40), checked(50)]
     held = prepare._write_run(preparations[0], True, [])
@@ -416,17 +416,19 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     assert not (tmp_path / "run_before_2").exists()
 
 
-def test_a_signal_during_the_checks_says_that_nothing_was_started() -> None:
+@pytest.mark.parametrize("prefix", [(), ("unshare", "--pid", "--fork")], ids=["", "process 1 of a container"])
+def test_a_signal_before_the_run_has_begun_says_that_nothing_was_started(prefix: tuple[str, ...]) -> None:
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
     program = (
-        "import os, signal, sys, time\nfrom tfagents_system.launch import prepare\n"
-        "class Checks:\n    def close(self):\n        print('closed', flush=True)\n"
-        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        "with prepare._closed_on_signals(Checks()) as was_done:\n    was_done += sys.argv[1:]\n"
+        "import os, signal, sys, time\nfrom tfagents_system.launch import forks\n"
+        "def end():\n    print('closed', flush=True)\n    return sys.argv[1:]\n"
+        "forks.end_early_on_signals()\nwith forks._stderr_held_back(), forks.before_early_end(end):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(20)\n"
     )
-    command = [sys.executable, "-c", program, "the run is in run_before_1 now"]
+    command = [*prefix, sys.executable, "-c", program, "the run is in run_before_1 now"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (-signal.SIGINT, "closed\n")
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGINT if prefix else -signal.SIGINT, "closed\n")
     assert ended.stderr == "stopped by SIGINT: nothing was started; the run is in run_before_1 now\n"
 
 

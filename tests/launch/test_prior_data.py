@@ -121,7 +121,7 @@ def test_a_fresh_run_needs_what_the_one_that_is_moved_aside_keeps(
         (folder / "reward.bin").write_bytes(b"x" * 10_000_000)
     for more in ({}, {EDITS: FRESH}):
         preparation = Preparation(scratch | more, None)
-        preparation.run(None)
+        preparation.run(in_fork=False)
         preparation.close()
     assert disk[0][paths.replay] == disk[0][on_scratch] > 0
     assert (disk[1][paths.replay], disk[1][on_scratch], memory[1]) == (0, 0, 10_000_000)

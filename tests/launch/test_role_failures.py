@@ -114,7 +114,7 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role = RoleProcess(
         "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
     )
-    role.start()
+    role.begin()
     assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert role.given_up
     monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
@@ -298,6 +298,8 @@ def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
         raise OSError(errno.EMFILE, "Too many open files")
 
     role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
+    role.begin()
+    assert not role.is_over and role.poll() == 1 and role.is_over, "the first one counts, too"
     codes = []
     while role.restart_later() is not None:
         codes.append(role.poll())

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
-from tfagents_system.launch import run_rules, run_status
+from tfagents_system.launch import run_status
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import signals
@@ -33,8 +33,7 @@ class StopClock:
 
     def __init__(self, supervisor: Supervisor, hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._supervisor, self._alone, self.passed_secs = supervisor, {hangs, "replay"}, 0.0
-        for module in (supervisor_module, run_rules):
-            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(supervisor_module, "time", self)
 
     def monotonic(self) -> float:
         return self.passed_secs

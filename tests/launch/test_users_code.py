@@ -1,52 +1,52 @@
-"""A user's code runs in a child of the fork server: what hangs or crashes is one finding beside the others."""
+"""A user's code runs in a fork: what hangs or crashes is one finding beside the others."""
 
 from __future__ import annotations
 
 import os
-import signal
-import socket
+import re
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.prepared_runs import PARAMS, train
-from tfagents_system.envs import env_process
-from tfagents_system.errors import UserError
-from tfagents_system.launch import prepare
-from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
-from tfagents_system.report import long_work
+from tests.support.start_in_fork import start_in_fork
+from tfagents_system.launch import prepare, trial
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variables import read_variables
 
 
-def test_inputs_that_cannot_be_read_are_told_without_a_fork_server(environ: dict[str, str], tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_read_are_told_without_tensorflow(environ: dict[str, str], tmp_path: Path) -> None:
+    def can_be_read(environ: dict[str, str]) -> bool:
+        return trial._can_be_read(read_variables(environ, vars_file=None, root=tmp_path)[0])
+
+    assert can_be_read(environ)
     (tmp_path / "config.json").write_text("{")
-    assert prepare.start_fork_server(environ, None) is None
+    assert not can_be_read(environ)
     (tmp_path / "config.json").write_text('{"horizon": 20}')
     (tmp_path / "params.py").write_text("def broken(:\n")
-    assert prepare.start_fork_server(environ, None) is None
+    assert not can_be_read(environ)
     (tmp_path / "params.py").write_text(PARAMS)
-    assert prepare.start_fork_server({k: v for k, v in environ.items() if k != "SAC_PARAMS"}, None) is None
+    assert not can_be_read({k: v for k, v in environ.items() if k != "SAC_PARAMS"})
 
 
-def test_a_users_code_runs_in_a_child_of_the_fork_server(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer
-) -> None:
+def test_a_users_code_runs_in_a_fork(environ: dict[str, str], tmp_path: Path) -> None:
+    """The process that forks it keeps one thread, and TensorFlow runs no operation there."""
     tells = f"""
 import os
 with open({str(tmp_path / "pid")!r}, "w") as file:
     file.write(str(os.getpid()))
 """
     (tmp_path / "params.py").write_text(PARAMS + tells)
-    assert prepare.prepare(environ, None, fork_server=server)
-    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), server.pid)
+    done = start_in_fork(environ)
+    assert (done.code, done.left, done.threads, done.is_untouched) == (0, 0, 1, True), done.err
+    assert int((tmp_path / "pid").read_text()) not in (os.getpid(), done.pid)
     assert RunPaths(tmp_path / "run").specs.stat().st_size > 0
     train(RunPaths(tmp_path / "run"))
     RunPaths(tmp_path / "run").params.write_text(PARAMS + "import os\nos.kill(os.getpid(), 11)\n")
-    with pytest.raises(UserError, match="died with SIGSEGV"):
-        prepare.prepare(environ, None, fork_server=server)
+    (finding,) = start_in_fork(environ).findings
+    assert "died with SIGSEGV" in finding
 
 
 HANG = "import threading\nTrainParams.env_ctor = lambda self, **kwargs: (mark(), threading.Event().wait())\n"
@@ -75,92 +75,55 @@ TrainParams.env_ctor = lambda self, **kwargs: Hanging()
     ids=["env_ctor", "reset", "import"],
 )
 def test_code_that_hangs_ends_as_a_finding_beside_the_others(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+    environ: dict[str, str], tmp_path: Path, code: str, told: str
 ) -> None:
-    monkeypatch.setattr(env_process, "_BUILD_TIMES_STEP", 1.0)
     hangs = tmp_path / "hangs"
     mark = f"TrainParams.discount = 2\ndef mark():\n    open({str(hangs)!r}, 'w').close()\n"
     (tmp_path / "params.py").write_text(PARAMS + mark + code)
     (tmp_path / "config.json").write_text('{"horizon": 20, "curriculum": 3}')
     for secs in (1, 4, 16):  # On a busy machine what does not hang may take so long as well.
-        monkeypatch.setattr(env_process, "_MIN_BUILD_TIMEOUT_SECS", float(secs))
         began = time.monotonic()
-        with pytest.raises(UserError) as raised:
-            prepare.prepare(environ | {"SAC_STEP_TIMEOUT_SECS": str(secs)}, None, fork_server=server)
+        done = start_in_fork(environ | {"SAC_STEP_TIMEOUT_SECS": str(secs)}, build_secs=float(secs))
         if hangs.exists():
             break
     assert time.monotonic() - began < 30.0 * secs
-    text = "\n".join(raised.value.findings)
+    text = "\n".join(done.findings)
     assert told.format(secs=secs) in text and '"curriculum" must be an object' in text
     assert ("discount" in text) == (code != HANG_IN_IMPORT)
-    assert not (tmp_path / "run").exists()
-    # What hung is gone, and the server goes on.
-    assert not [pid for pid in psutil.Process(server.pid).children(recursive=True) if pid.status() != "zombie"]
-    monkeypatch.undo()
-    (tmp_path / "config.json").write_text('{"horizon": 20}')
-    (tmp_path / "params.py").write_text(PARAMS)
-    assert prepare.prepare(environ, None, fork_server=server)
+    assert not (tmp_path / "run").exists() and done.left == 0
 
 
-def test_a_crash_is_told_with_the_place_and_all_that_was_found_before(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer
-) -> None:
+def test_a_crash_is_told_with_the_place_and_all_that_was_found_before(environ: dict[str, str], tmp_path: Path) -> None:
     crash = "import os\nTrainParams.discount = 2\nTrainParams.env_ctor = lambda self, **k: os.kill(os.getpid(), 11)"
     (tmp_path / "params.py").write_text(PARAMS + crash)
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None, fork_server=server)
-    assert [finding[:24] for finding in raised.value.findings] == [
-        "TrainParams.discount mus",
-        "the process died with SI",
-    ]
-    assert "SIGSEGV in building the collect environment" in raised.value.findings[1]
+    findings = start_in_fork(environ).findings
+    assert [finding[:24] for finding in findings] == ["TrainParams.discount mus", "the process died with SI"]
+    assert "SIGSEGV in building the collect environment" in findings[1]
     (tmp_path / "params.py").write_text(PARAMS + "import os\nos._exit(0)")
-    with pytest.raises(UserError, match=r"died with exit code 0 in importing .*params\.py"):
-        prepare.prepare(environ, None, fork_server=server)
+    (finding,) = start_in_fork(environ).findings
+    assert re.search(r"died with exit code 0 in importing .*params\.py", finding)
 
 
-def test_a_crash_while_drawing_is_a_note(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_crash_while_drawing_is_a_note(environ: dict[str, str], tmp_path: Path) -> None:
     crash = "import os\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
     crash += "PendulumEnv.render = lambda self: os.kill(os.getpid(), 11)\n"
     (tmp_path / "params.py").write_text(PARAMS + crash)
-    assert prepare.check(environ, None, server) == 0
-    out = capsys.readouterr().out
-    assert "note  rendering       the process died with SIGSEGV in rendering" in out
+    done = start_in_fork(environ, check=True)
+    assert done.code == 0 and "note  rendering       the process died with SIGSEGV in rendering" in done.out
 
 
-def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(
-    environ: dict[str, str],
-    tmp_path: Path,
-    server: ForkServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
-    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
+def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "params/params.py").parent.mkdir()
     (tmp_path / "params/params.py").write_text(PARAMS)
     own = {"SAC_PARAMS": str(tmp_path / "params/params.py")}
-    assert prepare.check(environ | own, None, server) == 0
-    told = capsys.readouterr()
-    assert "checks: measuring steps with the agent's policy, " in told.err, "as it takes more than two seconds"
-    lines = told.out.splitlines()
+    done = start_in_fork(environ | own, check=True, tell_secs=0.1)
+    assert done.code == 0
+    assert "checks: measuring steps with the agent's policy, " in done.err, "as it takes more than two seconds"
+    lines = done.out.splitlines()
     looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
-    looked_at += [
-        "config",
-        "params",
-        "environment",
-        "episode",
-        "reset and step",
-        "evaluation",
-        "seeding",
-        "agent",
-        "duration",
-        "rendering",
-    ]
-    found = list(dict.fromkeys(line[6:22].strip() for line in lines[:-1]))
-    assert found == [*looked_at, "disk", "memory"]
+    looked_at += ["config", "params", "environment", "episode", "reset and step", "evaluation", "seeding", "agent"]
+    looked_at += ["duration", "rendering", "disk", "memory"]
+    assert list(dict.fromkeys(line[6:22].strip() for line in lines[:-1])) == looked_at
     (duration,) = [line for line in lines if line.startswith("ok    duration")]
     assert "about " in duration and " updates/s; " in duration and "the time" in duration
     assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")
@@ -197,24 +160,3 @@ def test_a_run_that_is_at_work_is_named_by_a_check(
         assert prepare.check(environ, None) == 2
     assert f"is in use by the run with pid {os.getpid()}" in capsys.readouterr().out
     assert prepare.check(environ, None) == 0
-
-
-def test_a_fork_server_that_was_handed_over_is_taken(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        monkeypatch.setenv(HANDLE_VARIABLE, f"{ours.detach()},1")
-        server = prepare.start_fork_server(environ, None)
-        assert server is not None and server.pid == 1 and server.is_ready()
-        assert HANDLE_VARIABLE not in os.environ
-        del server
-        assert theirs.recv(1) == b"", "its end is closed with it"
-
-
-def test_where_the_fork_server_has_died_the_checks_are_made_without_it(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = prepare.start_fork_server(environ, None)
-    assert server is not None
-    os.kill(server.pid, signal.SIGKILL)
-    assert prepare.prepare(environ, None, fork_server=server)
-    assert "the fork server is gone: params and environment are checked without it" in capsys.readouterr().out

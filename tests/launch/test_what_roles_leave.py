@@ -94,7 +94,7 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
     roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
     roles.append(RoleProcess("trainer", lambda environ, log: sleeper, {}, tmp_path / "trainer", 3))
     for role in roles:
-        role.start()
+        role.begin()
     began = time.monotonic()
     role_process.kill_roles(roles)
     assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"

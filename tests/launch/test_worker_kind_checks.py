@@ -17,7 +17,6 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.launch.worker_kind_checks import EXPERTS, check_saved_expert
 from tfagents_system.run_files import run_directory
@@ -85,16 +84,16 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
 
 
 def test_experts_count_among_the_workers_of_a_start(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS + EXPERT.format("lambda observation: observation[:1]"))
     environ |= {"SAC_EXPERT_WORKERS": "2"}
-    assert prepare.check(environ, None, server) == 0
+    assert prepare.check(environ, None) == 0
     report = capsys.readouterr().out
     assert "ok    experts         2 with TrainParams.expert_policy_ctor" in report
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert prepare.prepare(environ, None, fork_server=server)
+    assert prepare.prepare(environ, None)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
@@ -127,16 +126,16 @@ def test_what_needs_evaluations_is_refused_without_any(
 
 
 def test_without_evaluations_their_environment_is_not_tried(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hook = "    def eval_env_args_kwargs(self, id=0, collect_env=None):\n        raise ValueError('no licence')\n"
     (tmp_path / "params.py").write_text(PARAMS + NO_EVALUATIONS + hook)
-    assert prepare.prepare(environ, None, fork_server=server)
+    assert prepare.prepare(environ, None)
     assert "evaluation " not in capsys.readouterr().out
 
 
 def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_collect(
-    environ: dict[str, str], tmp_path: Path, server: ForkServer, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS + "    num_eval_episodes = 1\n")
     environ |= {"SAC_EVAL_WORKERS": "2"}
@@ -144,7 +143,7 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert prepare.prepare(environ, None, fork_server=server)
+    assert prepare.prepare(environ, None)
     settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.waiting import until
 from tfagents_system.launch import wrap_up
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report import long_work
 from tfagents_system.report.tracking.settings import TrackingSettings
@@ -40,7 +40,9 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
         return process
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return wrap_up.write_results(paths, RoleStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
+    return wrap_up.write_results(
+        paths, RoleStarter(lambda role: []), cpus=(), environ=dict(os.environ), stop=stop, **more
+    )
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -94,7 +96,7 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, RoleStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
+    lines = wrap_up.write_results(paths, RoleStarter(lambda role: []), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
     assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 

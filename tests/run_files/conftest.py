@@ -43,9 +43,8 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         monkeypatch.setattr("sys.path", list(sys.path))
         capsys.readouterr()
         given = {**environ, **variables}
-        monkeypatch.setattr(prepare, "start_fork_server", lambda *_: None)  # The checks are made in this process.
         with mock.patch.dict(os.environ, given, clear=True), pytest.raises(SystemExit) as ended:
-            exit_with(prepare.main)
+            exit_with(lambda: prepare.main(in_fork=False))
         told = capsys.readouterr()
         return Start(int(ended.value.code or 0), told.out + told.err)
 

@@ -248,12 +248,13 @@ def test_a_start_that_a_signal_ends_says_what_it_has_done_for_good(
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     place = "install_inputs.finish_install" if at == "in the installation" else "run_directory.write_resolved"
     script = (
-        "import os, signal, sys\nfrom tfagents_system.launch import prepare\n"
+        "import os, signal, sys\n"
+        "from tfagents_system.launch import forks, prepare\n"
         "from tfagents_system.run_files import install_inputs, run_directory\n"
         "def ended(paths, *rest, **more):\n"
         "    if install_inputs.is_interrupted(paths) or len(rest):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
         f"{place} = ended\nsys.argv = ['prepare', {option!r}, *{['--keep'] * (option == '--reset_training')!r}]\n"
-        "prepare.main()\n"
+        "forks.end_early_on_signals()\nprepare.main()\n"
     )
     given = {**environ, TERMS: '{"--reset_training": "RESET_TRAINING"}'}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

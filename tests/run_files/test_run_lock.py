@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -110,46 +109,6 @@ def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths, mo
             monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
             assert (owner_of_run(paths) is None) == is_earlier, "a sweep asks before it starts its runs"
         assert earlier.is_own()
-
-
-def test_a_lock_stays_with_its_process_when_another_program_replaces_it(paths: RunPaths) -> None:
-    """Others are refused from before to after."""
-    own = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom tfagents_system.run_files.run_lock import *\n"
-        f"from tfagents_system.run_files.run_paths import RunPaths\npaths = RunPaths(Path({str(paths.exp_dir)!r}))\n"
-    )
-    then = own + (
-        "lock = RunLock.inherited(paths)\nprint(lock.token, lock.is_own(), RunLock.inherited(paths), flush=True)\n"
-        "assert HANDLE_VARIABLE not in os.environ\nwith lock:\n    time.sleep(60)\n"
-    )
-    program = own + (
-        "lock = RunLock(paths)\nlock.acquire()\nprint(lock.token, flush=True)\n"
-        "_, os.environ[HANDLE_VARIABLE] = lock.hand_over()\n"
-        f"os.execv(sys.executable, [sys.executable, '-c', {then!r}])\n"
-    )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
-    # Without a buffer: `select` sees no line that was read ahead.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environ) as process:
-        assert process.stdout is not None
-        token = process.stdout.readline().decode().strip()
-        refused = 0
-        while not select.select([process.stdout], [], [], 0.01)[0]:
-            refused += owner_of_run(paths) is not None
-            assert process.poll() is None and owner_of_run(paths) is not None
-        assert process.stdout.readline().decode() == f"{token} True None\n" and refused > 0
-        with pytest.raises(UserError, match=f"in use by the run with pid {process.pid} on"):
-            RunLock(paths).acquire()
-        process.kill()
-
-
-def test_a_handle_of_another_run_or_of_no_open_file_is_no_lock(
-    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with RunLock(RunPaths(tmp_path / "other")) as other, RunLock(paths) as lock:
-        for handle in (other.hand_over()[1], f"999,{lock.token}", "", f"{lock.hand_over()[0]},another"):
-            monkeypatch.setenv(run_lock.HANDLE_VARIABLE, handle)
-            assert RunLock.inherited(paths) is None, handle
 
 
 def test_the_holder_has_the_directory_that_is_new_in_the_place_of_the_one_it_moved(paths: RunPaths) -> None:

@@ -53,7 +53,7 @@ if behaviour != "starting":
 print("at work", flush=True)
 time.sleep(60)
 """
-# In place of launch/prepare.py, for a trial of a study: its first attempt saves when it is told to, its second is done.
+# In place of launch/start.py, for a trial of a study: its first attempt saves when it is told to, its second is done.
 FAKE_START = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -104,7 +104,7 @@ class Job:
         run = FAKE_RUN.format(python=sys.executable, exp_dir=str(self.exp_dir), behaviour=behaviour)
         launch = self.snapshot / "package/tfagents_system/launch"
         if behaviour == "trial":
-            (launch / "prepare.py").write_text(FAKE_START)
+            (launch / "start.py").write_text(FAKE_START)
         else:
             (launch / "run_script.sh").write_text(run)
         (self.snapshot / "package/tfagents_system/launch/join_script.sh").write_text(FAKE_JOIN)

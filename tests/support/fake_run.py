@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import cpus, role_starter, supervise, wrap_up
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch import cpus, role_process, supervisor, wrap_up
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.run_files import run_lock
@@ -69,12 +69,12 @@ def main() -> int:
     run_lock._LOCK_GRACE_SECS = 0.5
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
-        supervise.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
-        role_starter.pinned = lambda command, ids: list(command)
+        supervisor.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
+        role_process.pinned = lambda command, ids: list(command)
     wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = dataclasses.replace(variables_of(spec))
-    return supervise.supervise(variables, stop, RoleStarter(command_of(spec)))
+    return supervisor.supervise(variables, stop, RoleStarter(command_of(spec)))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.signals import die_with_parent
 
+Tell = Callable[[Any], None]
+
 
 def main() -> None:
-    die_with_parent()
+    die_with_parent(signal.SIGTERM)
     import numpy as np
 
     told = {
@@ -44,6 +48,9 @@ def main() -> None:
             import tensorflow as tf
 
             print(float(tf.reduce_sum(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4))))), flush=True)
+        case "outlive":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(300)
         case "daemon":
             if os.fork() == 0:
                 os.setsid()
@@ -57,13 +64,20 @@ def main() -> None:
             time.sleep(300)
 
 
-def answer(number: int) -> int:
-    """For `ForkServer.call`."""
-    os.environ["FORKED_CALL"] = "not in the server"
-    return number * 2 + int(os.environ["FORKED_NUMBER"])
+# For `forks.call`.
 
 
-def fail() -> None:
+def answer(tell: Tell) -> int:
+    os.environ["FORKED_CALL"] = "not in the process that calls"
+    return 40 + int(os.environ["FORKED_NUMBER"])
+
+
+def hang(tell: Tell) -> None:
+    tell("hangs")
+    time.sleep(300)
+
+
+def fail(tell: Tell) -> None:
     raise UserError("the rule", "the remedy")
 
 
@@ -74,31 +88,35 @@ class OwnError(Exception):
         super().__init__("own")
 
 
-def raise_own_error() -> None:
+def raise_own_error(tell: Tell) -> None:
     raise OwnError(1, 2)
 
 
-def leave_a_child() -> int:
+def leave_a_child(tell: Tell) -> list[int]:
     """Like an environment that runs in a process of its own: it has all that this one had open."""
     child = os.fork()
     if child == 0:
         time.sleep(300)
-    return child
+    return [child]
 
 
-def leave_players() -> list[int]:
+def leave_players(tell: Tell) -> list[int]:
     """Like a simulator whose player has a session of its own, and one that makes it a daemon."""
     player = subprocess.Popen(["sleep", "300"], start_new_session=True)
     return [player.pid, int(subprocess.check_output(["sh", "-c", "setsid sleep 300 > /dev/null & echo $!"]))]
 
 
-def stay(told_at: str) -> None:
-    child = " ".join(map(str, [leave_a_child(), *leave_players()]))
-    beside = Path(f"{told_at}.new")
-    beside.write_text(f"{os.getpid()} {child}")
+def stay(told_at: Path) -> None:
+    children = [*leave_a_child(print), *leave_players(print)]
+    beside = told_at.with_name("new")
+    beside.write_text(" ".join(map(str, [os.getpid(), *children])))
     beside.rename(told_at)
     time.sleep(300)
 
 
-def crash() -> None:
+def crash(tell: Tell) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+if __name__ == "__main__":
+    main()

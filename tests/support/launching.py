@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +37,7 @@ class UserRun:
 
     def __init__(self, folder: Path, params: str | None, config: Mapping[str, Any] | None, **variables: object) -> None:
         self.folder = folder
-        self._is_elsewhere = "exec_prefix" in variables  # In a container, where its fork server must be, too.
+        self._is_elsewhere = "exec_prefix" in variables  # Where nothing is imported yet.
         self.command_prefix: Sequence[str] = ()
         self.exp_dir = folder / "run"
         defaults: dict[str, object] = {
@@ -74,10 +73,9 @@ class UserRun:
         environ["VIRTUAL_ENV"] = sys.prefix
         environ["SAC_ALLOW_LOGIN"] = "1"  # Tests may be run where SLURM is.
         command = [*self.command_prefix, str(ROOT / "tfagents_system/launch" / script), str(self.vars_file), *arguments]
-        start = functools.partial(subprocess.Popen[str], start_new_session=True)
+        start: Callable[..., subprocess.Popen[str]] = functools.partial(subprocess.Popen, start_new_session=True)
         if not self.command_prefix and not self._is_elsewhere:
-            joined = self.exp_dir / "joined" / socket.gethostname()
-            start = functools.partial(WarmPopen, exp_dir=self.exp_dir if script == "run_script.sh" else joined)
+            start = WarmPopen
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = start(command, cwd=self.folder, env=environ, text=True, **{**streams, **options})
         note(process, self.exp_dir)

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.support.fake_run import SAVES, command_of, variables_of
 from tests.support.waiting import until
-from tfagents_system.launch import run_rules
+from tfagents_system.launch import supervisor
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
@@ -33,7 +33,7 @@ def make_supervisor(
         eval_workers=variables.eval_workers,
     )  # fmt: skip
     starter = RoleStarter(command_of(spec))
-    return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, run_rules.RunRules, step_secs=0.02, lock=lock)
+    return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, supervisor.RunRules, step_secs=0.02, lock=lock)
 
 
 def log(exp_dir: Path, role: str) -> str:

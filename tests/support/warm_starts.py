@@ -1,18 +1,19 @@
-"""Starts launchers with a fork server that has imported everything already, and such fork servers or modules alone.
+"""Starts launchers, and modules and programs of Python, where all that a run needs is imported already.
 
-Imports are a third of what a short run costs. They are made once for all runs that a process of tests starts:
+Imports are a third of what a short run costs. They are made once for all that a process of tests starts:
 
-    tests ──ask──▶ nursery ──forks──▶ launcher ──forks──▶ fork server
+    tests ──ask──▶ nursery ──forks──▶ what becomes a start's one process once a launcher has said how that is called
 
-The launcher hands its fork server over to the programs that take its place, as `prepare` does to the supervisor. It is
-a child of the tests, as one that `subprocess.Popen` started, and its fork server is one of its own.
+It is a child of the tests, as one that `subprocess.Popen` started.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
+import importlib
 import io
 import os
 import pickle
@@ -21,39 +22,32 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfagents_system.launch import fork_server
-from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
-from tfagents_system.launch.fork_messages import NO_MARK
-from tfagents_system.launch.forked_process import set_subreaper
+from tfagents_system.errors import exit_with
+from tfagents_system.launch import forks
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import MARK_VARIABLE
-from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, die_with_parent
+from tfagents_system.machine.signals import die_with_parent
 
-_ROOM = (
-    "TESTS_ROOM"  # The kernel shows a process's environment where the first one was: room for that of a fork server.
-)
-_ROOM_BYTES = 1 << 16
+_ROOM_BYTES = 4500  # As toolkit_python.sh.
 _STANDARD_STREAMS = 3
 _NOT_STARTED = 127  # A launcher's exit code, as a shell's.
+_NO_EXEC = ROOT / "tests/support/no_exec.sh"
 
 
 class WarmPopen(subprocess.Popen[str]):
-    """A launcher in a session of its own, with a fork server; takes `args`, `cwd`, `env` and streams.
+    """A launcher in a session of its own, or `python -m MODULE ARGUMENT...`, or `python -c TEXT ARGUMENT...`.
 
-    Args:
-      exp_dir: The run directory, which marks the processes of the run. None: there is no launcher, `args` are
-        `python -m MODULE ARGUMENT...`, and the module is run where all is imported.
+    Takes `args`, `cwd`, `env` and streams; `exp_dir`, the run directory of a launcher, is not needed.
     """
 
-    def __init__(self, args: Sequence[str], *, exp_dir: Path | None, **options: Any) -> None:
-        self._exp_dir = exp_dir
+    def __init__(self, args: Sequence[str], *, exp_dir: Path | None = None, **options: Any) -> None:
+        del exp_dir
         super().__init__(args, start_new_session=True, **options)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others) -> None:
@@ -62,8 +56,7 @@ class WarmPopen(subprocess.Popen[str]):
         out = c2pwrite if c2pwrite >= 0 else 1
         streams = [p2cread if p2cread >= 0 else 0, out, errwrite if errwrite >= 0 else 2]
         try:
-            exp_dir = None if self._exp_dir is None else str(self._exp_dir)
-            request = list(args), str(cwd), dict(env), exp_dir, os.sched_getaffinity(0)
+            request = list(args), str(cwd or os.getcwd()), dict(env or os.environ), os.sched_getaffinity(0)
             self.pid = _nursery().start(request, streams)
             self._child_created = True
         finally:
@@ -72,50 +65,37 @@ class WarmPopen(subprocess.Popen[str]):
                     os.close(descriptor)
 
 
-def warm_fork_server(environ: Mapping[str, str]) -> ForkServer:
-    """What `ForkServer.start` gives, ready at once: a child of this process, which it ends with."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        own = {SUPERVISOR_PID_VARIABLE: str(os.getpid()), MARK_VARIABLE: NO_MARK}
-        pid = _nursery().start({**environ, **own}, [theirs.fileno()])
-    server = ForkServer(Connection(ours.detach()), pid)
-    server._is_ready = True
-    return server
-
-
 class _Nursery:
-    """The client's end of the process that launchers are forked from."""
+    """The client's end of the process that all others are forked from."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
-        room = "-" * _ROOM_BYTES
         single = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         own = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
+        room = {forks.ROOM_VARIABLE: " " * _ROOM_BYTES}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.support.warm_starts", str(theirs.fileno()), "-" * 80],
             stdin=subprocess.DEVNULL,
-            env={**environ, **single, **own, "PYTHONPATH": str(ROOT), _ROOM: room},
+            env={**environ, **single, **own, **room, "PYTHONPATH": str(ROOT)},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
         theirs.close()
 
     def start(self, request: Any, streams: Sequence[int]) -> int:
-        """The pid of a launcher, or of a fork server where only its environment and one descriptor are given.
-
-        It is a child of this process.
-        """
+        """The pid of what it becomes, a child of this process."""
         was_subreaper = _is_subreaper()
-        set_subreaper(True)
+        forks.become_subreaper()
         try:
             socket.send_fds(self._socket, [pickle.dumps(request)], streams)
             self._socket.settimeout(600.0)
             answer = self._socket.recv(100)
         finally:
-            set_subreaper(was_subreaper)
+            if not was_subreaper:
+                ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         assert answer, "the process that launchers are forked from is gone"
         return int(answer)
 
@@ -138,7 +118,7 @@ def _is_subreaper() -> bool:
 
 
 def _serve(asked: socket.socket) -> None:
-    fork_server.import_all()
+    forks.import_all()
     while True:
         message, streams, _, _ = socket.recv_fds(asked, 1 << 20, _STANDARD_STREAMS)
         if not message:
@@ -151,84 +131,79 @@ def _serve(asked: socket.socket) -> None:
                     asked.close()
                     while os.getppid() == first_parent:  # Who is to end with its parent would end with this one.
                         time.sleep(0.001)
-                    _become(pickle.loads(message), streams)
+                    _become(streams, *pickle.loads(message))
                 os.write(writer, str(pid).encode())
             except BaseException:
                 traceback.print_exc()
                 os._exit(_NOT_STARTED)
             os._exit(0)
-        os.waitpid(between, 0)  # From now on the launcher is the tests' child.
+        os.waitpid(between, 0)  # From now on it is the tests' child.
         asked.send(os.read(reader, 100))
         for descriptor in (reader, writer, *streams):
             os.close(descriptor)
 
 
-def _become(request: Any, descriptors: Sequence[int]) -> NoReturn:
-    if isinstance(request, dict):
-        (descriptor,) = descriptors
-        _become_fork_server(Connection(descriptor), request)
-    _become_launcher(descriptors, *request)
-
-
-def _become_launcher(
-    streams: Sequence[int],
-    args: Sequence[str],
-    cwd: str,
-    environ: Mapping[str, str],
-    exp_dir: str | None,
-    cpus: set[int],
-) -> NoReturn:
-    for target, stream in enumerate(streams):  # First: the launcher's own streams tell what fails.
+def _become(streams: Sequence[int], args: Sequence[str], cwd: str, environ: Mapping[str, str], cpus: set[int]) -> None:
+    for target, stream in enumerate(streams):  # First: its own streams tell what fails.
         os.dup2(stream, target)
     os.setsid()
     os.chdir(cwd)
     os.sched_setaffinity(0, cpus)
     os.closerange(_STANDARD_STREAMS, 1024)
-    if exp_dir is None:
-        _become_module(args, environ)
-    ours, theirs = socket.socketpair()
-    launcher = os.getpid()
-    if (pid := os.fork()) == 0:
-        ours.close()
-        own = {"SAC_EXP_DIR": exp_dir, SUPERVISOR_PID_VARIABLE: str(launcher), MARK_VARIABLE: NO_MARK}
-        _become_fork_server(Connection(theirs.detach()), {**environ, **own})
-    theirs.close()
-    os.set_inheritable(ours.fileno(), True)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.execve(args[0], list(args), {**environ, HANDLE_VARIABLE: f"{ours.detach()},{pid}"})
-
-
-def _become_module(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    def run() -> int:
-        runpy.run_module(module, run_name="__main__")
-        return 0
-
-    os.environ.clear()
-    os.environ.update(environ)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):  # The nursery's may be files, which can seek.
         setattr(sys, name, io.TextIOWrapper(io.FileIO(descriptor, "w", closefd=False), line_buffering=True))
-    _, _, module, *arguments = args
+    if args[0] != sys.executable:
+        _become_start(args, environ)
+    _take_environment(environ)
+    setattr(os, "execvp", lambda file, words: _become_start(words, os.environ))  # noqa: B010  # `sac train`.
+    if args[1] == "-c":
+        sys.argv = ["-c", *args[3:]]
+        _end(lambda: exec(args[2], {"__name__": "__main__"}))
+    sys.argv = list(args[2:])
+    _end(lambda: runpy.run_module(args[2], run_name="__main__"))
+
+
+def _become_start(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Lets a launcher, a shell script, say how it would become a start's process, and is that process."""
+    with tempfile.TemporaryDirectory() as folder:
+        tell = Path(folder) / "told"
+        own = {"BASH_ENV": str(_NO_EXEC), "TESTS_TELL": str(tell)}
+        launcher = subprocess.Popen(args, env={**environ, **own}, preexec_fn=lambda: die_with_parent(signal.SIGTERM))
+        code = launcher.wait()
+        if not tell.with_suffix(".environ").exists():
+            os._exit(code if code >= 0 else 128 - code)
+        module, *arguments = _words(tell.with_suffix(".arguments"))
+        told = dict(word.partition("=")[::2] for word in _words(tell.with_suffix(".environ")))
+    _take_environment({name: value for name, value in told.items() if name not in own})
     sys.argv = [module, *arguments]
-    fork_server._as_program(run)
+    _end(lambda: exit_with(importlib.import_module(module).main))
 
 
-def _become_fork_server(connection: Connection, environ: Mapping[str, str]) -> NoReturn:
-    os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+def _words(path: Path) -> list[str]:
+    return [os.fsdecode(word) for word in path.read_bytes().split(b"\0")[:-1]]
+
+
+def _take_environment(environ: Mapping[str, str]) -> None:
+    forks._room()  # Before the variable that says where it is, is gone.
     os.environ.clear()
-    os.environ.update(environ)
-    _show_environment(environ)
-    fork_server.main_with(lambda: fork_server.answer_requests(connection))
+    os.environ.update({name: value for name, value in environ.items() if name != forks.ROOM_VARIABLE})
+    sys.path[:] = list(dict.fromkeys([*forks.folders_of_python_path(environ), *sys.path]))
 
 
-def _show_environment(environ: Mapping[str, str]) -> None:
-    """Writes it where the kernel looks for it: marks of the run's processes are found there."""
-    start, end = fork_server.place_in_stat(50)
-    place = ctypes.string_at(start, end - start).find(f"{_ROOM}=".encode())
-    text = b"".join(f"{name}={value}\0".encode() for name, value in environ.items())
-    assert place >= 0 and len(text) < _ROOM_BYTES
-    ctypes.memmove(start + place, text.ljust(_ROOM_BYTES, b"\0"), _ROOM_BYTES)
+def _end(run: Callable[[], object]) -> NoReturn:
+    """Runs what a program does, and ends the process with its exit code."""
+    code: object = 0
+    try:
+        run()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int | None) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ _PLACES = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_PARAMS", "SAC_CON
 _SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")  # Without them no program starts, here or there.
 _AUTOMATIC = {"SAC_REVERB_CPUS": "1", "SAC_TRAIN_CPUS": "2", "SAC_COLLECT_WORKER_CPUS": "1"}
 
-_SPARE_CPUS = 2  # For supervisor, fork server and the system.
+_SPARE_CPUS = 2  # For the supervisor and the system.
 _BASE_MB, _WORKER_MB, _NEW_RING_MB = 1500, 400, 1000
 _SIGNAL_SLACK_SECS = 60  # SLURM checks time limits at such intervals.
 _TASKS_AT_ONCE = 10

@@ -39,11 +39,6 @@ class DirectoryGuard:
         if self._directory is not None:
             os.close(self._directory)
 
-    def touch(self) -> None:
-        """Shows other starts, at intervals, that this one is alive, though there is no status yet."""
-        if self._lock is not None and self._is_time():
-            self._lock.touch()
-
     def why_gone(self) -> str | None:
         """Why nothing can be saved any more: what is written into a removed directory is lost."""
         if self._directory is None or not _is_gone(self._paths.exp_dir, self._directory):

@@ -1,6 +1,6 @@
 """The checks that run a user's own code: params, configuration, environment, and the resources that they need.
 
-They run in a process of their own, see inspection_process.py.
+They run in a fork, see trial.py.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Inspection:
       agent_start: What the agent begins with where SAC_AGENT_FROM names another one and one begins.
       prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
       doing: The current activity; empty once the inspection is complete.
-      pid: Of the inspecting process.
     """
 
     checks: Checklist = dataclasses.field(default_factory=Checklist)
@@ -72,7 +71,6 @@ class Inspection:
     agent_start: AgentStart | None = None
     prior_data: Path | None = None
     doing: str = ""
-    pid: int = 0
 
 
 class Inspector:
@@ -98,7 +96,7 @@ class Inspector:
         self._run = None if edits == FRESH else self._paths  # The run to continue.
         self._seed = run_directory.seed_of_run(self._run, int(self._values.get("seed", 0)))
         self._tell = tell
-        self.found = Inspection(pid=os.getpid())
+        self.found = Inspection()
         self._folder = environ.get(FOLDER)
         # The run of joining workers has begun elsewhere.
         has_begun = "server" in self._values or run_directory.has_begun(self._run)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.launch import forks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.join_checks import (
     JoinInputs,
     JoinPreparation,
@@ -38,11 +38,8 @@ from tfagents_system.launch.join_checks import (
 from tfagents_system.launch.join_ssh import fetch_run
 from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.launch.role_restarts import RoleRestarts
-from tfagents_system.launch.role_starter import RoleStarter
-from tfagents_system.launch.supervise import claim_cpus
-from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.launch.role_process import RoleProcess, RoleStarter
+from tfagents_system.launch.supervisor import RoleRestarts, Supervisor, claim_cpus
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import KINDS
@@ -93,6 +90,7 @@ class JoinRules:
     def look(self) -> None:
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
         self._failures.look()
+        self._target.look()
         if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
         elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
@@ -277,6 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
     stop = StopFlag.of_supervisor()
+    forks.restore_variables()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None and flags.ssh is None:
         # In the current folder, or in the repository.
@@ -307,7 +306,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         password_file = environ.get("SAC_PASSWORD_FILE")
         with there.tunnel() as tunnel:
             target = Target(
-                tunnel.server, there.credentials, Path(password_file) if password_file else None, there.paths
+                tunnel.server,
+                there.credentials,
+                Path(password_file) if password_file else None,
+                there.paths,
+                look=tunnel.look,
             )
             return _prepare_and_join(flags, environ | there.environ(), target, folder, claims, stop)
 
@@ -322,22 +325,18 @@ def _prepare_and_join(
 ) -> int:
     """Makes all checks, and starts the workers unless only checks are asked for."""
     preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
-    start_server = functools.partial(ForkServer.start, {**environ, "SAC_EXP_DIR": str(folder)})
-    fork_server = ForkServer.inherited() or start_server()
-    starter = RoleStarter(fork_server=fork_server, start_server=start_server)
-    try:
-        with contextlib.closing(preparation):
-            preparation.run(fork_server, starts=not flags.check)
-        if flags.check:
-            print(preparation.checks.report())
-            return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
-        variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
-        for note in preparation.checks.notes:
-            print(f"note: {note}")
-        assert preparation.inspection.num_iter is not None
-        return join(variables, preparation.inputs(), preparation.inspection.num_iter, target, claims, stop, starter)
-    finally:
-        starter.close()
+    forks.show_marks({"SAC_EXP_DIR": str(folder)})
+    with contextlib.closing(preparation):
+        preparation.run(starts=not flags.check)
+    if flags.check:
+        print(preparation.checks.report())
+        return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+    variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
+    for note in preparation.checks.notes:
+        print(f"note: {note}")
+    assert preparation.inspection.num_iter is not None
+    num_iter = preparation.inspection.num_iter
+    return join(variables, preparation.inputs(), num_iter, target, claims, stop, RoleStarter())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.machine_checks import plan_counts
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.python_path import ROOT
@@ -49,6 +48,7 @@ class Target:
       run: The run directory, if it can be seen from here.
       follows: It has said where the server is, and may say another place once the run goes on there. Not where the
         user has said it, or behind a tunnel.
+      look: Called regularly while workers are there: keeps the tunnel to it open.
     """
 
     server: str
@@ -56,6 +56,7 @@ class Target:
     password_file: Path | None
     run: RunPaths | None
     follows: bool = False
+    look: Callable[[], None] = lambda: None
 
     def environ(self) -> dict[str, str]:
         """The variables of the workers."""
@@ -235,9 +236,9 @@ class JoinPreparation(Preparation):
         """What the workers do."""
         return str(self._values.get("worker_role", COLLECT))
 
-    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
+    def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
-        super().run(fork_server, starts=starts)
+        super().run(in_fork=in_fork, starts=starts)
         self._check_expert()
         if not self.checks.errors:
             self._check_server()

@@ -21,8 +21,5 @@ if [[ " $* " != *" -h "* && " $* " != *" --help "* ]]; then
   source "$tfagents_root/tfagents_system/launch/program_environment.sh" "$tfagents_root/tfagents_system/launch/join_script.sh" "${tfagents_arguments[@]}"
   tfagents_arguments=(--vars_file "$tfagents_vars" "${tfagents_arguments[@]:1}")
 fi
-tfagents_python=$(toolkit_python "$tfagents_root")
-export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
 export CUDA_VISIBLE_DEVICES=-1 TF_CPP_MIN_LOG_LEVEL=3
-# Signals reach the supervisor itself: it replaces this shell.
-exec "$tfagents_python" -P -m tfagents_system.launch.join "${tfagents_arguments[@]}"
+become_supervisor "$tfagents_root" tfagents_system.launch.join "${tfagents_arguments[@]}"

@@ -16,9 +16,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.edit_checks import EditChecks
-from tfagents_system.launch.fork_client import ForkServer
 from tfagents_system.launch.inspection import Inspection
-from tfagents_system.launch.inspection_process import run_inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.python_path import ROOT
@@ -35,6 +33,7 @@ from tfagents_system.launch.run_settings import (
     beginnings_of_start,
     resolve,
 )
+from tfagents_system.launch.trial import run_trial
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
@@ -95,17 +94,17 @@ class Preparation:
             for name in self.overrides.removed()
         ]
 
-    def run(self, fork_server: ForkServer | None, *, starts: bool = True) -> None:
+    def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks.
 
         Args:
-          fork_server: A user's own code then runs in a child of it, else in this process.
+          in_fork: A user's own code runs in a fork, else in this process.
           starts: A start follows, which takes the run directory itself and does not wait for a picture.
         """
-        with LongWork("checks") as work:
-            self._run(fork_server, starts, work)
+        with LongWork("checks", by_looks=True) as work:
+            self._run(in_fork, starts, work)
 
-    def _run(self, fork_server: ForkServer | None, starts: bool, work: LongWork) -> None:
+    def _run(self, in_fork: bool, starts: bool, work: LongWork) -> None:
         work.doing = "the machine"
         self._check_directories(starts)
         if not self._is_for_job:
@@ -129,7 +128,7 @@ class Preparation:
             is_left_out = {"server", "trainer_server", "train_gpus"} & {k for k, value in self._values.items() if value}
             measures = render and not (is_elsewhere or is_left_out)
             plan = self.plan if measures else None
-            self.inspection = run_inspection(environ, self._vars_file, fork_server, work, render=render, plan=plan)
+            self.inspection = run_trial(environ, self._vars_file, work, render=render, plan=plan, in_fork=in_fork)
             self.checks.extend(self._kept.told_of_original(self.inspection.checks))
 
     def _is_let_in(self) -> bool:

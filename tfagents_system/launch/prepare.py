@@ -1,10 +1,9 @@
 """Checks everything that a run needs before any of its processes starts, then prepares its run directory.
 
-    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--set NAME=VALUE]... [--check | --then PROGRAM]
+    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--set NAME=VALUE]... [--check]
 
-All findings are reported together, with exit code 2. A finished run says so and ends with 0. Else PROGRAM replaces this
-process: signals reach one process at every stage of the start. --check reports all that was looked at, and writes and
-starts nothing.
+All findings are reported together, with exit code 2. A finished run says so and ends with 0. --check reports all that
+was looked at, and writes nothing. The program of a start, start.py, also supervises the run that is prepared.
 """
 
 from __future__ import annotations
@@ -12,30 +11,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import io
-import itertools
 import os
 import signal
 import sys
-import threading
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.launch import forks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.early_answers import refuse_at_work, tell_finished
-from tfagents_system.launch.fork_client import HANDLE_VARIABLE, ForkServer
-from tfagents_system.launch.fork_messages import ForkServerError
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.reset_checks import finish_interrupted, reset_in_words
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.run_settings import (
     CARRIER,
     CATCH_UP,
@@ -55,73 +50,56 @@ from tfagents_system.launch.run_settings import (
     resolve,
     run_of_start,
 )
+from tfagents_system.launch.supervisor import supervise
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.machine.signals import STOP_SIGNALS
+from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.run_files import experience_folders, install_inputs, run_directory, task_edits
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.resets import AGENT
-from tfagents_system.run_files.run_lock import HANDLE_VARIABLE as LOCK_VARIABLE
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import depends_on_files, settings_of_end
-from tfagents_system.settings.load_params import load_env_config
-from tfagents_system.settings.variables import read_variables
+from tfagents_system.settings.variables import RunVariables
 
 # Checks whose findings say what of other runs this one begins with.
 _BEGINS_WITH = ("agent's start", "replay sources", "prior data")
 # From its end on the run directory says what these do.
-_OF_THIS_START = (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN, HANDLE_VARIABLE)
+_OF_THIS_START = (CARRIER, EDITS, RESET, CATCH_UP, SUBMITTED_AGAIN)
 _ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
-_STDERR = 2
-
-
-def start_fork_server(environ: Mapping[str, str], vars_file: Path | None) -> ForkServer | None:
-    """Starts the process that the roles will be forked from; it begins to import.
-
-    None if an input is missing or can't be read: that is reported at once, without TensorFlow. A program that
-    became this one may have one already, and hands it over.
-    """
-    values, _ = read_variables(environ, vars_file=vars_file, root=ROOT)
-    if not values.keys() >= {"exp_dir", "params", "config"}:
-        return None
-    try:
-        load_env_config(values["config"])
-        compile(values["params"].read_bytes(), values["params"], "exec")
-    except (UserError, SyntaxError, ValueError, OSError):
-        return None
-    return ForkServer.inherited() or ForkServer.start({**environ, "SAC_EXP_DIR": str(values["exp_dir"])})
 
 
 def prepare(
     environ: Mapping[str, str],
     vars_file: Path | None,
-    quiet_plan: bool = False,
-    fork_server: ForkServer | None = None,
+    *,
+    in_fork: bool = False,
     settings: RunSettings | None = None,
 ) -> bool:
     """Checks and prepares a run; False if it is finished already. For the arguments see `prepare_and_hold`."""
-    lock = prepare_and_hold(environ, vars_file, quiet_plan, fork_server, settings)
-    if lock is not None:
-        lock.release()
-    return lock is not None
+    prepared = prepare_and_hold(environ, vars_file, in_fork=in_fork, settings=settings)
+    if prepared is not None:
+        prepared[1].release()
+    return prepared is not None
 
 
 def prepare_and_hold(
     environ: Mapping[str, str],
     vars_file: Path | None,
     quiet_plan: bool = False,
-    fork_server: ForkServer | None = None,
+    *,
+    in_fork: bool,
     settings: RunSettings | None = None,
-) -> RunLock | None:
+) -> tuple[RunVariables, RunLock] | None:
     """Checks and prepares a run.
 
     Args:
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
-      fork_server: A user's own code then runs in a child of it, else in this process.
+      in_fork: A user's own code runs in a fork, else in this process.
       settings: What is overridden; by default what the environment says.
 
     Returns:
-      The lock of its directory: until it is released, no other start writes there. None if the run is finished already.
+      Its variables, and the lock of its directory: until that is released, no other start writes there. None if the run
+      is finished already.
 
     Raises:
       UserError: With all findings.
@@ -129,45 +107,18 @@ def prepare_and_hold(
     if settings is None:
         finish_interrupted(run_of_start(environ, (), vars_file=vars_file, root=ROOT))
     preparation = Preparation(environ, vars_file, settings)
-    done_once = functools.partial(_done_once, preparation.paths, _run_json(preparation.paths))
-    with _closed_on_signals(preparation, done_once) as was_done:
-        preparation.run(fork_server)
-        return _write_run(preparation, quiet_plan, was_done)
+    run_json, was_done = _run_json(preparation.paths), list[str]()
 
-
-@contextlib.contextmanager
-def _closed_on_signals(preparation: Preparation, done_once: Callable[[], list[str]] = list) -> Iterator[list[str]]:
-    """Closes it at the end, even if a signal ends this process, which says so: a copied folder may be large.
-
-    Args:
-      preparation: To be closed.
-      done_once: Asked then for more that the user must know.
-
-    Yields:
-      For what the user must know of then, though nothing was started.
-    """
-    was_done = list[str]()
-
-    def end(number: int, frame: types.FrameType | None) -> None:
-        del frame
+    def end() -> list[str]:
         preparation.close()
-        with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
-            after = "\n" if os.isatty(_STDERR) else ""  # `^C`, or a bar.
-            words = in_callers_terms("; ".join(["nothing was started", *was_done, *done_once()]))
-            os.write(_STDERR, f"{after}stopped by {signal.Signals(number).name}: {words}\n".encode())
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        return [*was_done, *_done_once(preparation.paths, run_json)]
 
-    is_main = threading.current_thread() is threading.main_thread()
-    ends = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]
-    for number in ends:
-        signal.signal(number, end)
-    try:
-        yield was_done
-    finally:
-        for number in ends:
-            signal.signal(number, signal.SIG_DFL)
-        preparation.close()
+    if preparation.paths is not None:
+        forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
+    with contextlib.closing(preparation), forks.before_early_end(end):
+        preparation.run(in_fork=in_fork)
+        lock = _write_run(preparation, quiet_plan, was_done)
+        return None if lock is None else (preparation.variables(), lock)
 
 
 def _run_json(paths: RunPaths | None) -> Mapping[str, Any]:
@@ -283,23 +234,29 @@ def _tell_beginning(checks: Checklist) -> None:
 def check(
     environ: Mapping[str, str],
     vars_file: Path | None,
-    fork_server: ForkServer | None = None,
+    *,
+    in_fork: bool = False,
     settings: RunSettings | None = None,
 ) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing.
 
     Args:
-      environ, vars_file, fork_server, settings: As of `prepare`.
+      environ, vars_file, in_fork, settings: As of `prepare_and_hold`.
     """
     preparation = Preparation(environ, vars_file, settings)
-    with _closed_on_signals(preparation):
-        preparation.run(fork_server, starts=False)
+    with contextlib.closing(preparation), forks.before_early_end(preparation.close):
+        preparation.run(in_fork=in_fork, starts=False)
     print(preparation.checks.report())
     return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
 
 
-def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing is running yet: Ctrl-C just ends, without a traceback.
+def main(*, starts: bool = False, in_fork: bool = True) -> int:
+    """The program; returns its exit code.
+
+    Args:
+      starts: The run is started and supervised once it is prepared.
+      in_fork: As of `prepare_and_hold`.
+    """
     parser = argparse.ArgumentParser(prog=called_as("run_script.sh"), description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
@@ -309,7 +266,6 @@ def main() -> int:
     add_edit_options(parser)
     parser.add_argument("--reset_training", action="store_const", const=AGENT, help="see run_script.sh")
     parser.add_argument("--catch_up", action="store_true", help="with --reset_training: kept steps count for the ratio")
-    parser.add_argument("--then", type=Path, default=None, help="program to become once the run is prepared")
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's own messages would hide what the user must read.
     for stream in (sys.stdout, sys.stderr):
@@ -326,21 +282,20 @@ def main() -> int:
     _tell_of_reset(parser, args)
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
-    if not args.check:
-        refuse_at_work(os.environ, args.vars_file)
-    fork_server = start_fork_server(os.environ, args.vars_file)
     if args.check:
-        code = check(os.environ, args.vars_file, fork_server, settings)
-        if fork_server is not None:
-            fork_server.close()
-        return code
-    if args.then is None:
-        prepare(os.environ, args.vars_file, fork_server=fork_server, settings=settings)
+        return check(os.environ, args.vars_file, in_fork=in_fork, settings=settings)
+    refuse_at_work(os.environ, args.vars_file)
+    prepared = prepare_and_hold(os.environ, args.vars_file, starts, in_fork=in_fork, settings=settings)
+    if prepared is None:
         return EXIT_DONE
-    lock = prepare_and_hold(os.environ, args.vars_file, True, fork_server, settings)
-    if lock is not None:
-        _become(args.then, args.vars_file, fork_server, lock)
-    return EXIT_DONE
+    variables, lock = prepared
+    if not starts:
+        lock.release()
+        return EXIT_DONE
+    stop = StopFlag.of_supervisor()
+    for name in _OF_THIS_START:
+        os.environ.pop(name, None)
+    return supervise(variables, stop, RoleStarter(), lock)
 
 
 def _leave_out_what_was_done(args: argparse.Namespace) -> None:
@@ -371,23 +326,6 @@ def _tell_of_reset(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         os.environ[CATCH_UP] = "1"
 
 
-def _become(program: Path, vars_file: Path | None, fork_server: ForkServer | None, lock: RunLock) -> NoReturn:
-    """The program replaces this process, and gets its fork server and the lock of the run directory."""
-    sys.stdout.flush()
-    for name in _OF_THIS_START:
-        os.environ.pop(name, None)
-    os.environ["TFAGENTS_PYTHON"] = sys.executable
-    descriptor, os.environ[LOCK_VARIABLE] = lock.hand_over()
-    handed_over = [_STDERR, descriptor]
-    if fork_server is not None:
-        with contextlib.suppress(ForkServerError):  # The supervisor then starts another one.
-            descriptor, os.environ[HANDLE_VARIABLE] = fork_server.hand_over()
-            handed_over.append(descriptor)
-    # The next programs must not inherit what an environment has opened.
-    for kept, next_kept in itertools.pairwise([*sorted(handed_over), 1024]):
-        os.closerange(kept + 1, next_kept)
-    os.execv(program, [str(program), *([str(vars_file)] if vars_file else [])])
-
-
 if __name__ == "__main__":
+    forks.end_early_on_signals()
     exit_with(main)

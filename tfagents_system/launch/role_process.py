@@ -1,25 +1,29 @@
-"""One role as a process: starts, watches, restarts with backoff and stops it, and reads its log."""
+"""Roles as processes: they are forked, watched, restarted with backoff and stopped, and their logs are read."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import functools
+import importlib
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.machine import processes
+from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE, exit_with
+from tfagents_system.launch import forks
+from tfagents_system.launch.forks import MARK_VARIABLE
+from tfagents_system.machine import memory, processes
 from tfagents_system.machine.signals import role_stop_signal
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
-MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
-
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0
@@ -102,14 +106,24 @@ class RoleProcess:
         self._started_at = 0.0
         self._log_start = 0
         self._restart_at: float | None = None
+        self._untold_code: int | None = None  # Of a first process that could not be started.
         self._start_error: OSError | None = None
 
-    def start(self) -> None:
-        """Starts the process.
+    def begin(self) -> None:
+        """Starts the first process. If it can't be started, `poll` says so as of one that has failed."""
+        self._untold_code = self._try_to_start()
 
-        Raises:
-          OSError: It can't be started.
-        """
+    def _try_to_start(self) -> int | None:
+        try:
+            self._start()
+        except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
+            self._start_error = error
+            self._started_at = time.monotonic()
+            self.exit_code = EXIT_FAILED
+            return EXIT_FAILED
+        return None
+
+    def _start(self) -> None:
         self._restart_at = None
         self._start_error = None
         self.exit_code = None
@@ -136,7 +150,7 @@ class RoleProcess:
     @property
     def is_over(self) -> bool:
         """Whether it does not run and will not be started again."""
-        return self._process is None and self._restart_at is None
+        return self._process is None and self._restart_at is None and self._untold_code is None
 
     @property
     def has_stopped(self) -> bool:
@@ -150,6 +164,9 @@ class RoleProcess:
         Returns:
           The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
         """
+        if self._untold_code is not None:
+            untold_code, self._untold_code = self._untold_code, None
+            return untold_code
         if self._process is None:
             return self._start_if_due()
         code = self._process.poll()
@@ -163,14 +180,7 @@ class RoleProcess:
         if self._restart_at is None or time.monotonic() < self._restart_at:
             return None
         self.restarts += 1
-        try:
-            self.start()
-        except OSError as error:  # Out of file descriptors, processes or disk: that may pass.
-            self._start_error = error
-            self._started_at = time.monotonic()
-            self.exit_code = EXIT_FAILED
-            return EXIT_FAILED
-        return None
+        return self._try_to_start()
 
     def restart_later(self, *, blameless: bool = False) -> float | None:
         """Schedules a restart of a process that has just ended.
@@ -311,3 +321,112 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
         next(iter(begun.values()))._tell_stuck(stuck)
     for role in begun.values():
         role._session = None
+
+
+def module_of_role(role: str) -> str:
+    """The program of a role; a worker finds its number in SLURM_PROCID."""
+    return "tfagents_system." + _MODULES.get(role, "sac_collect")
+
+
+class RoleStarter:
+    """Starts the roles' processes as forks of this one.
+
+    Args:
+      command: Of a role: it is then executed under `taskset`, as all other programs.
+    """
+
+    def __init__(self, command: Callable[[str], Sequence[str]] | None = None) -> None:
+        self._command = command
+        self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
+        self._others: set[int] = set()  # Children that it has for another reason.
+
+    def adopt(self) -> None:
+        """From now on, this process adopts what a role has started when its own parent has ended."""
+        if self._command is None:
+            forks.import_all()
+        self._adopts = forks.become_subreaper()  # Else the mark of what has left a role's session must suffice.
+        self._others = set(memory.children(os.getpid())) - processes.started_apart()
+
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
+        """Starts the process of a role on these CPUs, or on any if none are given.
+
+        Raises:
+          OSError: It can't be started.
+        """
+        if self._command is not None:
+            return start_program(pinned(self._command(role), cpus), environ, log)
+        run = functools.partial(_run_module, module_of_role(role), ())
+        return forks.fork_program(run, f"sac_{role}", environ, log=log, cpus=cpus)
+
+    def start_module(
+        self, module: str, arguments: Sequence[str], cpus: Sequence[int], environ: Mapping[str, str], log: Path
+    ) -> Process:
+        """Starts a module's `main` with these arguments, as `start` does a role's."""
+        if self._command is not None:
+            # -P: the current folder does not lead sys.path. PYTHONPATH says where modules come from.
+            return start_program(pinned([sys.executable, "-P", "-m", module, *arguments], cpus), environ, log)
+        run = functools.partial(_run_module, module, arguments)
+        return forks.fork_program(run, f"sac_{module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
+
+    def reap_orphans(self, roles: Collection[int]) -> None:
+        """Reaps ended children that are no role: orphans of roles.
+
+        Args:
+          roles: Pids of the roles' processes.
+        """
+        if self._adopts:
+            # By their pids: one that has ended would hide all orphans that end after it.
+            self._others = {pid for pid in self._others if not forks.has_ended(pid)}
+            forks.reap_orphans(self._own(roles))
+
+    def orphans(self, roles: Collection[int]) -> set[int]:
+        """Pids of the children that this process has adopted and that have not ended.
+
+        Args:
+          roles: Pids of the roles' processes.
+        """
+        if not self._adopts:
+            return set()
+        found = set(memory.children(os.getpid())) - self._own(roles)
+        return {pid for pid in found if processes.is_alive(pid)}
+
+    def end_orphans(self, roles: Sequence[RoleProcess], spared: set[int]) -> list[int]:
+        """Ends what roles that are over have left to this process outside their sessions and without their marks:
+        what it has adopted since a moment at which they were alive.
+
+        Args:
+          roles: All; what is in a living one's session or has its mark is spared.
+          spared: What was adopted before. It may belong to a role that continues.
+
+        Returns:
+          Pids of those that can't be ended.
+        """
+
+        def find() -> list[int]:
+            living = [role for role in roles if role.is_running()]
+            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
+            return [
+                pid
+                for pid in self.orphans(pids) - spared
+                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
+            ]
+
+        pids = [role.pid for role in roles if role.pid is not None]
+        stuck = processes.end_all(find)
+        self.reap_orphans(pids)
+        return stuck
+
+    def _own(self, roles: Collection[int]) -> set[int]:
+        return {*roles, *self._others, *processes.started_apart()}
+
+
+def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
+    sys.argv = [module, *arguments]
+    exit_with(importlib.import_module(module).main)
+
+
+def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """The command pinned to these CPUs; unchanged without any."""
+    if not ids:
+        return list(command)
+    return ["taskset", "-c", ",".join(map(str, ids)), *command]

@@ -34,6 +34,8 @@ tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 if [[ ! -d $tfagents_root/tfagents_system ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
 readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 [[ -d $tfagents_launch ]] || fail "tfagents_system is not in $tfagents_root: submit from the repository"
+# shellcheck source=tfagents_system/launch/toolkit_python.sh
+source "$tfagents_launch/toolkit_python.sh"
 
 # One line on an option that is none of ours, with the one that is meant.
 refuse_option() { # OPTION
@@ -70,26 +72,21 @@ tfagents_vars=${tfagents_files[0]}
   || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # Its trials have one of their own.
-if [[ $tfagents_check ]]; then tfagents_options+=(--check); else tfagents_options+=(--then "$tfagents_launch/train_script.sh"); fi
+if [[ $tfagents_check ]]; then tfagents_options+=(--check); fi
 
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_launch/vars_file.sh"
-# shellcheck source=tfagents_system/launch/toolkit_python.sh
-source "$tfagents_launch/toolkit_python.sh"
 # shellcheck source=tfagents_system/launch/login_node.sh
 source "$tfagents_launch/login_node.sh"
 if [[ -z $tfagents_check ]]; then refuse_login_node; fi
 # shellcheck source=tfagents_system/launch/program_environment.sh
 source "$tfagents_launch/program_environment.sh" "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
 
-tfagents_python=$(toolkit_python "$tfagents_root")
-# The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
-export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
-# A sweep says which GPU is this run's.
-export TFAGENTS_CUDA_VISIBLE_DEVICES=${TFAGENTS_CUDA_VISIBLE_DEVICES-${CUDA_VISIBLE_DEVICES-all}} CUDA_VISIBLE_DEVICES=-1
-tfagents_start=("$tfagents_python" -P -m tfagents_system.launch.prepare --vars_file "$tfagents_vars" "${tfagents_options[@]}")
+tfagents_start=("$tfagents_launch/train_script.sh" --vars_file "$tfagents_vars" "${tfagents_options[@]}")
 if [[ $tfagents_study && -z $tfagents_check ]]; then
-  tfagents_start=("$tfagents_python" -P -m tfagents_system.tasks.study "$tfagents_study" "${tfagents_start[@]}")
+  tfagents_python=$(toolkit_python "$tfagents_root")
+  export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+  exec "$tfagents_python" -P -m tfagents_system.tasks.study "$tfagents_study" "${tfagents_start[@]}"
 fi
 # One process from here to the end, so that a signal to it reaches whoever is at work.
 exec "${tfagents_start[@]}"

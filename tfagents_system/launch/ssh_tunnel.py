@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from types import TracebackType
 
@@ -40,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Tunnel:
-    """Opened at once, and again whenever it breaks, until it is closed.
+    """Opened at once, and by `look` whenever it has broken, until it is closed.
 
     Args:
       host: As `ssh` takes it.
@@ -55,7 +54,7 @@ class Tunnel:
 
     def __init__(self, host: str, target: str) -> None:
         self._host, self._target = host, target
-        self._is_closing = threading.Event()
+        self._open_at, self._spoke_at, self._backoff_secs = 0.0, float("-inf"), _FIRST_BACKOFF_SECS
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # ssh's messages.
         self._process: subprocess.Popen[bytes] | None = None
         for _ in range(_PORT_TRIES):
@@ -70,25 +69,30 @@ class Tunnel:
                 "(AllowTcpForwarding)"
             )
         self.server = f"127.0.0.1:{self._port}"
-        self._thread = threading.Thread(target=self._stay_open, name=f"tunnel to {host}", daemon=True)
-        self._thread.start()
 
     def __enter__(self) -> Tunnel:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._is_closing.set()
-        self._thread.join()
+        self._end()
 
     def _try_to_open(self) -> str:
-        """As `_open`; what the system refuses (processes, memory, file descriptors) is a reason, too."""
+        """Waits until ssh is connected and listens; returns why it does not, empty if it does."""
         try:
-            return self._open()
-        except OSError as error:
+            process = self._start()
+        except OSError as error:  # No process, memory or file descriptor.
             return str(error)
+        deadline = time.monotonic() + _OPEN_SECS
+        while os.geteuid() not in peers.users_listening(self._port):
+            if process.poll() is not None:
+                return self._words()
+            if time.monotonic() > deadline:
+                self._end()
+                return f"not in {_OPEN_SECS:.0f} s"
+            time.sleep(_LOOK_SECS)
+        return ""
 
-    def _open(self) -> str:
-        """Starts ssh and waits until it is connected and listens; returns why it does not, empty if it does."""
+    def _start(self) -> subprocess.Popen[bytes]:
         self._log.seek(0)
         self._log.truncate()
         forward = f"127.0.0.1:{self._port}:{self._target}"
@@ -101,31 +105,27 @@ class Tunnel:
             start_new_session=True,  # Ctrl-C must not reach it: workers then still send what they have.
             preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0),
         )
-        deadline = time.monotonic() + _OPEN_SECS
-        while os.geteuid() not in peers.users_listening(self._port):
-            if self._process.poll() is not None:
-                return self._words()
-            if self._is_closing.wait(_LOOK_SECS) or time.monotonic() > deadline:
-                self._end()
-                return f"not in {_OPEN_SECS:.0f} s"
-        return ""
+        return self._process
 
-    def _stay_open(self) -> None:
-        backoff_secs, spoke_at, why = _FIRST_BACKOFF_SECS, float("-inf"), ""
-        while not self._is_closing.wait(_LOOK_SECS):
-            if self._process is not None and self._process.poll() is None:
-                backoff_secs = _FIRST_BACKOFF_SECS
-                continue
-            if time.monotonic() - spoke_at > _SPEAK_SECS:
-                spoke_at = time.monotonic()
-                print(
-                    f"the tunnel by ssh {self._host} is broken ({why or self._words()}): it is opened again", flush=True
-                )
-            self._is_closing.wait(backoff_secs)
-            backoff_secs = min(2 * backoff_secs, _MAX_BACKOFF_SECS)
-            if not self._is_closing.is_set():
-                why = self._try_to_open()
-        self._end()
+    def look(self) -> None:
+        """Starts ssh again if it has ended; to be called again and again, waits for nothing."""
+        now = time.monotonic()
+        if self._process is not None and self._process.poll() is None:
+            if now - self._open_at > _MAX_BACKOFF_SECS:
+                self._backoff_secs = _FIRST_BACKOFF_SECS
+            return
+        if now < self._open_at:
+            return
+        why = self._words()
+        try:
+            self._start()
+        except OSError as error:
+            why = str(error)
+        self._open_at = now + self._backoff_secs
+        self._backoff_secs = min(2 * self._backoff_secs, _MAX_BACKOFF_SECS)
+        if now - self._spoke_at > _SPEAK_SECS:
+            self._spoke_at = now
+            print(f"the tunnel by ssh {self._host} is broken ({why}): it is opened again", flush=True)
 
     def _end(self) -> None:
         if self._process is None:

@@ -1,4 +1,4 @@
-"""Starts the roles of a run on their CPUs, restarts what dies, stops all, and leaves nothing behind.
+"""Holds what a prepared run needs (its lock, CPUs, port), starts its roles, restarts what dies, and stops all.
 
 `Rules` decide what a role's end means, in which order roles stop and what is reported in the end: a run has others
 than workers that have joined one.
@@ -7,31 +7,157 @@ than workers that have joined one.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
+import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_HOPELESS,
+    EXIT_RENEW,
+    EXIT_RESUMABLE,
+    UserError,
+)
+from tfagents_system.launch import wrap_up
+from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.directory_guard import DirectoryGuard
-from tfagents_system.launch.role_environment import common_environ, role_environ
-from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
+from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.launch.role_process import RoleProcess, RoleStarter, end_what_is_left, kill_roles
 from tfagents_system.launch.run_status import RunStatus, or_why_not
-from tfagents_system.machine import processes
-from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.machine import processes, watchdog
+from tfagents_system.machine.claims import Claims, held_cpus
+from tfagents_system.machine.gpus import gpu_of_trainer
+from tfagents_system.machine.memory import OomWatch
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.machine.worker_slots import claim_of
+from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
+from tfagents_system.run_files import install_inputs, run_directory
 from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
+from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
-from tfagents_system.run_files.run_paths import DISPENSABLE, GATEWAY, TRACKER, TRAINER, RunPaths, is_worker, worker_role
+from tfagents_system.run_files.run_paths import (
+    DISPENSABLE,
+    GATEWAY,
+    REPLAY,
+    TRACKER,
+    TRAINER,
+    RunPaths,
+    is_worker,
+    worker_role,
+)
 from tfagents_system.settings.variables import RunVariables
 
+_PLAN_TRIES = 5
+_PORT_TRIES = 5
 _STEP_SECS = 0.2
 _SPEAK_SECS = 10.0
+_FAILURES_ALIKE = 3
+_ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
+_ALL_WORKERS_GONE_SECS = 120.0
+# Of the time to save. Workers have only their current segment to save.
+_WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
+_TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
+
+
+def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock | None = None) -> int:
+    """Holds what the run needs and runs it to its end.
+
+    Args:
+      lock: Of the run directory, if it is taken already.
+
+    Returns:
+      The exit code: 0 the run is finished, 1 it failed, 75 it was stopped and everything is saved.
+
+    Raises:
+      UserError: Its directory, its CPUs or its port are in use.
+    """
+    paths = RunPaths(variables.exp_dir)
+    if lock is None:
+        wait_for_orphans(paths, variables.save_deadline_secs)
+    with lock or RunLock(paths) as lock:
+        install_inputs.finish_install(paths)
+        if run_directory.is_finished(paths):
+            return EXIT_DONE
+        end_orphans(paths, variables.save_deadline_secs)
+        claims = Claims()
+        plan = claim_cpus(variables, claims)
+        port = claim_port(variables, claims) if variables.trainer_server is None else 0
+        seed = run_directory.read_run_json(paths).get("seed", variables.seed)
+        if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
+            keep_tracked(paths, tracking, agents_before(paths))
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
+        print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)
+        print(plan.table(), flush=True)
+        return Supervisor(variables, plan, claims, port, seed, stop, starter, RunRules, lock=lock).run()
+
+
+def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
+    """Plans and claims CPU ids; plans again if another run was faster.
+
+    Raises:
+      UserError: Too few are left.
+    """
+    for _ in range(_PLAN_TRIES):
+        plan = plan_for(variables, held=held_cpus(), trainers=held_cpus("trainer"))
+        if not claims.take_cpus(plan.ids(), exclusive=not variables.share_cpus):
+            for cpu in plan.trainer:
+                claims.take(f"trainer/{cpu}")
+            return plan
+        time.sleep(0.05)
+    raise UserError(
+        f"CPUs were taken by other runs {_PLAN_TRIES} times in a row while this one was planned: start again"
+    )
+
+
+def claim_port(variables: RunVariables, claims: Claims) -> int:
+    """Claims a port, and the slots of the run's experts and evaluators at it.
+
+    A worker that is about to leave a run that has ended may still hold a slot at that run's port: unless a port is
+    set, the next one is taken then.
+
+    Raises:
+      UserError: The port that is set is in use, or such a slot; or no port is free.
+    """
+    refused = list[int]()
+    while True:
+        port = claims.take_port(variables.reverb_port, without=refused)
+        try:
+            claim_slots_beside(variables, claims, port)
+            return port
+        except UserError:
+            claims.release_port(port)
+            refused.append(port)
+            if variables.reverb_port is not None or len(refused) == _PORT_TRIES:
+                raise
+
+
+def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> None:
+    """Takes all slots of the run's experts and evaluators; none if a worker that joined an earlier start has one.
+
+    Raises:
+      UserError: A worker has one.
+    """
+    numbers = list(variables.kinds_beside)
+    taken = [str(number) for number in numbers if not claims.take(claim_of(port, number))]
+    if taken:
+        for number in numbers:
+            claims.release(claim_of(port, number))
+        counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
+        wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
+        raise UserError(
+            f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start of the run "
+            f"has {', '.join(taken)}: end it, and start again"
+        )
 
 
 class Rules(Protocol):
@@ -89,7 +215,7 @@ class Supervisor:
         self._step_secs = step_secs
         self._guard = DirectoryGuard(self.paths, lock)
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
-        common = common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
+        common = _common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         beside = [] if variables.gateway_port is None else [GATEWAY]
         cpus = plan.by_role()
         if TRAINER in cpus and TrackingSettings.of(vars(variables)).is_wanted:
@@ -99,7 +225,7 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=role_environ(role, common, plan, variables) | dict(environ or {}),
+                environ=_role_environ(role, common, plan, variables) | dict(environ or {}),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
@@ -153,12 +279,10 @@ class Supervisor:
                 self._tell("done", "finished")
                 self.status.leave()
                 final_lines = or_why_not(lambda: self._rules.results(self._starter))
-            self._starter.close()
             self._end_orphans(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self.kill_all()
-            self._starter.close()
             self._end_orphans(spared=set())
             self.status.stop([])
             self.status.exit_code = EXIT_FAILED
@@ -206,17 +330,11 @@ class Supervisor:
         forget_address(self.paths)
         self.status.start()
         self._starter.adopt()
-        self._starter.wait_until_ready(self._is_stopped_meanwhile)
         if self.stop.is_set():
             return
         for role in self.roles.values():
-            role.start()
+            role.begin()
         self._tell("running", "")
-
-    def _is_stopped_meanwhile(self) -> bool:
-        """Called while the fork server imports: keeps the lock fresh, and says whether to stop."""
-        self._guard.touch()
-        return self.stop.is_set()
 
     def _check_lock(self) -> None:
         """Ends a run that another start has taken over, and writes nothing more: that would spoil the other's files."""
@@ -295,3 +413,273 @@ class Supervisor:
     def _show(self) -> None:
         if self._guard.is_ours:
             self.status.show()
+
+
+class RoleRestarts:
+    """Judges the ends of a supervisor's roles."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._variables, self._paths = supervisor.variables, supervisor.paths
+        self._most_done: dict[str, float] = {}  # By role: its progress at a failure.
+        self._replay_died_at = -math.inf
+        self._oom = OomWatch()
+
+    def look(self) -> None:
+        """To be called again and again while the roles run."""
+        self._oom.look()
+
+    def take(self, role: RoleProcess, code: int) -> None:
+        """A role has ended with this code, by itself or while all are being stopped."""
+        if role.name == REPLAY:
+            self._replay_died_at = time.monotonic()
+        role.has_worked |= is_worker(role.name) and self._has_done_new(role)
+        if role.name == TRAINER and code == EXIT_DONE:
+            self._supervisor.finish(EXIT_DONE)
+        elif self._supervisor.is_ending:
+            pass  # The run is over, or a signal to the whole job reached the role before us.
+        elif code == EXIT_BAD_INPUT and role.name != TRACKER and (role.name != GATEWAY or not role.restarts):
+            self._supervisor.fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
+        elif code == EXIT_HOPELESS:
+            self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
+        elif is_worker(role.name) and code == EXIT_DONE:
+            self._supervisor.say(f"{role.name} is done")
+        elif code == EXIT_RENEW and role.renew():
+            self._supervisor.say(role.log_line(f"{role.name} restarts{role.last_words()}"))
+        elif self._is_blameless(role, code):
+            delay_secs = role.restart_later(blameless=True)
+            self._supervisor.say(
+                role.log_line(f"{role.name} ended with {describe_exit(code)}: restart in {delay_secs:g} s")
+            )
+        else:
+            self._failed(role, code)
+        if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
+            self._restart_all_with(role)
+
+    def _restart_all_with(self, ended: RoleProcess) -> None:
+        """All continue from the last checkpoint: none may see what another did since then."""
+        for role in self._supervisor.roles.values():
+            if role is not ended and not role.is_over and role.name not in DISPENSABLE:
+                role.restart_now()
+                role.log_line(f"{role.name} restarts with {ended.name}: SAC_DETERMINISTIC=1")
+
+    def _failed(self, role: RoleProcess, code: int) -> None:
+        """Restarts a role, or gives it up."""
+        hang = watchdog.take_report(self._paths.hang(role.name))
+        words = f" ({hang[0]})" if hang else role.last_words()
+        if hang:
+            role.log_text("\n".join(hang))
+        if code == -signal.SIGKILL and self._oom.has_killed():
+            words = " (the kernel has killed a process for lack of memory)"
+        else:
+            role.note_failure(after_work=self._has_done_new(role))
+        role.failed_with = f"{describe_exit(code)}{words}"
+        delay_secs = role.restart_later()
+        if delay_secs is not None and self._fails_for_ever(role):
+            count = f"{role.failures_alike} times in the same way"
+            text = f"{role.name} has ended {count}, with {describe_exit(code)}, and has done nothing new in between"
+            self._supervisor.fail(EXIT_FAILED, text, role.last_lines())
+        elif delay_secs is not None:
+            self._supervisor.say(
+                role.log_line(
+                    f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
+                    f"of at most {self._variables.max_restarts} in a row, in {delay_secs:g} s"
+                )
+            )
+        elif role.name in (REPLAY, TRAINER):
+            self._supervisor.fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
+        else:
+            role.given_up_because = role.failed_with
+            if role.name in DISPENSABLE:
+                without = "other machines" if role.name == GATEWAY else "sending its metrics"
+                self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the run goes on without {without}"))
+                return
+            if self._variables.deterministic:  # The others wait for it as long as it takes.
+                self._supervisor.fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
+                return
+            self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+
+    def _fails_for_ever(self, role: RoleProcess) -> bool:
+        """Whether a role has repeatedly failed in the same way, and the run can't do without it.
+
+        A worker is retried while another one is at its work: its trouble may pass.
+        """
+        if role.failures_alike < _FAILURES_ALIKE or role.name in DISPENSABLE:
+            return False
+        if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
+            return True
+        others = [worker for worker in self._supervisor.collectors if worker is not role and not worker.given_up]
+        all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
+        return all_fail and not self._supervisor.has_joined_workers()
+
+    def _works(self, role: RoleProcess) -> bool:
+        beat = read_heartbeat(self._paths.heartbeat(role.name)) or {}
+        return role.is_running() and role.is_of_newest(beat) and beat.get("state") not in (None, "starting")
+
+    def _has_done_new(self, role: RoleProcess) -> bool:
+        """Whether a process that has just ended had got further than any before it: updates, steps stored or taken."""
+        beat = read_heartbeat(self._paths.heartbeat(role.name)) or {}
+        done = beat.get({TRAINER: "train_step", REPLAY: "env_steps"}.get(role.name, "steps"))
+        if not role.is_of_newest(beat) or not isinstance(done, int | float):
+            return False
+        most = self._most_done.get(role.name, 0)
+        if not is_worker(role.name):  # Workers count from zero at each start.
+            self._most_done[role.name] = max(most, done)
+        return done > most
+
+    def _is_blameless(self, role: RoleProcess, code: int) -> bool:
+        """Whether somebody else has ended a role that was at its work, perhaps by the replay server's death."""
+        if code == -signal.SIGABRT and role.name != REPLAY:
+            by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
+        else:
+            by_others = code == -signal.SIGKILL and not self._oom.has_killed()
+        return by_others and self._supervisor.is_at_work(role.name)
+
+
+def describe_exit(code: int) -> str:
+    """`exit code 1`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _given_up(role: RoleProcess, code: int) -> str:
+    return f"{role.name} ended with {describe_exit(code)} and is given up after {role.failures - 1} restarts in a row"
+
+
+class RunRules:
+    """The rules of a run that this supervisor has started."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._failures = RoleRestarts(supervisor)
+        self._workers_gone_at: float | None = None
+
+    def role_ended(self, role: RoleProcess, code: int) -> None:
+        supervisor = self._supervisor
+        is_far = supervisor.variables.trainer_server is not None and role.name not in DISPENSABLE
+        if code == EXIT_RESUMABLE and is_far and not supervisor.is_ending:
+            supervisor.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
+            return
+        self._failures.take(role, code)
+
+    def look(self) -> None:
+        """A run without a worker that collects would wait forever: it fails, unless the trainer is just finishing.
+
+        Experts and evaluators alone do not keep it going.
+
+        A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
+        """
+        self._failures.look()
+        if self._supervisor.exit_code is None and self._is_done_elsewhere():
+            self._supervisor.finish(EXIT_DONE)
+        if (
+            self._supervisor.exit_code is not None
+            or not self._supervisor.collectors
+            or not all(worker.is_over for worker in self._supervisor.collectors)
+            or self._supervisor.has_joined_workers()
+        ):
+            self._workers_gone_at = None
+            return
+        given_up = [worker for worker in self._supervisor.collectors if worker.given_up]
+        if given_up and len(given_up) == len(self._supervisor.collectors):
+            self._supervisor.fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
+        elif self._workers_gone_at is None:
+            self._workers_gone_at = time.monotonic()
+        elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
+            self._supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
+
+    def _is_done_elsewhere(self) -> bool:
+        if TRAINER in self._supervisor.roles:
+            return False
+        return (read_heartbeat(self._supervisor.paths.heartbeat(TRAINER)) or {}).get("state") == "done"
+
+    def stop(self) -> int:
+        """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
+        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
+        name = supervisor.stopping()
+        supervisor.say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
+        savers = [role for name, role in supervisor.roles.items() if name in (TRAINER, REPLAY)]
+        had_work = any(supervisor.is_at_work(role.name) for role in savers[-1:])
+        self.end_roles()
+        if supervisor.exit_code is not None:  # Another start has taken the run directory over.
+            return supervisor.exit_code
+        if TRAINER in supervisor.roles and supervisor.roles[TRAINER].exit_code == EXIT_DONE:
+            return EXIT_DONE
+        saved = (EXIT_RESUMABLE, EXIT_DONE)
+        if not had_work or all(role.exit_code in saved for role in savers):
+            return EXIT_RESUMABLE
+        supervisor.status.message += ", not everything was saved: the same command goes on from the last checkpoint"
+        return EXIT_FAILED
+
+    def end_roles(self) -> None:
+        """Ends the trainer and the workers, then the replay server and the tracker, all of them within the deadline."""
+        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
+        began = time.monotonic()
+        trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
+        worker_secs = _WORKERS_SHARE * deadline_secs
+        deadlines = dict.fromkeys(supervisor.workers, worker_secs)
+        if trainer := supervisor.roles.get(TRAINER):
+            deadlines[trainer] = trainer_secs
+        if gateway := supervisor.roles.get(GATEWAY):
+            deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
+        supervisor.end(deadlines)
+        left_secs = deadline_secs - (time.monotonic() - began)
+        # What the tracker has not sent by then is in metrics.csv.
+        last = {REPLAY: left_secs, TRACKER: min(_TRACKER_SECS, left_secs)}
+        supervisor.end({supervisor.roles[name]: secs for name, secs in last.items() if name in supervisor.roles})
+
+    def results(self, starter: RoleStarter) -> list[str]:
+        variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)
+        if trainer is None:
+            return []  # They are where the trainer is.
+        return wrap_up.write_results(
+            self._supervisor.paths,
+            starter,
+            cpus=self._supervisor.plan.trainer,
+            environ=trainer.environ,
+            stop=self._supervisor.stop,
+            report=variables.report,
+            tracking=TrackingSettings.of(vars(variables)),
+        )
+
+    def closing_lines(self, code: int) -> list[str]:
+        return self._supervisor.status.closing_lines(code)
+
+
+def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
+    """All variables of one role."""
+    kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
+    threads = plan.thread_environ(REPLAY if role in DISPENSABLE else role)
+    return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
+
+
+def _common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
+    """What all roles have in common."""
+    own = {
+        "SAC_REVERB_PORT": str(port),
+        "SAC_SEED": str(seed),
+        "PYTHONPATH": run_python_path(os.environ),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        SUPERVISOR_PID_VARIABLE: str(os.getpid()),
+    }
+    return {**os.environ, **variables.to_environ(), **own}
+
+
+def _worker_environ(role: str, kinds: Mapping[str, str]) -> dict[str, str]:
+    if not is_worker(role):
+        return {}
+    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": kinds[role]} if role in kinds else {})
+
+
+def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
+    if role != TRAINER:
+        return {}
+    gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
+    own = {"CUDA_VISIBLE_DEVICES": gpu, "SAC_SERVER": variables.trainer_server}
+    return {name: value for name, value in own.items() if value is not None}

@@ -31,7 +31,7 @@ from tfagents_system.launch.costs import (
 )
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_starter import pinned
+from tfagents_system.launch.role_process import pinned
 from tfagents_system.launch.vars_file import read_vars_file, run_environ
 from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.run_files.run_paths import TRAINER, worker_role

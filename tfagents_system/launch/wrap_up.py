@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.role_starter import RoleStarter
+from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
@@ -43,11 +43,11 @@ def write_results(
     Returns:
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
-    run = _Runner(starter, cpus, environ, stop)
     sends = tracking is not None and tracking.is_wanted
     wanted = [*([_PLOT, _VIDEO, _REPORT] if report else []), *([_SEND] if sends else [])]
     lines = []
-    with LongWork("results", len(wanted)) as work:
+    with LongWork("results", len(wanted), by_looks=True) as work:
+        run = _Runner(starter, cpus, environ, stop, work.look)
         for name in wanted:
             work.doing = name
             lines.append(_made(name, paths, run, environ))
@@ -97,11 +97,19 @@ def _film(paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
 class _Runner:
     """Runs programs that may fail, take too long, or be cut short by a stop signal."""
 
-    def __init__(self, starter: RoleStarter, cpus: Sequence[int], environ: Mapping[str, str], stop: StopFlag) -> None:
+    def __init__(
+        self,
+        starter: RoleStarter,
+        cpus: Sequence[int],
+        environ: Mapping[str, str],
+        stop: StopFlag,
+        look: Callable[[], None],
+    ) -> None:
         self._starter = starter
         self._cpus = cpus
         self._environ = dict(environ)
         self._stop = stop
+        self._look = look
 
     def __call__(self, module: str, arguments: Sequence[str], log: Path, deadline_secs: float) -> str | None:
         """Returns None when it succeeded, else why it did not, with the last line that it wrote."""
@@ -118,6 +126,7 @@ class _Runner:
         deadline = time.monotonic() + deadline_secs
         try:
             while process.poll() is None:
+                self._look()
                 if self._stop.wait(0.1):
                     return "stopped by a signal"
                 if time.monotonic() > deadline:

@@ -11,7 +11,6 @@ import functools
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -183,18 +182,15 @@ def _all_pids() -> Iterator[int]:
 
 
 _apart: set[int] = set()
-_apart_lock = threading.Lock()
 
 
 def start_apart(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a child that a thread of this process looks after: it is nobody's orphan. Options go to Popen."""
-    with _apart_lock:
-        process = subprocess.Popen(command, **options)
-        _apart.add(process.pid)
+    """Starts a child that is nobody's orphan: other code than the supervisor's looks after it. Options go to Popen."""
+    process = subprocess.Popen(command, **options)
+    _apart.add(process.pid)
     return process
 
 
 def started_apart() -> set[int]:
     """Pids of all children that `start_apart` has started, those that have ended included."""
-    with _apart_lock:
-        return set(_apart)
+    return set(_apart)

@@ -19,21 +19,20 @@ _LINE_SECS = 5.0
 class LongWork:
     """Tells of work from its third second on, until it is left. Of works inside another one only the outer is shown.
 
-    Nothing that happens to the output ends the work.
-
     Args:
       what: The work, such as `montage`.
       total: How many parts it has; None: unknown.
       unit: What the parts are, in the plural.
       after_secs: So long nothing is shown; AFTER_SECS by default.
       in_place: On a terminal and in a notebook each line replaces the one before; nothing else is printed meanwhile.
+      by_looks: Lines come from `look` instead of a thread.
 
     Attributes:
       done, total: Parts; may be set at any time, as may be `what` and `unit`.
       doing: What is under way; empty: not told.
     """
 
-    _is_one_shown = False
+    _shown_in = 0  # The process that shows one; its forks show their own.
 
     def __init__(
         self,
@@ -43,28 +42,37 @@ class LongWork:
         *,
         after_secs: float | None = None,
         in_place: bool = False,
+        by_looks: bool = False,
     ) -> None:
         self.what, self.total, self.done, self.doing, self.unit = what, total, 0, "", unit
         self._after_secs = AFTER_SECS if after_secs is None else after_secs
-        self._in_place = in_place
+        self._in_place, self._by_looks, self._is_shown = in_place, by_looks, False
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> LongWork:
         self._began = time.monotonic()
-        if not LongWork._is_one_shown:
-            LongWork._is_one_shown = True
-            self._stream = sys.stderr
-            self._thread = threading.Thread(target=self._tell, daemon=True)
-            self._thread.start()
+        if LongWork._shown_in != os.getpid():
+            self._is_shown, LongWork._shown_in = True, os.getpid()
+            self._stream, self._due = sys.stderr, self._began + self._after_secs
+            if not self._by_looks:
+                self._thread = threading.Thread(target=self._tell, daemon=True)
+                self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is None:
-            return
-        self._is_over.set()
-        self._thread.join()
-        LongWork._is_one_shown = False
+        if self._is_shown:
+            self._is_over.set()
+            if self._thread is not None:
+                self._thread.join()
+            self._is_shown, LongWork._shown_in = False, 0
+
+    def look(self) -> None:
+        """Tells how far it is if a line is due."""
+        if self._is_shown and time.monotonic() >= self._due:
+            self._due = time.monotonic() + _LINE_SECS
+            with contextlib.suppress(OSError, ValueError):
+                print(self, file=self._stream, flush=True)
 
     def advance(self, parts: int = 1) -> None:
         """Further parts are done."""
@@ -89,12 +97,8 @@ class LongWork:
         with contextlib.suppress(OSError, ValueError):  # A pipe that nobody reads.
             while not is_over:
                 line = str(self)
-                print(
-                    f"\r{line:<{width}}" if replaces else line,
-                    end="" if replaces else "\n",
-                    file=self._stream,
-                    flush=True,
-                )
+                text = f"\r{line:<{width}}" if replaces else f"{line}\n"
+                print(text, end="", file=self._stream, flush=True)
                 width, is_over = len(line), self._is_over.wait(_LINE_SECS)
             if replaces:
                 print(f"\r{self!s:<{width}}", file=self._stream, flush=True)

@@ -26,7 +26,6 @@ from tfagents_system.run_files.heartbeat import STALE_SECS
 from tfagents_system.run_files.run_paths import RunPaths
 
 TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its roles.
-HANDLE_VARIABLE = "TFAGENTS_RUN_LOCK"  # `<file descriptor>,<token>`, for the program that replaces prepare.
 _LOCK_GRACE_SECS = 5.0
 
 
@@ -51,32 +50,6 @@ class RunLock:
         # Of a holder on another machine: its last heartbeat, when that was first seen, and whether another came before.
         self._beat: tuple[str, int] | None = None
         self._beat_seen_at, self._beats = 0.0, False
-
-    @classmethod
-    def inherited(cls, paths: RunPaths) -> RunLock | None:
-        """The lock that the program before this one, in the same process, has taken; None if there is none."""
-        descriptor, _, token = os.environ.pop(HANDLE_VARIABLE, "").partition(",")
-        if not descriptor:
-            return None
-        lock = cls(paths)
-        lock.token = token
-        try:
-            os.set_inheritable(int(descriptor), False)
-            lock._fd = int(descriptor)
-            is_its = os.path.samestat(os.fstat(lock._fd), os.stat(paths.lock))
-        except OSError:
-            return None
-        return lock if is_its and lock.is_own() else None
-
-    def hand_over(self) -> tuple[int, str]:
-        """For `inherited` in the program that replaces this one: an flock belongs to the open file.
-
-        Returns:
-          The file descriptor to leave open, and the value of HANDLE_VARIABLE.
-        """
-        assert self._fd is not None
-        os.set_inheritable(self._fd, True)
-        return self._fd, f"{self._fd},{self.token}"
 
     def acquire(self) -> None:
         """Takes the lock; again after the directory was moved: that of the one that is new in its place.

@@ -1,0 +1,499 @@
+"""Forks a run's processes from the one that checks, starts and supervises it.
+
+Importing TensorFlow and what is built on it takes 4 s of CPU time and 250 MB. The supervisor pays for it once; the
+trial of a user's code and all roles are forks of it, which share that memory.
+
+    run_script.sh ──exec──▶ supervisor ──fork──▶ trial, roles, roles that are restarted days later, programs of the end
+
+A fork copies the calling thread alone, with the locks that other threads hold. So the supervisor never has a second
+thread, and never runs a TensorFlow operation, which would start some: `fork` refuses to go on otherwise. Seen with
+TensorFlow 2.15 and Reverb 0.14: their import leaves one thread if BLAS libraries have one (variables that must be set
+before NumPy is loaded, see toolkit_python.sh) and pyarrow, which pandas imports, is left out. A fork then takes 10 to
+20 ms, and TensorFlow, a Reverb server and clients work in it as in a program.
+
+A fork inherits what its parent has open: flock, claims and the port belong to open files, and would be held by a role
+that outlives its supervisor. So it first closes all but the standard streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, in_callers_terms
+from tfagents_system.launch.python_path import folders_of_python_path
+from tfagents_system.machine import memory
+from tfagents_system.machine.processes import describe_stuck, end_all, is_alive, kill_session
+from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
+
+MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
+ROOM_VARIABLE = "TFAGENTS_ROOM"  # Spaces in the environment of the exec, see `show_marks`.
+_MARKS = ("SAC_EXP_DIR", SUPERVISOR_PID_VARIABLE, MARK_VARIABLE)
+_PRELOADED = (
+    "tensorflow",
+    "reverb",
+    "tf_agents",
+    "tfagents_system.sac_replay_buffer",
+    "tfagents_system.sac_train",
+    "tfagents_system.sac_collect",
+    "tfagents_system.sac_gateway",
+    "tfagents_system.sac_tracker",
+    "tfagents_system.launch.environment_checks",
+    # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.
+    "gymnasium",
+    "glfw",
+)
+# Pandas, which TensorFlow imports, imports it where it is installed. Roles may still import it.
+_STARTS_THREADS = "pyarrow"
+# BLAS libraries read these when they are loaded. A user's own values are kept under _OWN and are back after the import.
+_SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_OWN = "TFAGENTS_OWN_"
+# TensorFlow reads both when it is imported, for all that is forked later.
+_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+_POLL_SECS = 0.1
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+_LENGTH = struct.Struct("=Q")
+
+
+_stderr = [2]  # The last one is the user's.
+_shown = dict[str, str]()  # This process's marks.
+_early_ends = list[Callable[[], Collection[str] | None]]()
+
+
+class CallDiedError(Exception):
+    """The process that a function was called in ended before the function did."""
+
+
+def import_all(look: Callable[[], None] = lambda: None) -> None:
+    """Imports what roles need, once.
+
+    Args:
+      look: Called now and then.
+
+    Raises:
+      RuntimeError: That has started a thread.
+    """
+    if all(module in sys.modules for module in _PRELOADED):
+        return
+    gc.disable()  # Imports leave no garbage, and looking for it takes a fifth of their time.
+    with _variables(dict.fromkeys(_SINGLE_THREADED, "1") | _TENSORFLOW), _left_out(_STARTS_THREADS):
+        for module in _PRELOADED:
+            look()
+            with _stderr_held_back():
+                importlib.import_module(module)
+    require_one_thread()
+    gc.collect()
+    gc.freeze()  # Looking for garbage among these modules would copy their pages into every fork.
+    gc.enable()
+
+
+def restore_variables() -> None:
+    """Gives the variables that toolkit_python.sh has set for this process alone their own values again."""
+    _room()
+    os.environ.pop(ROOM_VARIABLE, None)
+    for name in _SINGLE_THREADED:
+        os.environ.pop(name, None)
+        if (value := os.environ.pop(_OWN + name, None)) is not None:
+            os.environ[name] = value
+
+
+def require_one_thread() -> None:
+    """Raises:
+    RuntimeError: There is another thread; names all.
+    """
+    threads = os.listdir("/proc/self/task")
+    if len(threads) > 1:
+        names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads]
+        raise RuntimeError(f"this process can't be forked, it has {len(threads)} threads: {', '.join(names)}")
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _left_out(module: str) -> Iterator[None]:
+    """As if a package were not installed."""
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """Shows what the block writes to stderr only if an exception ends it.
+
+    TensorFlow's import reports as errors that three parts for GPUs are registered twice, which is harmless here.
+    """
+    stderr = os.dup(2)
+    _stderr.append(stderr)
+    with open(os.memfd_create("stderr"), "w+b") as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(stderr, held.read())
+            raise
+        finally:
+            os.dup2(_stderr.pop(), 2)
+            os.close(stderr)
+
+
+# A process that is forked.
+
+
+class ForkedProcess:
+    """A child of this process: the part of subprocess.Popen that its supervisor needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._wait(0)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:
+                self.returncode = EXIT_FAILED  # Something else has taken its exit code.
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def fork_program(
+    main: Callable[[], int],
+    name: str,
+    environ: Mapping[str, str],
+    *,
+    log: Path | None = None,
+    cpus: Sequence[int] = (),
+    kept: Collection[int] = (),
+) -> ForkedProcess:
+    """Forks a process that leads a session and calls `main` as a program does: what it returns is the exit code.
+
+    It is killed if this process dies, until it says otherwise (`die_with_parent`).
+
+    Args:
+      name: What `ps` and `top` show.
+      environ: Its whole environment.
+      log: Where its output is appended; None: where this process's goes.
+      cpus: CPU ids that it is pinned to; empty: those of this process.
+      kept: Descriptors that stay open in it.
+
+    Raises:
+      OSError: No process can be made, such as EAGAIN or ENOMEM; or there is no log.
+      RuntimeError: This process has a second thread.
+    """
+    require_one_thread()
+    environ = {**environ, SUPERVISOR_PID_VARIABLE: str(os.getpid())}
+    output = None if log is None else os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with contextlib.suppress(OSError, ValueError):  # What is buffered must not be written twice.
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # A signal that comes while the child still has this process's handlers would be lost there.
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(main, name, environ, output, cpus, kept)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+        if output is not None:
+            os.close(output)
+    return ForkedProcess(pid)
+
+
+def _become(
+    main: Callable[[], int],
+    name: str,
+    environ: Mapping[str, str],
+    output: int | None,
+    cpus: Sequence[int],
+    kept: Collection[int],
+) -> NoReturn:
+    """The fork's own life: whatever happens, it never returns to the code of its parent."""
+    code = EXIT_FAILED
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if output is not None:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        _close_all_but({0, 1, 2, *kept})
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        show_marks(environ)
+        os.environ.clear()
+        os.environ.update(environ)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        die_with_parent(signal.SIGKILL)
+        # As Python itself would have made it from PYTHONPATH; this process's own entries follow.
+        sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed()  # Python's own generator does this by itself.
+        code = main()
+    except SystemExit as error:
+        code = EXIT_DONE if error.code is None else error.code if isinstance(error.code, int) else EXIT_FAILED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_all_but(kept: Collection[int]) -> None:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in kept:
+            with contextlib.suppress(OSError):  # That of the list itself.
+                os.close(descriptor)
+
+
+def show_marks(environ: Mapping[str, str]) -> None:
+    """Makes /proc show this process's marks, by which later starts and the supervisor find what belongs to a run.
+
+    The kernel shows the environment of the last exec, for forks as well: their marks are written into the room that it
+    has for them. What they fork themselves, in any session, has these marks, too. Marks that `environ` lacks stay.
+    """
+    _shown.update((name, environ[name]) for name in _MARKS if name in environ)
+    if (room := _room()) is not None:
+        address, size = room
+        text = "".join(f"{name}={value}\0" for name, value in _shown.items()).encode(errors="surrogateescape")
+        ctypes.memmove(address, (text + f"{ROOM_VARIABLE}=".encode())[:size].ljust(size), size)
+
+
+@functools.cache
+def _room() -> tuple[int, int] | None:
+    """Address and size of the room for marks, None without any; marks of whoever executed this program are hidden."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[50 - 3]), int(fields[51 - 3])  # See proc_pid_stat(5).
+    entries = ctypes.string_at(start, end - start).split(b"\0") if 0 < start < end else []
+    for name in {ROOM_VARIABLE, *_MARKS} & os.environ.keys():
+        os.environ[name] = os.environ[name]  # Elsewhere: what C code reads is no longer there.
+    address, room = start, None
+    for entry in entries:
+        name = os.fsdecode(entry.partition(b"=")[0])
+        if name == ROOM_VARIABLE:
+            room = address, len(entry)
+        elif name in _MARKS:
+            ctypes.memset(address, ord("_"), 1)
+        address += len(entry) + 1
+    return room
+
+
+# The call of a function in a fork.
+
+
+def call(
+    function: Callable[[Callable[[Any], None]], Any],
+    name: str,
+    environ: Mapping[str, str],
+    watch: Callable[[Any], bool] = lambda told: False,
+) -> Any:
+    """The result of a function, called in a fork; what that leaves running, in any session, is killed.
+
+    Args:
+      function: Called with a function that tells this process something.
+      name: What `ps` and `top` show.
+      environ: The whole environment of the fork.
+      watch: Called ten times a second with what it has told last, None before; True ends it.
+
+    Raises:
+      UserError: The function raised it.
+      CallDiedError: The fork died, or was ended; it has written the traceback of any other exception.
+      OSError, RuntimeError: See `fork_program`.
+    """
+    become_subreaper()
+    others = set(memory.children(os.getpid()))
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    try:
+        process = fork_program(lambda: _answer(function, writer), name, environ, kept=[writer])
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+
+    def end() -> None:
+        kill_session(process.pid)
+        process.wait()
+        left = end_all(lambda: [pid for pid in memory.children(os.getpid()) if pid not in others and is_alive(pid)])
+        if left:
+            print(f"note: {describe_stuck('what the check has started', left)}", flush=True)
+        reap_orphans(others)
+
+    told, messages = None, _Messages(reader)
+    try:
+        with before_early_end(end):
+            while True:
+                has_ended = process.poll() is not None  # First: what it has written is there then.
+                for kind, content in messages.read():
+                    if kind == "told":
+                        told = content
+                    elif kind == "raised":
+                        raise content
+                    else:
+                        return content
+                if has_ended or watch(told):
+                    break
+                messages.wait()
+            end()
+        code = process.wait() or 0
+        raise CallDiedError(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
+    finally:
+        end()
+        os.close(reader)
+
+
+def _answer(function: Callable[[Callable[[Any], None]], Any], writer: int) -> int:
+    def send(kind: str, content: Any) -> None:
+        text = pickle.dumps((kind, content))
+        with open(writer, "wb", closefd=False) as file:
+            file.write(_LENGTH.pack(len(text)) + text)
+
+    try:
+        send("returned", function(lambda content: send("told", content)))
+    except UserError as error:
+        send("raised", error)
+    return EXIT_DONE
+
+
+class _Messages:
+    """Messages in a pipe. A process that the fork has left may hold it open: its end means nothing."""
+
+    def __init__(self, reader: int) -> None:
+        self._reader, self._bytes = reader, bytearray()
+
+    def read(self) -> Iterator[tuple[str, Any]]:
+        """Those that are complete."""
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._reader, 1 << 16):
+                self._bytes += chunk
+        while len(self._bytes) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if len(self._bytes) < end:
+                return
+            content = bytes(self._bytes[_LENGTH.size : end])
+            del self._bytes[:end]
+            yield pickle.loads(content)
+
+    def wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if any(not event & select.POLLIN for _, event in poll.poll(1000 * _POLL_SECS)):
+            time.sleep(_POLL_SECS)  # Its end is closed; the process lives on.
+
+
+# Children that this process adopts.
+
+
+def become_subreaper() -> bool:
+    """From now on, descendants whose parent has ended become children of this process; whether the kernel agrees."""
+    return not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of this process has ended; if so, takes its exit code: its pid may then be another's."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
+
+
+def reap_orphans(own: Collection[int]) -> None:
+    """Reaps ended children that this process adopted but did not start.
+
+    Args:
+      own: Pids of those that other code here waits for. While one of them has ended and nobody has taken its exit
+        code, it may hide others: call this again.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+# The end of a start whose run has not begun.
+
+
+def end_early_on_signals() -> None:
+    """From now on, until there is a StopFlag, a stop signal ends this process: its run has not begun.
+
+    First it does what `before_early_end` says, the newest first, then it tells that nothing was started. As process 1
+    of a container, which signals do not end by default, it has the exit code that a shell has for the signal.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        words = ["nothing was started"]
+        for action in reversed(_early_ends):
+            words += action() or []
+        with contextlib.suppress(OSError):  # Not by a stream, which may be in the middle of a write.
+            after = "\n" if os.isatty(_stderr[-1]) else ""  # `^C`, or a bar.
+            line = f"stopped by {signal.Signals(number).name}: {in_callers_terms('; '.join(words))}"
+            os.write(_stderr[-1], f"{after}{line}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # See StopFlag.
+            signal.signal(number, end)
+
+
+@contextlib.contextmanager
+def before_early_end(action: Callable[[], Collection[str] | None]) -> Iterator[None]:
+    """While the block runs, an early end (see above) does this first; it returns what the user must know of it."""
+    _early_ends.append(action)
+    try:
+        yield
+    finally:
+        _early_ends.remove(action)

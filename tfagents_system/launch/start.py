@@ -1,0 +1,27 @@
+"""A start of a run: one process that checks, prepares, forks the roles and supervises them to the run's end.
+
+    python -m tfagents_system.launch.start --vars_file VARS.sh [--set NAME=VALUE]... [--check]
+
+Executed by train_script.sh. Exit codes: 0 the run is finished, 1 it failed, 2 bad input, 75 it was stopped and
+everything is saved: the same command continues. Before the run has begun, a signal ends it by that signal.
+
+Children that users' code starts anew import this file as theirs: it imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+from tfagents_system.errors import exit_with
+from tfagents_system.launch import forks
+
+
+def main() -> int:
+    """The program; returns its exit code."""
+    forks.end_early_on_signals()  # Before the imports, which take half a second.
+    from tfagents_system.launch import prepare
+
+    forks.restore_variables()
+    return prepare.main(starts=True)
+
+
+if __name__ == "__main__":
+    exit_with(main)
