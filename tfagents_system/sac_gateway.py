@@ -67,7 +67,7 @@ def serve(role: Role) -> int:
     port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
     write_json(
         role.paths.gateway_json,
-        {"host": socket.getfqdn(), "port": port, "pid": os.getpid(), "started": gateway.started},
+        {"host": host_name(), "port": port, "pid": os.getpid(), "started": gateway.started},
     )
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     while not role.stop.is_set():
@@ -78,6 +78,12 @@ def serve(role: Role) -> int:
     gateway.end("done" if _trainer_state(role) == "done" else "stopped", _FAREWELL_SECS)
     role.heartbeat.beat("stopped", port=port, **gateway.state())
     return EXIT_RESUMABLE
+
+
+def host_name() -> str:
+    """This machine's name for others. /etc/hosts may name it `localhost` first, where they would reach themselves."""
+    names = (socket.getfqdn(), os.environ.get("SLURMD_NODENAME", ""), socket.gethostname())
+    return next((name for name in names if name and not name.startswith(("localhost", "ip6-"))), names[-1])
 
 
 def credentials_folder(role: Role) -> Path:

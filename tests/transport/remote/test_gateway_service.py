@@ -1,6 +1,7 @@
 """What a client gets from the gateway when all is well."""
 
 import json
+import socket
 import time
 import types
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.channel_for_tests import IDENTITY, LAYOUT, report, running_gateway, wait_until
 from tests.support.fakes import FakeParams
 from tests.support.tiny_agents import ACTION, OBSERVATION
+from tfagents_system import sac_gateway
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode, Report
 from tfagents_system.run_files.run_paths import RunPaths
@@ -181,3 +183,16 @@ def test_what_happens_is_told_in_the_heartbeat(shared):
     wait_until(lambda: running.gateway.state()["received_bytes"] > 1000)
     state = running.gateway.state()
     assert state["connections"] == state["remote_workers"] == 1 and state["received_bytes"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("full", "node", "expected"),
+    [("n7.example.org", "", "n7.example.org"), ("localhost", "n7", "n7"), ("localhost.localdomain", "", "n7host")],
+)
+def test_the_address_for_others_is_no_loopback_name(
+    monkeypatch: pytest.MonkeyPatch, full: str, node: str, expected: str
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: full)
+    monkeypatch.setattr(socket, "gethostname", lambda: "n7host")
+    monkeypatch.setenv("SLURMD_NODENAME", node)
+    assert sac_gateway.host_name() == expected
