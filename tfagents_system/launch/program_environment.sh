@@ -16,7 +16,7 @@ kept_environment() {
   for name in $(compgen -e); do
     case $name in
       SAC_JOB_PRELUDE) ;;
-      WANDB_API_KEY | MLFLOW_TRACKING_PASSWORD | MLFLOW_TRACKING_TOKEN) ;;
+      SLURM_JWT | WANDB_API_KEY | MLFLOW_TRACKING_PASSWORD | MLFLOW_TRACKING_TOKEN) ;;
       SAC_* | SLURM_* | TFAGENTS_* | WANDB_* | MLFLOW_* | TMPDIR | CUDA_VISIBLE_DEVICES) tfagents_kept+=("$name=${!name}") ;;
     esac
   done
@@ -33,7 +33,7 @@ activate() { # VIRTUAL_ENV CONDA_PREFIX
 if [[ -z ${TFAGENTS_SURROUNDED:-} ]]; then
   if [[ -n ${SLURM_JOB_ID:-} && -n ${SAC_JOB_PRELUDE:-} ]]; then
     set +eu # Such as `module` is not written for these.
-    eval "$SAC_JOB_PRELUDE" || fail "SAC_JOB_PRELUDE ends with exit code $?: see above, and correct it: $SAC_JOB_PRELUDE"
+    eval "$SAC_JOB_PRELUDE" || fail "SAC_JOB_PRELUDE ends with exit code $?: see above, and correct it (it is not shown, for it may hold tokens)"
     set -eu
   fi
   if [[ -n ${SAC_EXEC_PREFIX:-} ]]; then
