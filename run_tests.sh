@@ -84,7 +84,7 @@ export PYTHONDONTWRITEBYTECODE='' PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$tools/codespell" .github .ci ./*.md ./*.sh ./*.toml benchmarks config container docs tests tfagents_system
-step "$tools/shellcheck" --external-sources --check-sourced tfagents_system/launch/slurm/job.sh submit.sh run_script.sh tfagents_system/launch/join_script.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
+step "$tools/shellcheck" --external-sources --check-sourced tests/cluster/golden/job.sbatch submit.sh run_script.sh tfagents_system/launch/join_script.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
 
 # Types take a minute of one CPU: they use what the tests leave idle, and are reported after them.
 types=$(mktemp)

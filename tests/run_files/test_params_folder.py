@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -174,28 +173,6 @@ def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(project: Path, 
     lines = refused.told.splitlines()
     assert any(line.startswith("ERROR params") and str(project / "params.py") in line for line in lines), lines
     assert any("Give an absolute one" in line and str(project) in line for line in lines), lines
-
-
-def test_the_command_line_lists_and_copies(project: Path, tmp_path: Path) -> None:
-    (project / "own").mkdir()
-    (project / "own/x.py").touch()
-    (project / os.fsdecode(b"caf\xe9.txt")).touch()
-    command = ["/usr/bin/python3", "-S", "-E", params_folder.__file__, "--skip", str(project / "own"), str(project)]
-
-    def call(*options: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([*command, *options], env={}, capture_output=True, timeout=60)
-
-    names = [b"caf\xe9.txt", b"config.json", b"mass_of_robot.py", b"models/robot.xml", b"params.py"]
-    assert call().stdout.splitlines() == names
-    done = call(str(tmp_path / "copy"))
-    assert done.returncode == 0 and done.stdout.splitlines() == names, done
-    kept = params_folder.files_of(project, [project / "own"])
-    assert params_folder.digests(tmp_path / "copy", kept) == params_folder.digests(project, kept)
-    with (project / "weights.bin").open("wb") as file:
-        file.truncate((100 << 20) + 1)
-    done = call(str(tmp_path / "other"))
-    assert done.returncode == 2 and b"and 100 MiB)" in done.stderr and b"Traceback" not in done.stderr
-    assert not (tmp_path / "other").exists()
 
 
 def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,24 +149,7 @@ def test_a_job_array_has_one_request_one_copy_of_files_and_whole_paths() -> None
     assert rules == ["SAC_CONFIG", "SAC_NUM_COLLECT_WORKERS", "SAC_AGENT_FROM=logs/a@best", "SAC_REPLAY_FROM=logs/a"]
 
 
-def test_what_a_request_follows_from_is_what_the_scripts_read() -> None:
-    folder = ROOT / "tfagents_system/launch/slurm"
-    request = (folder / "request.sh").read_text().partition("\nown_workers() {")[2]
-    code = re.sub(r"(?m)(^|\s)#.*$", "", request + (folder / "job_script.sh").read_text())
-    assert set(re.findall(r"SAC_[A-Z_]+", code)) - {"SAC_EXP_NAME"} == set(grid.REQUESTED)
-
-
 def test_every_path_is_known_to_be_one() -> None:
     kinds = ("path", "file", "file or folder", "files or folders", "agent", "program")
     names = {variable.name for variable in VARIABLES if variable.kind in kinds and not variable.is_early}
     assert names - {"SAC_PARAMS", "SAC_CONFIG", *grid._NOT_IN_A_GRID} == set(grid.PATHS)
-
-
-@pytest.mark.parametrize(("axis", "code"), [('"SAC_SEED"', 0), ('"SAC_TRAIN_CPUS"', 2)])
-def test_a_login_node_runs_it_without_any_package(axis: str, code: int, tmp_path: Path) -> None:
-    path = written(tmp_path, f"{{{axis}: [1, 2]}}")
-    command = [sys.executable, "-S", "-E", str(ROOT / "tfagents_system" / "settings" / "grid.py"), path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, f"error: grid file {path}: SAC_TRAIN_CPUS" in done.stderr) == (code, code == 2), (
-        done.stderr
-    )

@@ -135,7 +135,7 @@ class SlurmCluster:
         )
 
     def job(self, job_id: str) -> dict[str, str]:
-        """What `scontrol show job` says of a job (of its first component), by name; empty for one that is unknown."""
+        """What `scontrol show job` says of a job (of an array, its first task), by name; empty if it is unknown."""
         text = self.run("scontrol", "--oneliner", "show", "job", job_id).stdout.partition("\n")[0]
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 

@@ -76,18 +76,20 @@ class User:
     def submit(self, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return self.run("submit.sh", "vars.sh", *options, **environ)
 
-    def run(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def environ(self, **more: str) -> dict[str, str]:
+        """Of a shell in which this user has activated an environment."""
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_", "CONDA"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SAC_", "SLURM_", "CONDA", "TFAGENTS_"))
         }
-        base = {
-            **inherited,
-            "PATH": f"{self.tools}:{os.environ['PATH']}",
-            "VIRTUAL_ENV": str(self.tools.parent / "env"),
-        }
+        path = f"{self.tools}:{os.environ['PATH']}"
+        return {**inherited, "PATH": path, "VIRTUAL_ENV": str(self.tools.parent / "env"), **more}
+
+    def run(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(ROOT / "tfagents_system/launch" / script), *arguments],
-            cwd=self.folder, env={**base, **environ}, capture_output=True, text=True, timeout=60,
+            cwd=self.folder, env=self.environ(**environ), capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
     @property
@@ -107,11 +109,16 @@ class User:
 
     def resolved(self, **environ: str) -> dict[str, str]:
         """The variables as a job reads them."""
-        done = subprocess.run(
-            ["bash", "-c", 'set -a; source "$0"; env -0', str(self.snapshot / "variables.sh")],
-            env={"PATH": os.environ["PATH"], **environ}, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-        return dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+        return sourced(self.snapshot / "variables.sh", **environ)
+
+
+def sourced(variables: Path, **environ: str) -> dict[str, str]:
+    """What a job has after it has read variables.sh."""
+    done = subprocess.run(
+        ["bash", "-c", 'set -a; source "$0"; env -0', str(variables)],
+        env={"PATH": os.environ["PATH"], **environ}, capture_output=True, text=True, check=True, timeout=10,
+    )  # fmt: skip
+    return dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> list[str]:

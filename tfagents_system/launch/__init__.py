@@ -1,1 +1,1 @@
-"""From a vars file to running processes: checks, CPU plan, supervision, sweeps, SLURM."""
+"""From a vars file to running processes: checks, CPU plan, supervision, sweeps."""

@@ -56,7 +56,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables, without_task
 
-SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (nodes.sh).
+SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (requeue.py).
 _WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0

@@ -45,7 +45,7 @@ PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 # What the sweep that makes this start has done for it, as of `asked_once`: it moves runs aside before it starts any.
 ASKED = "TFAGENTS_ASKED"
-# The first job's id, for a job that was submitted because SLURM did not requeue the one before (job.sh).
+# The first job's id, for a job that was submitted because SLURM did not requeue the one before (cluster/requeue.py).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.claims import Claims
 
 # Kinds of workers (see worker/kinds.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
@@ -98,6 +97,8 @@ class Slots:
     def __init__(self, port: int, counts: SlotCounts) -> None:
         self._port = port
         self._counts = counts
+        from tfagents_system.machine.claims import Claims  # It needs msgspec, which a login node may lack.
+
         self._claims = Claims()
         self._taken: set[int] = set()
 

@@ -1,19 +1,14 @@
 """The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
 
-    python3 -S -E params_folder.py [--skip FOLDER]... FOLDER [TARGET]
-
-prints the files, and copies them where there is a TARGET. Left out: what is hidden or made by programs, environments,
-runs, the toolkit itself. Login nodes run this file, too: it needs nothing but Python 3.9.
+Left out: what is hidden or made by programs, environments, runs, the toolkit itself. Login nodes run this file, too: it
+needs no package.
 """
 
-import argparse
 import hashlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Union
 
 MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
 _TOOLKIT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -22,7 +17,7 @@ _OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
 _OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
 
 
-Path = Union[str, "os.PathLike[str]"]  # noqa: UP007  (Python 3.9)
+Path = str | os.PathLike[str]
 
 
 class TooLargeError(Exception):
@@ -113,25 +108,3 @@ def _is_own(path: str, skipped: set[str]) -> bool:
     name = os.path.basename(path)
     is_foreign = name.startswith(".") or name in _OF_PROGRAMS or os.path.realpath(path) in skipped
     return not is_foreign and not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
-
-
-def main() -> int:
-    """The command line; 2 where the folder can't be copied."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder")
-    parser.add_argument("target", nargs="?", default=None)
-    parser.add_argument("--skip", action="append", default=[], help="a folder that is left out")
-    args = parser.parse_args()
-    try:
-        files = files_of(args.folder, args.skip)
-        if args.target is not None:
-            copy(args.folder, files, args.target)
-    except (TooLargeError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    sys.stdout.buffer.write(b"".join(os.fsencode(name) + b"\n" for name in files))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

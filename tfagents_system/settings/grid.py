@@ -6,10 +6,6 @@ A grid file is JSON in one of two forms. An object of lists is their cartesian p
 
 A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
 `config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well.
-
-    python3 tfagents_system/settings/grid.py FILE      says what can't differ between tasks of one job array
-
-which login nodes run: needs nothing but Python 3.9.
 """
 
 from __future__ import annotations
@@ -18,11 +14,9 @@ import collections
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-_EXIT_BAD_INPUT = 2
 _PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _NOT_IN_A_GRID = {
     "SAC_EXP_NAME": "each task has a run directory of its own, <name>_task_<id>",
@@ -31,7 +25,7 @@ _NOT_IN_A_GRID = {
     "SAC_GRID": "a grid names no other grid",
 }
 _MOST_TASKS = 1_000_000
-# What a job's request follows from (launch/slurm/request.sh).
+# What a job's request follows from (cluster/submit.py).
 REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
     *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_WORKER_MEMORY_MB", "SAC_SAVE_DEADLINE_SECS"),
@@ -351,13 +345,3 @@ def _finite_float(text: str) -> float:
     if math.isinf(number):
         raise OverflowError(f"{text} is larger than numbers can be")
     return number
-
-
-if __name__ == "__main__":
-    try:
-        faults = [f"grid file {sys.argv[1]}: {fault}" for fault in faults_in_job(read_grid(sys.argv[1]).values())]
-    except GridError as error:
-        faults = list(error.findings)
-    for fault in faults:
-        print(f"error: {fault}", file=sys.stderr)
-    sys.exit(_EXIT_BAD_INPUT if faults else 0)

@@ -1,0 +1,315 @@
+"""requeue.py, attempt after attempt, with a SLURM that only notes what it is asked; tests/slurm has a real one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tfagents_system.cluster import requeue
+
+FAKE_SCONTROL = """#!/usr/bin/env bash
+echo "scontrol $*" >>"$CALLS"
+case "$*" in
+  --oneliner*)
+    echo "JobId=7 JobState=RUNNING Requeue=${REQUEUE:-1} Restarts=${RESTARTS:-0}" \\
+      "DerivedExitCode=$(cat "$0.derived" 2>/dev/null || echo 0:0)"
+    ;;
+esac
+"""
+FAKE_SQUEUE = """#!/usr/bin/env bash
+echo "${STATE:-RUNNING}|${REASON:-None}|${LEFT:-23:59:00}"
+"""
+# The last of an array's tasks: SLURM_JOB_ID is then the array's own.
+OF_ARRAY = {"SLURM_JOB_ID": "5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "4"}
+
+
+class Job:
+    """One attempt after another at a run of which only the exit codes and the files exist."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.exp_dir, self.calls_file = folder, folder / "a run", folder / "calls"
+        self.tools, self.snapshot = folder / "tools", folder / "snapshot"
+        (self.snapshot / "package/tfagents_system/launch").mkdir(parents=True)
+        self.tools.mkdir()
+        (self.snapshot / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --signal=B:USR1@120\n\nexec x @77\n")
+        self.write("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+        self.write("scontrol", FAKE_SCONTROL)
+        self.write("squeue", FAKE_SQUEUE)
+        self.write("sbatch", '#!/usr/bin/env bash\necho "sbatch $*" >>"$CALLS"\n')
+
+    def write(self, name: str, text: str) -> None:
+        (self.tools / name).write_text(text)
+        (self.tools / name).chmod(0o755)
+
+    def begin(self, code: int, *options: str, does: str = "", **environ: str) -> subprocess.Popen[str]:
+        """Has the run do something and end with a code."""
+        run = self.snapshot / "package/tfagents_system/launch/run_script.sh"
+        run.write_text(
+            f"#!/usr/bin/env bash\nexp_dir='{self.exp_dir}'${{SLURM_ARRAY_TASK_ID:+_task_4}}\n{does}\nexit {code}\n"
+        )
+        run.chmod(0o755)
+        self.calls_file.write_text("")
+        base = {"PATH": f"{self.tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "CALLS": str(self.calls_file)}
+        return subprocess.Popen(
+            [sys.executable, "-I", requeue.__file__, str(self.snapshot), str(self.exp_dir), "3", *options],
+            env={**base, **environ}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def attempt(self, code: int, *options: str, does: str = "", **environ: str) -> tuple[int, str]:
+        """The job's exit code and output."""
+        process = self.begin(code, *options, does=does, **environ)
+        output, _ = process.communicate(timeout=30)
+        return process.returncode, output
+
+    @property
+    def calls(self) -> list[str]:
+        return [call for call in self.calls_file.read_text().splitlines() if "--oneliner" not in call]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+TRAINS = (
+    'mkdir -p "$exp_dir/heartbeats"; sleep 0.02; echo \'{"state": "updating"}\' >"$exp_dir/heartbeats/trainer.json"\n'
+)
+DIES = TRAINS + "kill -KILL $PPID\n"
+
+
+def saves(step: int) -> str:
+    folder = f'"$exp_dir/checkpoints/checkpoint_{step:010d}"'
+    return f"{TRAINS}mkdir -p {folder} && touch {folder}/manifest.json\n"
+
+
+def collects(env_steps: int) -> str:
+    """Before the first update: the trainer waits."""
+    content = f'{{"capacity_steps": 9, "env_steps": {env_steps}, "ring_steps": 3}}'
+    return f"{TRAINS.replace('updating', 'waiting')}echo '{content}' >\"$exp_dir/heartbeats/replay.json\"\n"
+
+
+# Progress.
+
+
+def test_saved_runs_are_requeued_as_long_as_they_get_on(job: Job) -> None:
+    for step in (100, 200, 300):
+        code, output = job.attempt(75, does=saves(step))
+        assert code == 75 and job.calls == ["scontrol requeue 7"], output
+    assert "from train step 200" in output
+    code, output = job.attempt(0, "--set=a=1", does='echo "run gets ${*:2}"')
+    assert code == 0 and job.calls == [] and "finished" in output and "run gets --set=a=1\n" in output
+
+
+def test_without_progress_the_second_attempt_is_the_last(job: Job) -> None:
+    assert job.attempt(75, does=TRAINS)[0] == 75
+    code, output = job.attempt(75, does=TRAINS)
+    assert code == 1 and job.calls == [] and "2 attempts in a row have saved no update after step 0" in output
+    job.snapshot.rename(job.folder / "second")
+    job.snapshot = job.folder / "second"
+    assert job.attempt(75, does=TRAINS)[0] == 75, "whoever submits it anew has changed something"
+
+
+def test_saved_experience_is_progress_too(job: Job) -> None:
+    for env_steps in (0, 500, 1000, 1000):  # Neither the first nor the last is the second in a row.
+        assert job.attempt(75, does=collects(env_steps))[0] == 75 and job.calls == ["scontrol requeue 7"]
+    code, output = job.attempt(75, does=collects(1000))
+    assert code == 1 and "2 attempts in a row have saved no update after step 0, nor more experience: give" in output
+
+
+def test_experience_that_nobody_has_saved_is_none(job: Job) -> None:
+    assert job.attempt(137, does=collects(500))[0] == 75
+    assert job.attempt(137, does=collects(1000))[0] == 1
+
+
+def test_a_start_that_is_stopped_is_not_counted_unless_by_the_time_limit(job: Job) -> None:
+    for left in ("23:59:00", "3:01", "3:01", "2:59"):  # The warning comes 120 s before the end, or up to 60 s earlier.
+        assert job.attempt(75, LEFT=left)[0] == 75
+    code, output = job.attempt(75, LEFT="0:40")
+    assert code == 1 and "give it more time (--time)" in output
+
+
+def test_of_two_signals_that_are_requested_the_users_is_the_last(job: Job) -> None:
+    (job.snapshot / "job.sbatch").write_text("#SBATCH --signal=B:USR1@120\n#SBATCH --time 9 --signal TERM@900 -p x@7\n")
+    assert job.attempt(75, LEFT="16:01")[0] == 75 and job.attempt(75, LEFT="16:00")[0] == 75
+    assert job.attempt(75, LEFT="15:59")[0] == 1
+
+
+def test_a_start_that_fails_by_itself_is_counted(job: Job) -> None:
+    assert job.attempt(193)[0] == 75  # As where `srun` can't start the step.
+    code, output = job.attempt(193)
+    assert code == 1 and job.calls == [] and "2 attempts in a row" in output
+
+
+def test_deaths_without_a_word_are_limited_too(job: Job) -> None:
+    for _ in range(5):
+        assert job.attempt(0, does=DIES)[0] == -9
+    code, output = job.attempt(0)
+    assert code == 1 and "it has died 5 times in a row" in output
+    (job.exp_dir / "requeues").unlink()
+    for step in range(1, 7):
+        assert job.attempt(0, does=saves(step) + DIES)[0] == -9
+    assert job.attempt(0)[0] == 0
+
+
+# Signals.
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
+def test_a_signal_reaches_the_run_as_sigusr1(job: Job, name: str) -> None:
+    does = f"stop() {{\necho told\n{saves(5)}\nexit 75\n}}\ntrap stop USR1\necho up\nwhile :; do sleep 0.05; done"
+    process = job.begin(1, does=does)
+    assert process.stdout is not None
+    try:
+        assert "from train step 0" in process.stdout.readline() and process.stdout.readline() == "up\n"
+        process.send_signal(signal.Signals[f"SIG{name}"])
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 75 and "told" in output and job.calls == ["scontrol requeue 7"], output
+
+
+# What an end means.
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "calls"),
+    [
+        ({"STATE": "COMPLETING"}, "it was cancelled", []),
+        ({"STATE": "COMPLETING", "RESTARTS": "1"}, "saved, and requeued by SLURM", []),
+        ({"STATE": "COMPLETING", "RESTARTS": "1", "SLURM_RESTART_COUNT": "1"}, "it was cancelled", []),
+        ({"STATE": "COMPLETING", "REASON": "TimeLimit"}, "saved, and requeued", ["scontrol requeue 7"]),
+        ({"REQUEUE": "0"}, "not requeued (--no-requeue)", []),
+    ],
+)
+def test_who_requeues(job: Job, environ: dict[str, str], words: str, calls: list[str]) -> None:
+    code, output = job.attempt(75, does=saves(1), **environ)
+    assert (code, job.calls) == (75, calls) and words in output
+
+
+def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
+    job.write("sbatch", '#!/usr/bin/env bash\necho "sbatch $* restarts ${SLURM_RESTART_COUNT-none}" >>"$CALLS"\n')
+    script = f"{job.snapshot}/job.sbatch restarts none"
+    assert job.attempt(75, does=saves(1), SLURM_RESTART_COUNT="2", RESTARTS="2")[0] == 75
+    assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script}"]
+    code, output = job.attempt(75, **OF_ARRAY, does=TRAINS)
+    assert f"{job.exp_dir}_task_4" in output
+    assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script}"]
+
+
+def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
+    told = 'echo "again: ${TFAGENTS_SUBMITTED_AGAIN-no}"; '
+    assert "again: no\n" in job.attempt(75, **OF_ARRAY, does=told + TRAINS)[1]
+    for number in ("6", "8"):  # As long as it goes on, the first one's.
+        again = OF_ARRAY | {"SLURM_JOB_ID": number}
+        assert "again: 5\n" in job.attempt(75, **again, does=told + TRAINS)[1]
+    assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
+
+
+def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
+    job.write("scontrol", FAKE_SCONTROL + "if [[ $1 == requeue ]]; then kill -TERM $$; fi\n")
+    code, output = job.attempt(75, does=saves(1))
+    assert code == 75 and job.calls == ["scontrol requeue 7"] and "saved, and requeued" in output
+
+
+def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> None:
+    job.write("scontrol", "#!/bin/sh\nexit 127\n")
+    goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch"]
+    for step, (state, reason, calls) in enumerate(
+        (("RUNNING", "None", goes_on), ("COMPLETING", "TimeLimit", goes_on), ("COMPLETING", "None", [])), start=1
+    ):
+        _, output = job.attempt(75, does=saves(step), STATE=state, REASON=reason, **OF_ARRAY)
+        assert job.calls == calls and ("it was cancelled" in output) == (not calls), output
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "number", "is_cancelled"),
+    [
+        ("RUNNING", "None", 15, False),
+        ("COMPLETING", "None", 15, True),
+        ("CANCELLED", "", 0, True),
+        ("COMPLETING", "TimeLimit", 15, False),
+        ("", "", 15, True),
+        ("", "", 10, False),
+    ],
+)
+def test_who_was_cancelled(
+    job: Job, monkeypatch: pytest.MonkeyPatch, state: str, reason: str, number: int, is_cancelled: bool
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    this = requeue.Job(job.snapshot)
+    monkeypatch.setattr(this, "state", lambda: (state, reason, None))
+    this.signal = number
+    assert this.was_cancelled() == is_cancelled
+
+
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_failures_end_the_job(job: Job, code: int) -> None:
+    done, output = job.attempt(code, does=saves(1))
+    assert done == code and job.calls == [] and "not requeued" in output
+
+
+def test_a_stop_that_could_not_save_all_is_no_failure(job: Job) -> None:
+    stopped = 'echo \'{"run": {"message": "stopped by SIGUSR1, not everything was saved"}}\' >"$exp_dir/status.json"\n'
+    assert job.attempt(1, does=saves(1) + stopped)[0] == 75 and job.calls == ["scontrol requeue 7"]
+    assert job.attempt(1, does=saves(2))[0] == 1  # What an earlier attempt said counts no more.
+
+
+@pytest.mark.parametrize("code", [1, 137])
+def test_a_lack_of_memory_is_named_and_not_retried(job: Job, code: int) -> None:
+    lacks = f"{saves(1)}echo 0:125 >{job.tools}/scontrol.derived"
+    done, output = job.attempt(code, does=lacks)
+    assert done == 1 and job.calls == [] and "lack of memory: ask for more (--mem)" in output
+    # What SLURM still says of an earlier attempt counts no more, and who has saved goes on.
+    assert job.attempt(137, does=saves(2))[0] == 75 and job.calls == ["scontrol requeue 7"]
+    (job.tools / "scontrol.derived").unlink()
+    assert job.attempt(75, does=lacks + saves(3))[0] == 75
+
+
+def test_time_left() -> None:
+    texts = {"0:40": 40, "4:59": 299, "09:08": 548, "1:00:00": 3600, "2-03:04:05": 183845}
+    assert {text: requeue.seconds(text) for text in texts} == texts
+    assert {requeue.seconds(text) for text in ("UNLIMITED", "NOT_SET", "INVALID", "")} == {None}
+
+
+# Further nodes.
+
+JOINS = """#!/usr/bin/env bash
+echo "joins $*"
+echo "since $TFAGENTS_SINCE"
+trap 'echo "is told to leave"; exit 0' TERM
+until [[ -e {over} ]]; do sleep 0.1; done
+echo "sees the end"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "does", "last_words"),
+    [
+        (0, "sleep 0.5; mkdir -p \"$exp_dir\"; touch \"$exp_dir/status.json\" {over}", "sees the end"),
+        (0, "sleep 0.5", "is told to leave"),  # It is finished already: nobody says that it is over.
+        (2, "sleep 0.5", "is told to leave"),
+    ],
+)  # fmt: skip
+def test_further_nodes_join_and_leave(job: Job, code: int, does: str, last_words: str) -> None:
+    over = job.folder / "over"
+    job.write("../snapshot/package/tfagents_system/launch/join_script.sh", JOINS.format(over=over))
+    job.write("srun", '#!/usr/bin/env bash\necho "srun ${*:1:4}"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+    began = time.time()
+    environ = {"SLURM_JOB_NUM_NODES": "3", "SLURM_CPUS_PER_TASK": "9"}
+    ended, output = job.attempt(code, does=does.format(over=over), **environ)
+    assert ended == code
+    since = int(re.search(r"since (\d+)", output)[1])  # type: ignore[index]
+    assert int(began) <= since <= time.time(), "whatever is older is of another attempt"
+    assert "srun --nodes=1 --ntasks=1 --relative=0 --cpus-per-task=9" in output
+    assert "srun --nodes=2 --ntasks=2 --relative=1 --cpus-per-task=9" in output
+    assert f"joins {job.snapshot}/variables.sh --to {job.exp_dir} --workers 3" in output
+    assert last_words in output

@@ -1,0 +1,1 @@
+"""SLURM: submitting runs as jobs and arrays, and requeueing them until they are finished."""
