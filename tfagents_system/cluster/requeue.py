@@ -209,7 +209,7 @@ def _written(path: Path) -> int:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, TypeError):
         return dict(json.loads(path.read_text()))
     return {}
 
