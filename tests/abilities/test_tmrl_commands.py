@@ -25,8 +25,7 @@ CONFIG: dict[str, Any] = {
     "MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP": 0.5,
     "MEMORY_SIZE": 2000,
     "BATCH_SIZE": 8,
-    # In wall time, in which a worker's CPU mostly waits.
-    "ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"time_step_duration": 0.02, "start_obs_capture": 0.015}},
+    "ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}},
 }
 
 
