@@ -91,18 +91,19 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
 
     def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         """Builds the actor: a TF-Agents network from observations to action distributions within `action_spec`."""
-        from tfagents_system.agents import networks
+        from tfagents_system.agents.actor import build_actor
 
-        return networks.build_actor(self, observation_spec, action_spec)
+        return build_actor(self, observation_spec, action_spec)
 
     def critic_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         """Builds one critic: a TF-Agents network from (observation, action) to Q-values `[B]` (`[B, T]` recurrent).
 
         Where `algorithm` is `tqc`: to quantiles, with an axis of `num_quantiles` behind these.
         """
-        from tfagents_system.agents import algorithms, networks
+        from tfagents_system.agents import algorithms
+        from tfagents_system.agents.critic import build_critic
 
-        return networks.build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
+        return build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
 
     def agent_ctor(self, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
         """Builds the TFAgent that is trained.

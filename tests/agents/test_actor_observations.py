@@ -14,8 +14,8 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.network_parts import networks_of, normalizations_of
 from tfagents_system.agents.normalization import RunningStatistics
+from tfagents_system.agents.starting_values import networks_of, normalizations_of
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.agents.update_parts import Steps, Views
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor

@@ -9,11 +9,11 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.tiny_agents import build
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import OwnTrain, has_fused_update, make_update, sampled_actor
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.ensemble import EnsembleAgent
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.replay.sample_forms import TransitionForm
 
 B, RATE = 4, 0.5

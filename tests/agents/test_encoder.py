@@ -10,7 +10,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
 from tfagents_system.agents import encoder
-from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")

@@ -17,9 +17,9 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents import block_update
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 

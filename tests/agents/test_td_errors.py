@@ -19,7 +19,7 @@ from tests.support.tiny_agents import Minibatch, NumpyAgent, sgd_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.training_agent import check_agent
 from tfagents_system.agents.update_parts import TD_ERRORS
-from tfagents_system.agents.value_policy import best
+from tfagents_system.agents.value_network import best
 from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling

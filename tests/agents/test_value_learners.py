@@ -10,8 +10,8 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.agents import iqn
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables

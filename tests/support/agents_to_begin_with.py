@@ -7,8 +7,7 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of
-from tfagents_system.agents.starting_values import statistics_by_source
+from tfagents_system.agents.starting_values import networks_of, statistics_by_source
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase

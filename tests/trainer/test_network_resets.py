@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
-from tfagents_system.agents.network_parts import networks_of, redraw, statistics_of
+from tfagents_system.agents.starting_values import networks_of, redraw, statistics_of
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.trainer_checkpoints import TrainerState

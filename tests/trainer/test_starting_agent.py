@@ -22,7 +22,7 @@ from tests.support.agents_to_begin_with import (
     trained,
 )
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of, normalizations_of, statistics_of
+from tfagents_system.agents.starting_values import networks_of, normalizations_of, statistics_of
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError

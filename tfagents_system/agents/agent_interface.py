@@ -14,8 +14,8 @@ from tf_agents.agents import tf_agent
 from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.policies.actor_policy import ActorPolicy
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.agents.update_parts import Measured, Parts, all_measured, unique_variables
 
 

@@ -13,13 +13,13 @@ from absl import logging
 from tf_agents.agents import tf_agent
 from tf_agents.trajectories import policy_step, time_step, trajectory
 
-from tfagents_system.agents import xla
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
+from tfagents_system.agents import compiling
 from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
 from tfagents_system.agents.behaviour_cloning import WEIGHT
+from tfagents_system.agents.compiling import bfloat16_matmuls
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.fused_update import FusedUpdate
-from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.update_parts import TD_ERRORS, Measured
 from tfagents_system.envs.history import with_horizon_time, without_horizon_time
@@ -203,7 +203,7 @@ class BlockUpdate:
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             # The agent's own `train` may hold anything.
-            return xla.concrete_function(update, [minibatch], by_xla=self._update.kind == FusedUpdate.kind)
+            return compiling.concrete_function(update, [minibatch], by_xla=self._update.kind == FusedUpdate.kind)
 
     def _compiled_measuring(self, minibatch: list[tf.TensorSpec], parts: int) -> Any:
         losses_of: Any = None

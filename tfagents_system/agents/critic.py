@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,11 +13,13 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.layered_networks import Layers, critic_layers
-from tfagents_system.agents.network_options import network_options
+from tfagents_system.agents.algorithms import NetworkOptions, network_options
+from tfagents_system.agents.encoder import build_encoder, is_plain_vector
+from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, renormalization, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
-from tfagents_system.agents.observation_encoding import build_encoder, is_plain_vector
 from tfagents_system.train_params_base import TrainParamsBase
+
+_FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
 
 
 class CriticParts(NamedTuple):
@@ -118,3 +120,36 @@ def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: i
         lstm = DynamicUnroll(tf.keras.layers.LSTMCell(recurrent["lstm_units"]))
     layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, bool(recurrent))
     return CriticParts(layers, normalization, encoder, lstm)
+
+
+def critic_layers(options: NetworkOptions, units: Sequence[int], num_outputs: int, is_recurrent: bool) -> Layers:
+    """All layers of a critic, the last one linear."""
+    if options.is_simba:
+        return [
+            *simba_layers(units),
+            tf.keras.layers.Dense(num_outputs, kernel_initializer="orthogonal", name=VALUE_LAYER),
+        ]
+    if num_outputs == 1 and options.has_plain_critic:
+        # Initialised like TF-Agents' critics, whose weights behind an LSTM are larger.
+        initializer = None if is_recurrent else tf.compat.v1.keras.initializers.VarianceScaling(**_FAN_IN)
+        layers = utils.mlp_layers(fc_layer_params=units, kernel_initializer=initializer)
+    else:
+        layers = renormalization(options)
+        for size in units:
+            layers += _hidden_critic_layer(options, size)
+            layers += renormalization(options)
+    # Initialised like TF-Agents' critics: close to 0.
+    initializer = tf.keras.initializers.RandomUniform(-0.003, 0.003)
+    return [*layers, tf.keras.layers.Dense(num_outputs, kernel_initializer=initializer, name=VALUE_LAYER)]
+
+
+def _hidden_critic_layer(options: NetworkOptions, size: int) -> Layers:
+    """Dense, dropout, layer normalisation, ReLU: the order of DroQ (arXiv 2110.02034, figure 1)."""
+    between = [
+        *([Dropout(options.critic_dropout)] if options.critic_dropout else []),
+        *([layer_norm()] if options.critic_layer_norm else []),
+    ]
+    initializer = tf.keras.initializers.VarianceScaling(**_FAN_IN)
+    if not between:
+        return [tf.keras.layers.Dense(size, "relu", kernel_initializer=initializer)]
+    return [tf.keras.layers.Dense(size, kernel_initializer=initializer), *between, tf.keras.layers.ReLU()]

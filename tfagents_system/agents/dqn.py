@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.update_parts import CriticLoss
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, exploring_acting
-from tfagents_system.agents.value_policy import best
+from tfagents_system.agents.value_network import best
 from tfagents_system.agents.value_update import Sample, ValueLearnerParts, ValueUpdate, of_actions
 from tfagents_system.train_params_base import TrainParamsBase
 

@@ -14,9 +14,9 @@ from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms, encoder, entropy
 from tfagents_system.agents.acting import Acting, build_acting
-from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
 from tfagents_system.agents.behaviour_cloning import cloning_weight
 from tfagents_system.agents.fused_update import FusedUpdate
+from tfagents_system.agents.noise import UnsupportedAgentError, mean_and_std
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import Parts
 from tfagents_system.checks.schedules import initial_value

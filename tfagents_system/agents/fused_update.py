@@ -12,11 +12,11 @@ from tf_agents.agents.sac.sac_agent import SacLossInfo
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
-from tfagents_system.agents.action_sampling import Drawing, Noise, sample
 from tfagents_system.agents.behaviour_cloning import with_cloning
 from tfagents_system.agents.encoder import EncoderBackprop
 from tfagents_system.agents.entropy import FrozenOptimizer
 from tfagents_system.agents.layers import dropout_noise
+from tfagents_system.agents.noise import Drawing, Noise, sample
 from tfagents_system.agents.update_parts import (
     TD_ERRORS,
     CriticLoss,

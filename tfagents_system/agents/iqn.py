@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.agents.update_parts import CriticLoss
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, exploring_acting
-from tfagents_system.agents.value_policy import best
+from tfagents_system.agents.value_network import best
 from tfagents_system.agents.value_update import (
     FRACTIONS,
     TARGET_FRACTIONS,

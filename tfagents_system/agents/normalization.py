@@ -6,11 +6,10 @@ weights that workers get, and in SavedModels. `RunningStatistics` sets all copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.networks import network
 
 from tfagents_system.agents.encoder import is_features
 
@@ -98,38 +97,6 @@ def normalized_spec(observation_spec: Any) -> Any:
 def _is_normalized(spec: tf.TensorSpec) -> bool:
     """Not for pixels, whose range is known, nor for their features, which go to a trunk with its own normalisation."""
     return spec.dtype != tf.uint8 and not is_features(spec)
-
-
-class NormalizedActor(network.DistributionNetwork):
-    """An actor behind the normalisation of its observations.
-
-    Args:
-      input_tensor_spec: Of the observation.
-      make_actor: Builds the actor from the spec of normalised observations. Called once for each copy.
-      name: Name of the network.
-    """
-
-    def __init__(self, input_tensor_spec: Any, make_actor: Callable[[Any], Any], name: str = "NormalizedActor") -> None:
-        actor = make_actor(normalized_spec(input_tensor_spec))
-        super().__init__(
-            input_tensor_spec=input_tensor_spec,
-            state_spec=actor.state_spec,
-            output_spec=actor.output_spec,
-            name=name,
-        )
-        self.normalization = ObservationNormalization(input_tensor_spec)
-        self.actor = actor
-
-    @property
-    def output_tensor_spec(self) -> Any:
-        return self.actor.output_tensor_spec
-
-    def call(
-        self, observations: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[Any, Any]:
-        """The actor's output for normalised observations."""
-        normalized = self.normalization(observations)
-        return self.actor(normalized, step_type=step_type, network_state=network_state, training=training)
 
 
 class RunningStatistics:

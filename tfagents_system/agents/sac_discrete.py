@@ -17,8 +17,7 @@ from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.agents.update_parts import CriticLoss, unique_variables
 from tfagents_system.agents.value_agent import ValueActing, ValueAgent, num_actions
-from tfagents_system.agents.value_network import ValueNetwork, build_value_network
-from tfagents_system.agents.value_policy import SamplingPolicy, ScorePolicy
+from tfagents_system.agents.value_network import SamplingPolicy, ScorePolicy, ValueNetwork, build_value_network
 from tfagents_system.agents.value_update import Sample, ValueLearnerParts, ValueUpdate, mean, of_actions
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase

@@ -11,9 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.algorithms import value
+from tfagents_system.agents.algorithms import PARTS, value
 from tfagents_system.agents.behaviour_cloning import WEIGHT, is_wanted
-from tfagents_system.agents.optimizer_settings import PARTS
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import Rule, broken, is_number
 from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable

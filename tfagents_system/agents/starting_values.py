@@ -13,11 +13,189 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from tfagents_system.agents.algorithms import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
 from tfagents_system.agents.entropy import FrozenOptimizer
-from tfagents_system.agents.network_parts import TARGETS, networks_of, normalizations_of, statistics_of
-from tfagents_system.agents.part_names import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
-from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable, own_variables, without_numbers
+from tfagents_system.agents.noise import UnsupportedAgentError
+from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
+
+TARGETS = "targets"
+
+
+def networks_of(agent: Any) -> dict[str, list[Any]]:
+    """`actor`, `critics`, `targets` and `encoder`, each a list, empty where there is none.
+
+    Raises:
+      UnsupportedAgentError: It is neither one of the toolkit's agents nor TF-Agents' SacAgent.
+    """
+    if hasattr(agent, "_critic_networks"):
+        critics, targets = agent._critic_networks, agent._target_critic_networks
+    elif hasattr(agent, "_critic_network_2"):
+        critics = [agent._critic_network_1, agent._critic_network_2]
+        targets = [agent._target_critic_network_1, agent._target_critic_network_2]
+    else:
+        raise UnsupportedAgentError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its variants")
+    actor, encoder = (getattr(agent, name, None) for name in ("_actor_network", "_encoder"))
+    return {
+        ACTOR: [] if actor is None else [actor],
+        CRITICS: list(critics),
+        TARGETS: list(targets),
+        ENCODER: [] if encoder is None else [encoder],
+    }
+
+
+def redraw(agent: Any, fresh: Any) -> None:
+    """Replaces the networks' weights by those of `fresh` (Nikishin et al., arXiv 2205.07802).
+
+    Running statistics of observations stay. The optimizers of the networks forget their moments, and the count by which
+    they correct these.
+
+    Args:
+      agent: One that `networks_of` knows.
+      fresh: Another one, built in the same way and never trained.
+    """
+    new = networks_of(fresh)
+    for part, networks in networks_of(agent).items():
+        for network, fresh_network in zip(networks, new[part], strict=True):
+            kept = {variable.ref() for variable in statistics_of(network)}
+            for variable, drawn in zip(network.variables, fresh_network.variables, strict=True):
+                if variable.ref() not in kept:
+                    variable.assign(drawn)
+    for name in ("_actor_optimizer", "_critic_optimizer"):
+        for variable in getattr(agent, name).variables() if hasattr(agent, name) else ():
+            variable.assign(tf.zeros_like(variable))
+
+
+def statistics_of(network: Any) -> list[tf.Variable]:
+    """The running statistics of observations in a network: what it has seen, not what it has learned."""
+    layers: Sequence[Any] = [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
+    return [variable for layer in layers for variable in layer.variables]
+
+
+def normalizations_of(network: Any) -> list[RunningNormalization]:
+    """What normalises the leaves of the network's observation, in the order in which checkpoints number them."""
+    found = [layer for layer in network.submodules if isinstance(layer, ObservationNormalization)]
+    return [leaf for layer in found for leaf in layer.leaves]
+
+
+_KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedVariable:
+    """A variable in a file.
+
+    Attributes:
+      node: Its number in the graph.
+      key: Its key in the file.
+      name: As its program named it, without the numbers that Keras counts.
+      shape: Of its value.
+    """
+
+    node: int
+    key: str
+    name: str
+    shape: tuple[int, ...]
+
+
+class SavedGraph:
+    """An object graph on disk.
+
+    Args:
+      prefix: Of the files, such as `checkpoint_0000001000/agent`.
+
+    Raises:
+      ValueError: It has no such graph, or can't be read.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        try:
+            self._reader = tf.train.load_checkpoint(str(prefix))
+            graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
+        except (tf.errors.OpError, OSError) as error:
+            raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}") from None
+        self._nodes = graph.nodes
+        self._shapes = self._reader.get_variable_to_shape_map()
+
+    def has(self, *path: str) -> bool:
+        """Whether there is such an attribute, from the root on."""
+        return self._find(path) is not None
+
+    def variable(self, *path: str) -> SavedVariable | None:
+        """The variable that an attribute is; None if there is none."""
+        node = self._find(path)
+        return None if node is None else self._variable(node)
+
+    def variables(self, *path: str) -> dict[str, SavedVariable]:
+        """All variables below an attribute, by their paths from there; each path to a variable counts."""
+        node = self._find(path)
+        return {} if node is None else dict(self._below(node, (), frozenset()))
+
+    def slots(self, *path: str) -> dict[str, dict[int, SavedVariable]]:
+        """The slots of an optimizer: by slot's name, then by the number of the variable that it belongs to."""
+        node, found = self._find(path), dict[str, dict[int, SavedVariable]]()
+        for slot in [] if node is None else self._nodes[node].slot_variables:
+            variable = self._variable(slot.slot_variable_node_id)
+            if variable is not None:
+                found.setdefault(slot.slot_name, {})[slot.original_variable_node_id] = variable
+        return found
+
+    def value(self, variable: SavedVariable) -> np.ndarray:
+        """What it was."""
+        value: np.ndarray = np.asarray(self._reader.get_tensor(variable.key))
+        return value
+
+    def _find(self, path: tuple[str, ...]) -> int | None:
+        node = 0
+        for name in path:
+            child = self._children(node).get(name)
+            if child is None:
+                return None
+            node = child
+        return node
+
+    def _children(self, node: int) -> dict[str, int]:
+        return {child.local_name: child.node_id for child in self._nodes[node].children}
+
+    def _variable(self, node: int) -> SavedVariable | None:
+        for attribute in self._nodes[node].attributes:
+            if attribute.checkpoint_key in self._shapes:
+                shape = tuple(self._shapes[attribute.checkpoint_key])
+                return SavedVariable(node, attribute.checkpoint_key, without_numbers(attribute.full_name), shape)
+        return None
+
+    def _below(self, node: int, path: tuple[str, ...], above: frozenset[int]) -> Iterator[tuple[str, SavedVariable]]:
+        if (variable := self._variable(node)) is not None:
+            yield "/".join(path), variable
+        for name, child in self._children(node).items():
+            if child not in above and child != node:
+                yield from self._below(child, (*path, name), above | {node})
+
+
+def own_variables(network: Any) -> dict[str, tf.Variable]:
+    """The variables of an object in memory by their paths, as a graph on disk would have them; each once."""
+    found: dict[str, tf.Variable] = {}
+    _collect(network, (), found, set())
+    return found
+
+
+def _collect(each: Any, path: tuple[str, ...], found: dict[str, tf.Variable], seen: set[int]) -> None:
+    if id(each) in seen:
+        return
+    seen.add(id(each))
+    if isinstance(each, tf.Variable):
+        found["/".join(path)] = each
+        return
+    for name, child in tf.train.TrackableView.children(each).items():
+        _collect(child, (*path, name), found, seen)
+
+
+def without_numbers(name: str) -> str:
+    """The name of a variable without the numbers that Keras increments over a whole process."""
+    return _KERAS_NUMBER.sub("", name).removesuffix(":0")
+
 
 _STATISTIC = re.compile(r"leaves/\d+/(count|mean|variance)$")
 MOMENTS = ("count", "mean", "variance")  # Of RunningNormalization.

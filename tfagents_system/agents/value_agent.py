@@ -14,8 +14,13 @@ from tf_agents.utils import common
 
 from tfagents_system.agents.encoder import make_observation_pipeline
 from tfagents_system.agents.optimizers import build_optimizer
-from tfagents_system.agents.value_network import ValueNetwork, build_value_network
-from tfagents_system.agents.value_policy import ExploringPolicy, ScorePolicy, exploration_rates
+from tfagents_system.agents.value_network import (
+    ExploringPolicy,
+    ScorePolicy,
+    ValueNetwork,
+    build_value_network,
+    exploration_rates,
+)
 from tfagents_system.agents.value_update import ValueLearnerParts, ValueUpdate
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.layers import dropout_noise
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.agents.update_parts import (
     TD_ERRORS,
     CriticLoss,

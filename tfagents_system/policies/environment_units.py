@@ -15,7 +15,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
+from tfagents_system.agents.noise import UnsupportedAgentError, mean_and_std
 from tfagents_system.envs.actions import LeafActions
 
 

@@ -16,10 +16,10 @@ from tf_agents.networks.actor_distribution_network import ActorDistributionNetwo
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
-from tfagents_system.agents.layered_networks import LayeredActor
+from tfagents_system.agents.actor import LayeredActor, NormalizedActor
+from tfagents_system.agents.encoder import FlattenedLeaf
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
-from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
-from tfagents_system.agents.observation_encoding import FlattenedLeaf
+from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON
 from tfagents_system.agents.value_network import leaky_relu
 from tfagents_system.policies.policy_description import shape_and_dtype
 

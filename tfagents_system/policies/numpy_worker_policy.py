@@ -12,8 +12,8 @@ import tensorflow as tf
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.agent_interface import sampled_actor
+from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError

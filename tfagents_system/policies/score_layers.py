@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfagents_system.agents.observation_encoding import FlattenedLeaf
+from tfagents_system.agents.encoder import FlattenedLeaf
 from tfagents_system.agents.value_network import LEAKY_SLOPE, ValueNetwork, leaky_relu
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError, Weights
 

@@ -11,10 +11,10 @@ from absl import logging
 
 from tfagents_system.agents import entropy
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.compiling import choose_precision
 from tfagents_system.agents.iteration_counts import offline_updates
-from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.scheduled import ScheduledValues
+from tfagents_system.agents.starting_values import redraw
 from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
