@@ -116,7 +116,7 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         """
         from tfagents_system.agents import algorithms
 
-        return algorithms.build_agent(self, time_step_spec, action_spec, train_step)
+        return algorithms.agent_class(self)(self, time_step_spec, action_spec, train_step)
 
     def sample_form_ctor(self) -> SampleForm:
         """Says what a sample is: what is drawn from the ring and how, the arrays of a minibatch, and their names.

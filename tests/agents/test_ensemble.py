@@ -9,8 +9,8 @@ from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
+from tests.support.updates import update_once
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.agent_interface import make_update
 from tfagents_system.errors import UserError
 
 
@@ -35,18 +35,18 @@ def test_an_actor_of_another_distribution_is_told():
             projection = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=False)
             return ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=projection)
 
-    with pytest.raises(UserError, match="is not a tanh-squashed Gaussian: let actor_ctor return one, or"):
+    with pytest.raises(UserError, match="is not a tanh-squashed Gaussian: let actor_ctor return one, or let"):
         build(Params, algorithm="crossq")
 
 
-def test_a_fixed_alpha_of_plain_sac_never_moves_in_our_update_or_its_own():
+def test_a_fixed_alpha_of_plain_sac_never_moves_in_an_update_or_train():
     agent, batch = build(learn_entropy_coef=False), Minibatch()
-    actor = agent._actor_network.trainable_variables[0].numpy()
-    assert "alpha_loss" not in make_update(agent).step(batch.transition())
+    actor = agent.actor.trainable_variables[0].numpy()
+    assert "alpha_loss" not in update_once(agent, batch.transition())
     agent._train(batch.transition(), weights=None)
-    assert float(agent._log_alpha) == -0.5
+    assert float(agent.log_alpha) == -0.5
     assert int(agent.train_step_counter) == 2
-    assert not np.array_equal(agent._actor_network.trainable_variables[0], actor)
+    assert not np.array_equal(agent.actor.trainable_variables[0], actor)
 
 
 @pytest.mark.parametrize("algorithm", ["redq", "droq"])

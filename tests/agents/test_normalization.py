@@ -8,13 +8,12 @@ from tf_agents.specs import tensor_spec
 from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
+from tfagents_system.agents.actor import NormalizedActor
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
-    NormalizedActor,
     RewardScale,
     RunningNormalization,
     RunningStatistics,
-    attach_reward_scale,
     merge_moments,
     normalized_spec,
 )
@@ -77,7 +76,7 @@ def test_networks_see_clipped_normalised_observations(trained):
     assert set(np.abs(normalised[0, :2])) == {10.0}
     assert 0.5 < normalised[1:].std() < 2
     step_type, action = tf.ones(B, tf.int32), np.zeros((B, ACT), np.float32)
-    critic = agent._target_critic_network_2
+    critic = agent.targets[1]
     values = np.concatenate([normalised, action], -1)
     for layer in critic._value_layers:
         values = layer(values)
@@ -85,18 +84,18 @@ def test_networks_see_clipped_normalised_observations(trained):
     np.testing.assert_allclose(q, values[:, 0], rtol=1e-4, atol=1e-5)
     mean, expected = (
         network(values, step_type=step_type, network_state=())[0].input_distribution.loc
-        for network, values in ((agent._actor_network, observation), (agent._actor_network.actor, normalised))
+        for network, values in ((agent.actor, observation), (agent.actor.actor, normalised))
     )
     np.testing.assert_allclose(mean, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_going_on_from_a_checkpoint_brings_the_statistics_back(trained, tmp_path):
     agent, _, _ = trained
-    attach_reward_scale(agent)
+    agent.reward_scale = RewardScale()
     agent.reward_scale.update(tf.constant([3.0, 5.0]))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     other = build(normalize_observations=True)
-    attach_reward_scale(other)
+    other.reward_scale = RewardScale()
     checkpoints_of(tmp_path, other)[0].restore()
     scale = other.reward_scale
     assert (float(scale.count), float(scale.mean), float(scale.variance)) == (2.0, 4.0, 1.0)
@@ -110,7 +109,7 @@ def test_a_target_update_leaves_the_statistics_of_targets_alone(trained):
     """It copies what is not trained, and both have the same."""
     agent, update, _ = trained
     update(shifted(1, 3))
-    critic, target = agent._critic_network_1, agent._target_critic_network_1
+    critic, target = agent.critics[0], agent.targets[0]
     np.testing.assert_array_equal(critic.normalization.leaves[0].mean, target.normalization.leaves[0].mean)
     assert len({float(layer.count) for layer in layers_of(agent)}) == 1
 
@@ -169,7 +168,7 @@ def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was
 def test_sequences_and_other_agents_are_normalised_too():
     """Recurrent networks; and in bfloat16, which the statistics know nothing of."""
     agent = build(recurrent=True, normalize_observations=True, normalize_rewards=True)
-    attach_reward_scale(agent)
+    agent.reward_scale = RewardScale()
     update = BlockUpdate(agent, B, SequenceForm(4), matmul_precision="bfloat16")
     observation, action, reward, discount, returns = block(2, outer=(B, 5))
     returns, weight = returns[..., 0], np.ones_like(reward)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs import specs
 from tfagents_system.envs.observations import observation_converter
 from tfagents_system.envs.training_environment import TrainingEnvironment

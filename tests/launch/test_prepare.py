@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tests.support.prepared_runs import PARAMS, train
 from tests.support.starts_of_a_project import update
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError

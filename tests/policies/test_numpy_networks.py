@@ -88,12 +88,12 @@ def test_statistics_that_are_not_taken_over_are_seen_with_the_first_trained_weig
 
 def test_saved_policies_carry_the_statistics(tmp_path):
     agent = build(VECTOR, normalize_observations=True)
-    agent._actor_network.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
-    agent._actor_network.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
+    agent.actor.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
+    agent.actor.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
     PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), agent.train_step_counter).save_models()
     step = time_steps(VECTOR, 1, 0)[0]._replace(observation=np.array([102.0, -2.0, 2.5], np.float32))
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action
-    agent._actor_network.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])
+    agent.actor.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])
     loaded = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
     np.testing.assert_allclose(played, expected, atol=1e-6)

@@ -9,9 +9,9 @@ from tf_agents.trajectories import time_step
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
 from tfagents_system.agents import algorithms
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
-from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.server import draw_settings
@@ -47,7 +47,7 @@ def layers_in(networks, kind):
 def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm)
     if algorithm == "sac":
-        critics = [agent._critic_network_1, agent._critic_network_2]
+        critics = [agent.critics[0], agent.critics[1]]
     else:
         critics = list(agent.make_update()._parts.critics)
     assert len(critics) == {"redq": 10, "tqc": 5}.get(algorithm, 2)
@@ -57,10 +57,10 @@ def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     assert rates == [[0.01] if algorithm == "droq" else []] * len(critics)
     for kind, wanted in ((tf.keras.layers.LayerNormalization, "droq"), (BatchRenormalization, "crossq")):
         assert all(bool(layers) == (algorithm == wanted) for layers in layers_in(critics, kind)), kind
-    assert bool(layers_in([agent._actor_network], BatchRenormalization)[0]) == (algorithm == "crossq")
-    betas = [float(each._get_hyper("beta_1")) for each in (agent._critic_optimizer, agent._actor_optimizer)]
+    assert bool(layers_in([agent.actor], BatchRenormalization)[0]) == (algorithm == "crossq")
+    betas = [float(each._get_hyper("beta_1")) for each in (agent.critic_optimizer, agent.actor_optimizer)]
     assert betas == pytest.approx([0.5 if algorithm == "crossq" else 0.9] * 2)
-    assert float(agent._alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
+    assert float(agent.alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
 
 
 def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():

@@ -41,8 +41,8 @@ def numbers(agent):
         found[part] = [v.numpy() for v in all_of_part if v.ref() not in statistics]
         found.setdefault("normalizer", []).extend(v.numpy() for v in all_of_part if v.ref() in statistics)
     found["normalizer"] += [v.numpy() for v in agent.reward_scale.variables]
-    if hasattr(agent, "_log_alpha"):
-        found["alpha"] = [agent._log_alpha.numpy()]
+    if agent.log_alpha is not None:
+        found["alpha"] = [agent.log_alpha.numpy()]
     return found
 
 

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -29,10 +30,10 @@ class Algorithm:
       actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
       takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
         multiply theirs with gamma once.
-      module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
-        algorithm's name.
+      agent: File in this folder and its subclass of Agent.
     """
 
+    agent: str
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     why_not_recurrent: str = ""
     has_quantiles: bool = False
@@ -40,15 +41,15 @@ class Algorithm:
     has_actor: bool = True
     actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
-    module: str = ""
 
 
 _NO_MEMORY = "its networks have no LSTM"
 
 
-def _of_values(why_one_critic: str) -> Algorithm:
+def _of_values(agent: str, why_one_critic: str) -> Algorithm:
     """One network of the values of all actions, without an actor."""
     return Algorithm(
+        agent,
         {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
         why_not_recurrent=_NO_MEMORY,
         has_actor=False,
@@ -59,29 +60,32 @@ def _of_values(why_one_critic: str) -> Algorithm:
 
 ALGORITHMS: dict[str, Algorithm] = {
     "sac": Algorithm(
+        "sac.Sac",
         {
             "num_critics": "it has two critics",
             "num_target_critics": "it has two critics",
             "actor_update_period": "its actor is updated each time",
         },
     ),
-    "redq": Algorithm(),
-    # Algorithm 2 of Hiraoka et al. (arXiv 2110.02034) is REDQ's with N = M = 2. Dropout and layer normalisation in the
-    # critics stand in for the large ensemble, in targets and in the actor's loss as well.
-    "droq": Algorithm(module="redq"),
+    "redq": Algorithm("redq.Redq"),
+    "droq": Algorithm("redq.Redq"),
     "tqc": Algorithm(
-        {"num_target_critics": "it pools the quantiles of all critics and drops the largest"}, has_quantiles=True
+        "tqc.Tqc",
+        {"num_target_critics": "it pools the quantiles of all critics and drops the largest"},
+        has_quantiles=True,
     ),
     "crossq": Algorithm(
+        "crossq.Crossq",
         {"num_target_critics": "its minimum is over all critics"},
         why_not_recurrent=(
             "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
         ),
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
-    "dqn": _of_values("it has one network of values and no actor"),
-    "iqn": _of_values("it has one network of quantiles and no actor"),
+    "dqn": _of_values("dqn.Dqn", "it has one network of values and no actor"),
+    "iqn": _of_values("iqn.Iqn", "it has one network of quantiles and no actor"),
     "sac_discrete": Algorithm(
+        "sac_discrete.SacDiscrete",
         {
             "num_critics": "it has two critics",
             "num_target_critics": "it has two critics",
@@ -106,16 +110,21 @@ def num_critic_outputs(params: Any) -> int:
     return int(value(params, "tqc")["num_quantiles"]) if ALGORITHMS[params.algorithm].has_quantiles else 1
 
 
-def build_agent(params: Any, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
-    """The agent of `params.algorithm`; arguments as of `TrainParamsBase.agent_ctor`."""
-    return module_of(params).build_agent(params, time_step_spec, action_spec, train_step)
+def agent_class(params: Any) -> Any:
+    """The class of `params.algorithm`; importing it imports TensorFlow."""
+    module, _, name = ALGORITHMS[params.algorithm].agent.partition(".")
+    return getattr(importlib.import_module(f"tfagents_system.agents.{module}"), name)
 
 
-def module_of(params: Any) -> Any:
-    """The file of `params.algorithm` in this folder."""
-    return importlib.import_module(f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}")
+CLONING_WEIGHT = "behaviour_cloning_weight"
 
 
+def clones_behaviour(params: Any) -> bool:
+    """Whether the actor's loss has a term of behaviour cloning in some update of a run."""
+    return bool(params.behaviour_cloning_weight > 0 and offline_updates(params) > 0)
+
+
+# The parts of an agent by name, as settings and files name them.
 ACTOR, CRITICS, ENCODER = "actor", "critics", "encoder"
 ALPHA, NORMALIZER, OPTIMIZERS = "alpha", "normalizer", "optimizers"
 

@@ -17,6 +17,7 @@ from tfagents_system.agents.algorithms import NetworkOptions, network_options
 from tfagents_system.agents.encoder import build_encoder, is_plain_vector
 from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, renormalization, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
+from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
 _FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
@@ -90,6 +91,25 @@ class Critic(network.Network):
 def _vector(leaf: tf.Tensor) -> tf.Tensor:
     """From `[B, ...]` to `[B, n]` float32."""
     return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
+
+
+def build_critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
+    """Those of an agent, which the user's hook builds; a wrong shape would broadcast to wrong losses.
+
+    Raises:
+      UserError: Their outputs have another shape than the algorithm needs.
+    """
+    count, num_outputs = algorithms.value(params, "num_critics"), algorithms.num_critic_outputs(params)
+    critics = [params.critic_ctor(observation_spec, action_spec) for _ in range(count)]
+    wanted = () if num_outputs == 1 else (num_outputs,)
+    for critic in critics:
+        shape = tuple(critic.create_variables((observation_spec, action_spec)).shape)
+        if shape != wanted:
+            raise UserError(
+                f"critic_ctor must return a network with outputs {list(('B', *wanted))} for "
+                f"algorithm='{params.algorithm}', found {list(('B', *shape))}: correct critic_ctor"
+            )
+    return critics
 
 
 def build_critic(

@@ -16,8 +16,9 @@ from tf_agents.networks import network, utils
 from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.utils import nest_utils
 
+from tfagents_system.agents.minibatch import Views, of_critics
 from tfagents_system.agents.noise import Drawing
-from tfagents_system.envs.history import has_images, is_image
+from tfagents_system.envs.history import is_image, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 _KERNEL, _FIRST_STRIDE = 3, 2  # DrQ-v2's.
@@ -143,13 +144,37 @@ class ObservationPipeline:
       encoder: None: networks get the pixels themselves.
       pixels: The largest shift.
       is_shifted: For each leaf of the observation; only images can be shifted.
+      actor_observations: The hyperparameter.
     """
 
-    def __init__(self, encoder: ImageEncoder | None, pixels: int, is_shifted: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        encoder: ImageEncoder | None,
+        pixels: int,
+        is_shifted: Sequence[bool],
+        actor_observations: Sequence[str] | None = None,
+    ) -> None:
         self._encoder = encoder
         self._pixels = pixels
         self._is_shifted = is_shifted
-        self.variables = encoder.trainable_variables if encoder is not None else []
+        self._actor_observations = actor_observations
+
+    @classmethod
+    def of(
+        cls,
+        params: TrainParamsBase,
+        encoder: ImageEncoder | None,
+        observation_spec: Any,
+        actor_observations: Sequence[str] | None = None,
+    ) -> ObservationPipeline:
+        """That of a run. Unless `image_augmentation_pixels` is set, images are shifted if they are encoded."""
+        pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
+        if pixels is None:
+            pixels = _PIXELS
+            is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
+        else:
+            is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
+        return cls(encoder, pixels, is_shifted, actor_observations)
 
     def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
         """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, constant within a sequence.
@@ -166,38 +191,20 @@ class ObservationPipeline:
         return time_steps._replace(observation=tf.nest.pack_sequence_as(time_steps.observation, leaves))
 
     def encoded(self, time_steps: Any) -> Any:
-        """Time steps with features for images."""
-        if self._encoder is None:
-            return time_steps
-        return time_steps._replace(observation=self._encoder(time_steps.observation)[0])
+        """Time steps as networks see them: with features for images, and `Views` where they see different parts."""
+        observation = time_steps.observation
+        encoded = observation if self._encoder is None else self._encoder(observation)[0]
+        if self._actor_observations is not None:
+            encoded = Views(seen_by_actor(observation, self._actor_observations), encoded)
+        return time_steps._replace(observation=encoded)
 
     def features(self, time_steps: Any) -> list[tf.Tensor]:
-        """Those leaves of encoded time steps that came from an image."""
+        """What the encoder has made of images, in encoded time steps."""
         if self._encoder is None:
             return []
         specs = tf.nest.flatten(self._encoder.encoded_spec)
-        leaves = tf.nest.flatten(time_steps.observation)
+        leaves = tf.nest.flatten(of_critics(time_steps).observation)
         return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
-
-
-class EncoderBackprop(NamedTuple):
-    """Backpropagates the critics' loss into the shared encoder; does nothing without one.
-
-    Attributes:
-      tape: Has recorded the encoder.
-      features: Its output, with respect to which the critics' loss is differentiated.
-      variables: Of the encoder.
-    """
-
-    tape: Any = None
-    features: Sequence[tf.Tensor] = ()
-    variables: Sequence[tf.Variable] = ()
-
-    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Gradients of a loss with respect to `variables`, from those with respect to `features`."""
-        if not self.variables:
-            return ()
-        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
@@ -221,28 +228,6 @@ def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
 def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder | None:
     """The encoder of a run; None if there is no image for it, or if the user's own networks take the pixels."""
     return ImageEncoder(observation_spec, convolutions(params)) if _has_encoder(params, observation_spec) else None
-
-
-def make_observation_pipeline(
-    params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any
-) -> ObservationPipeline | None:
-    """The augmentation and encoding of a run's update; None if there is neither.
-
-    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded.
-    """
-    pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
-    if pixels is None:
-        pixels = _PIXELS
-        is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
-    else:
-        is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
-    return ObservationPipeline(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
-
-
-def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
-    """Whether a run's update shifts or encodes images before its networks."""
-    is_shifted = bool(params.image_augmentation_pixels) and has_images(observation_spec)
-    return is_shifted or _has_encoder(params, observation_spec)
 
 
 def is_encoded(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:

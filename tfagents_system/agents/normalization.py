@@ -191,8 +191,3 @@ class RewardScale(tf.Module):
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
         """Rewards, or with n_step > 1 their sums over n steps, divided and clipped."""
         return tf.clip_by_value(rewards / self.divisor, -MAX_NORMALIZED, MAX_NORMALIZED)
-
-
-def attach_reward_scale(agent: Any) -> None:
-    """Attaches the reward scale to an agent: `BlockUpdate` finds it there, and checkpoints of the agent hold it."""
-    agent.reward_scale = RewardScale()

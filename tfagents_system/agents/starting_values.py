@@ -15,62 +15,24 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from tfagents_system.agents.agent import TARGETS, Agent, statistics_of
 from tfagents_system.agents.algorithms import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
-from tfagents_system.agents.entropy import FrozenOptimizer
-from tfagents_system.agents.noise import UnsupportedAgentError
 from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
 
-TARGETS = "targets"
+
+class UnsupportedAgentError(Exception):
+    """The agent is none of the toolkit's algorithms: nobody knows its networks."""
 
 
 def networks_of(agent: Any) -> dict[str, list[Any]]:
-    """`actor`, `critics`, `targets` and `encoder`, each a list, empty where there is none.
+    """As of `Agent.networks`.
 
     Raises:
-      UnsupportedAgentError: It is neither one of the toolkit's agents nor TF-Agents' SacAgent.
+      UnsupportedAgentError: It is none of the toolkit's agents.
     """
-    if hasattr(agent, "_critic_networks"):
-        critics, targets = agent._critic_networks, agent._target_critic_networks
-    elif hasattr(agent, "_critic_network_2"):
-        critics = [agent._critic_network_1, agent._critic_network_2]
-        targets = [agent._target_critic_network_1, agent._target_critic_network_2]
-    else:
-        raise UnsupportedAgentError(f"{type(agent).__name__} is neither TF-Agents' SacAgent nor one of its variants")
-    actor, encoder = (getattr(agent, name, None) for name in ("_actor_network", "_encoder"))
-    return {
-        ACTOR: [] if actor is None else [actor],
-        CRITICS: list(critics),
-        TARGETS: list(targets),
-        ENCODER: [] if encoder is None else [encoder],
-    }
-
-
-def redraw(agent: Any, fresh: Any) -> None:
-    """Replaces the networks' weights by those of `fresh` (Nikishin et al., arXiv 2205.07802).
-
-    Running statistics of observations stay. The optimizers of the networks forget their moments, and the count by which
-    they correct these.
-
-    Args:
-      agent: One that `networks_of` knows.
-      fresh: Another one, built in the same way and never trained.
-    """
-    new = networks_of(fresh)
-    for part, networks in networks_of(agent).items():
-        for network, fresh_network in zip(networks, new[part], strict=True):
-            kept = {variable.ref() for variable in statistics_of(network)}
-            for variable, drawn in zip(network.variables, fresh_network.variables, strict=True):
-                if variable.ref() not in kept:
-                    variable.assign(drawn)
-    for name in ("_actor_optimizer", "_critic_optimizer"):
-        for variable in getattr(agent, name).variables() if hasattr(agent, name) else ():
-            variable.assign(tf.zeros_like(variable))
-
-
-def statistics_of(network: Any) -> list[tf.Variable]:
-    """The running statistics of observations in a network: what it has seen, not what it has learned."""
-    layers: Sequence[Any] = [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
-    return [variable for layer in layers for variable in layer.variables]
+    if not isinstance(agent, Agent):
+        raise UnsupportedAgentError(f"{type(agent).__name__} is none of the toolkit's algorithms")
+    return agent.networks()
 
 
 def normalizations_of(network: Any) -> list[RunningNormalization]:
@@ -200,13 +162,7 @@ def without_numbers(name: str) -> str:
 _STATISTIC = re.compile(r"leaves/\d+/(count|mean|variance)$")
 MOMENTS = ("count", "mean", "variance")  # Of RunningNormalization.
 _LABELS = {ACTOR: "actor", CRITICS: "critic", TARGETS: "target critic", ENCODER: "encoder"}
-_ATTRIBUTES = {  # Of an agent: a list of networks, or one network each.
-    ACTOR: ("_actor_network",),
-    CRITICS: ("_critic_networks", "_critic_network_1", "_critic_network_2"),
-    TARGETS: ("_target_critic_networks", "_target_critic_network_1", "_target_critic_network_2"),
-    ENCODER: ("_encoder",),
-}
-_OPTIMIZERS = {ACTOR: "_actor_optimizer", CRITICS: "_critic_optimizer", ALPHA: "_alpha_optimizer"}
+_OPTIMIZERS = {ACTOR: "actor_optimizer", CRITICS: "critic_optimizer", ALPHA: "alpha_optimizer"}
 
 
 @dataclasses.dataclass
@@ -276,7 +232,7 @@ class _Fit:
             self._take_statistics()
         if OPTIMIZERS in self._parts:
             for part, name in _OPTIMIZERS.items():
-                if part in self._parts and hasattr(agent, name):
+                if part in self._parts and getattr(agent, name) is not None:
                     self._take_optimizer(part, name)
 
     def _take_networks(self, part: str) -> None:
@@ -321,8 +277,8 @@ class _Fit:
         ]
 
     def _take_alpha(self) -> None:
-        own, there = getattr(self._agent, "_log_alpha", None), self._graph.variable("agent", "_log_alpha")
-        is_fixed = isinstance(getattr(self._agent, "_alpha_optimizer", None), FrozenOptimizer)
+        own, there = self._agent.log_alpha, self._graph.variable("agent", "log_alpha")
+        is_fixed = own is not None and self._agent.alpha_optimizer is None
         if own is None or is_fixed:
             self._missing_here(ALPHA, "it is fixed (learn_entropy_coef)" if is_fixed else "")
         elif there is None:
@@ -397,15 +353,10 @@ class _Fit:
 
     def _saved(self, part: str) -> list[tuple[str, ...]]:
         """Paths of the networks of a part there."""
-        several, *single = _ATTRIBUTES[part]
-        found: list[tuple[str, ...]] = []
-        if not single:
-            found = [("agent", several)]
-        elif self._graph.has("agent", several):
-            found = [("agent", several, str(number)) for number in range(_MOST_NETWORKS)]
-        else:
-            found = [("agent", name) for name in single]
-        return [path for path in found if self._graph.has(*path)]
+        paths = [("agent", part)]
+        if part in (CRITICS, TARGETS):
+            paths = [("agent", part, str(number)) for number in range(_MOST_NETWORKS)]
+        return [path for path in paths if self._graph.has(*path)]
 
     def _missing_here(self, part: str, reason: str = "") -> None:
         if self._is_explicit:

@@ -19,6 +19,7 @@ from tfagents_system.agents.encoder import ImageEncoder, build_encoder, make_enc
 from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
 from tfagents_system.checks.schedules import Schedule
+from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
@@ -315,3 +316,18 @@ def exploration_rates(params: TrainParamsBase) -> dict[str, tf.Variable]:
 def best(scores: tf.Tensor) -> tf.Tensor:
     """The first of the highest, `[B]` int32."""
     return tf.argmax(scores, axis=-1, output_type=tf.int32)
+
+
+def num_actions(params: TrainParamsBase, action_spec: Any) -> int:
+    """N.
+
+    Raises:
+      UserError: The actions are others.
+    """
+    is_index = not tf.nest.is_nested(action_spec) and action_spec.dtype.is_integer and action_spec.shape.rank == 0
+    if not is_index:
+        raise UserError(
+            f"algorithm={params.algorithm!r} chooses one of n actions, found {shown(action_spec)}: choose 'sac', or an "
+            "environment with discrete actions"
+        )
+    return int(action_spec.maximum) + 1

@@ -6,8 +6,7 @@ from typing import Any
 
 from tfagents_system.agents import starting_values
 from tfagents_system.agents.algorithms import ACTOR
-from tfagents_system.agents.noise import UnsupportedAgentError
-from tfagents_system.agents.starting_values import StartingValues, networks_of
+from tfagents_system.agents.starting_values import StartingValues, UnsupportedAgentError, networks_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies import saved_actor
 from tfagents_system.run_files.agent_start import AgentStart
