@@ -30,8 +30,9 @@ def q_values(agent, observation, action):
     return q
 
 
-def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
-    agent = build(IMAGES)
+@pytest.mark.parametrize(("layers", "brightest"), [((), 1.0), ((2, 2, 2), 255.0)], ids=["pictures", "too small"])
+def test_pixels_of_pictures_are_divided_by_255_and_all_leaves_reach_actor_and_critic(layers, brightest):
+    agent = build(IMAGES, image_encoder_layers=layers)
     assert agent.actor._encoder.layers[-1].kernel.shape == (8, 8)
     first_kernel = next(v for v in agent.actor.variables if "kernel" in v.name)
     assert first_kernel.shape[0] == 4 * 4 * 3 + 5
@@ -45,7 +46,7 @@ def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
     assert not np.allclose(q[0], q[1])
     as_float = agent.critics[0]._encoder
     encoded, _ = as_float({"camera": tf.fill((1, 4, 4, 3), tf.cast(255, tf.uint8)), "joints": joints})
-    np.testing.assert_allclose(encoded, np.ones((1, 53)), err_msg="255 / 255 and the joints as they are")
+    np.testing.assert_allclose(encoded, [[brightest] * 48 + [1.0] * 5], err_msg="the joints are as they are")
 
 
 @pytest.mark.parametrize(

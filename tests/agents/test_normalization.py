@@ -115,26 +115,33 @@ def test_a_target_update_leaves_the_statistics_of_targets_alone(trained):
 
 
 MIXED = {
-    "camera": tf.TensorSpec((2, 2), tf.uint8, "camera"),
+    "camera": tf.TensorSpec((2, 2, 1), tf.uint8, "camera"),
     "gear": tf.TensorSpec((), tf.int64, "gear"),
     "joints": tf.TensorSpec((3,), tf.float32, "joints"),
 }
 
 
+def test_a_grid_too_small_for_the_encoder_is_normalised_like_all_numbers():
+    action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
+    agent = agent_of(Params, MIXED, action, normalize_observations=True)
+    assert [layer.leaf for layer in agent.actor.normalization.leaves] == [0, 1, 2]
+    assert [layer.leaf for layer in agent.critics[0].normalization.leaves] == [0, 1, 2]
+
+
 def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
     params = Params({"horizon": 10})
-    params.normalize_observations = True
+    params.normalize_observations, params.image_encoder_layers = True, ()
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
     actor = params.actor_ctor(MIXED, action)
     actor.create_variables()
     assert type(actor) is NormalizedActor
     assert [layer.leaf for layer in actor.normalization.leaves] == [1, 2]
-    assert normalized_spec(MIXED)["gear"].dtype == tf.float32
+    assert normalized_spec(MIXED, ())["gear"].dtype == tf.float32
     holder = tf.Module()
     holder.actor = actor
     rng = np.random.default_rng(0)
     observation = {
-        "camera": tf.constant(rng.integers(0, 256, (6, 2, 2)), tf.uint8),
+        "camera": tf.constant(rng.integers(0, 256, (6, 2, 2, 1)), tf.uint8),
         "gear": tf.constant([1, 2, 3, 4, 5, 3], tf.int64),
         "joints": tf.constant(rng.normal(50.0, 3.0, (6, 3)), tf.float32),
     }

@@ -13,7 +13,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
-NESTED = {"camera": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
+NESTED = {"camera": tf.TensorSpec((2, 3, 1), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
 
 
 def time_steps(spec, count, seed):
@@ -40,6 +40,7 @@ def batched(step):
         (tf.TensorSpec((6,), tf.uint8), {}),
         (VECTOR, {"normalize_observations": True}),
         (NESTED, {"normalize_observations": True}),
+        (NESTED, {"normalize_observations": True, "image_encoder_layers": ()}),
         (VECTOR, {"normalize_observations": True, "recurrent": True}),
         (VECTOR, {"batch_renormalization": True}),
         (NESTED, {"batch_renormalization": True, "normalize_observations": True}),

@@ -16,7 +16,7 @@ from tf_agents.utils import nest_utils
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.algorithms import NetworkOptions, network_options
-from tfagents_system.agents.encoder import build_encoder, encoding_kwargs
+from tfagents_system.agents.encoder import Convolution, build_encoder, convolutions, encoding_kwargs
 from tfagents_system.agents.layers import Layers, renormalization, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
 from tfagents_system.train_params_base import TrainParamsBase
@@ -28,7 +28,8 @@ def build_actor(params: TrainParamsBase, observation_spec: Any, action_spec: Any
     Source: Haarnoja et al., arXiv 1812.05905, appendix C. log(std) is clipped to [-20, 2].
     """
     if network_options(params).normalizes_observations:
-        return NormalizedActor(observation_spec, functools.partial(_actor, params, action_spec))
+        make_actor = functools.partial(_actor, params, action_spec)
+        return NormalizedActor(observation_spec, make_actor, convolutions(params))
     return _actor(params, action_spec, observation_spec)
 
 
@@ -129,18 +130,25 @@ class NormalizedActor(network.DistributionNetwork):
     Args:
       input_tensor_spec: Of the observation.
       make_actor: Builds the actor from the spec of normalised observations. Called once for each copy.
+      layers: As of ObservationNormalization.
       name: Name of the network.
     """
 
-    def __init__(self, input_tensor_spec: Any, make_actor: Callable[[Any], Any], name: str = "NormalizedActor") -> None:
-        actor = make_actor(normalized_spec(input_tensor_spec))
+    def __init__(
+        self,
+        input_tensor_spec: Any,
+        make_actor: Callable[[Any], Any],
+        layers: Sequence[Convolution],
+        name: str = "NormalizedActor",
+    ) -> None:
+        actor = make_actor(normalized_spec(input_tensor_spec, layers))
         super().__init__(
             input_tensor_spec=input_tensor_spec,
             state_spec=actor.state_spec,
             output_spec=actor.output_spec,
             name=name,
         )
-        self.normalization = ObservationNormalization(input_tensor_spec)
+        self.normalization = ObservationNormalization(input_tensor_spec, layers)
         self.actor = actor
 
     @property

@@ -14,7 +14,7 @@ from tf_agents.utils import nest_utils
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.algorithms import NetworkOptions, network_options
-from tfagents_system.agents.encoder import build_encoder, is_plain_vector
+from tfagents_system.agents.encoder import build_encoder, convolutions, is_plain_vector
 from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, renormalization, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
 from tfagents_system.errors import UserError
@@ -132,8 +132,8 @@ def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: i
     options = network_options(params)
     normalization = encoder = lstm = None
     if options.normalizes_observations:
-        normalization = ObservationNormalization(observation_spec)
-        observation_spec = normalized_spec(observation_spec)
+        normalization = ObservationNormalization(observation_spec, convolutions(params))
+        observation_spec = normalized_spec(observation_spec, convolutions(params))
     if params.preprocessing_combiner is not None or not is_plain_vector(observation_spec):
         encoder = build_encoder(params, observation_spec)
     if recurrent := algorithms.value(params, "recurrent"):

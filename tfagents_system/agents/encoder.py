@@ -232,7 +232,15 @@ def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder
 
 def is_encoded(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
     """Whether a leaf is an image that is large enough for the convolutions."""
-    return bool(layers) and is_image(spec) and min(spec.shape[:2]) >= smallest_side(layers)
+    return bool(layers) and is_picture(spec, layers)
+
+
+def is_picture(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
+    """Whether a leaf has pixels, which are divided by 255: an image that is not too small for the convolutions.
+
+    Other uint8 are numbers like all others.
+    """
+    return is_image(spec) and min(spec.shape[:2]) >= smallest_side(layers)
 
 
 def smallest_side(layers: Sequence[Convolution]) -> int:
@@ -266,18 +274,28 @@ def _layer(convolution: Convolution) -> tf.keras.layers.Layer:
 
 
 class FlattenedLeaf(tf.keras.layers.Layer):
-    """One leaf of an observation as a float32 vector; pixels (uint8) are divided by 255."""
+    """One leaf of an observation as a float32 vector.
+
+    Args:
+      is_picture: Its numbers are divided by 255.
+    """
+
+    def __init__(self, is_picture: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.is_picture = is_picture
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[B, ...]` to `[B, n]`."""
         values = tf.cast(inputs, tf.float32)
-        if inputs.dtype == tf.uint8:
+        if self.is_picture:
             values /= 255.0
         return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
 
 
 def _leaf_layer(params: TrainParamsBase, spec: tf.TensorSpec) -> tf.keras.layers.Layer:
-    return ImageTrunk(params.image_encoder_features) if is_features(spec) else FlattenedLeaf()
+    if is_features(spec):
+        return ImageTrunk(params.image_encoder_features)
+    return FlattenedLeaf(is_picture(spec, convolutions(params)))
 
 
 def is_plain_vector(observation_spec: Any) -> bool:

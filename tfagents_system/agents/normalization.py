@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.encoder import is_features
+from tfagents_system.agents.encoder import Convolution, is_features, is_picture
 
 MAX_NORMALIZED = 10.0  # In standard deviations; larger values are clipped.
 VARIANCE_EPSILON = 1e-8
@@ -53,16 +53,17 @@ class RunningNormalization(tf.keras.layers.Layer):
 
 
 class ObservationNormalization(tf.keras.layers.Layer):
-    """`RunningNormalization` of all leaves except pixels (uint8) and the encoder's features.
+    """`RunningNormalization` of all leaves except pictures and the encoder's features.
 
     Args:
       observation_spec: Nest of specs.
+      layers: The encoder's convolutions, which say what a picture is.
     """
 
-    def __init__(self, observation_spec: Any, **kwargs: Any) -> None:
+    def __init__(self, observation_spec: Any, layers: Sequence[Convolution], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         specs = tf.nest.flatten(observation_spec)
-        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec)]
+        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec, layers)]
         for layer in self.leaves:
             layer.build(specs[layer.leaf].shape)
 
@@ -86,17 +87,17 @@ def set_sources(network: Any, sources: Sequence[int]) -> None:
             layer.source = sources[layer.leaf]
 
 
-def normalized_spec(observation_spec: Any) -> Any:
+def normalized_spec(observation_spec: Any, layers: Sequence[Convolution]) -> Any:
     """The spec of the output of `ObservationNormalization`."""
     return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec) else spec,
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec, layers) else spec,
         observation_spec,
     )
 
 
-def _is_normalized(spec: tf.TensorSpec) -> bool:
+def _is_normalized(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
     """Not for pixels, whose range is known, nor for their features, which go to a trunk with its own normalisation."""
-    return spec.dtype != tf.uint8 and not is_features(spec)
+    return not is_picture(spec, layers) and not is_features(spec)
 
 
 class RunningStatistics:

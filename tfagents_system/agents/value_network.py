@@ -15,7 +15,7 @@ from tf_agents.trajectories import policy_step
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.algorithms import NetworkOptions, network_options
-from tfagents_system.agents.encoder import ImageEncoder, build_encoder, make_encoder
+from tfagents_system.agents.encoder import ImageEncoder, build_encoder, convolutions, make_encoder
 from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
 from tfagents_system.checks.schedules import Schedule
@@ -202,8 +202,8 @@ def _parts(
     activation = leaky_relu if has_quantiles else tf.keras.activations.relu
     normalization = None
     if options.normalizes_observations:
-        normalization = ObservationNormalization(observation_spec)
-        observation_spec = normalized_spec(observation_spec)
+        normalization = ObservationNormalization(observation_spec, convolutions(params))
+        observation_spec = normalized_spec(observation_spec, convolutions(params))
     images = make_encoder(params, observation_spec)
     encoder = build_encoder(params, observation_spec if images is None else images.encoded_spec)
     (num_features,) = encoder.create_variables().shape

@@ -52,7 +52,7 @@ class NetworkLayers:
 
     Attributes:
       observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked;
-        `is_zero` where nobody gives it.
+        `is_zero` where nobody gives it, `is_picture` where it has pixels.
       sizes: How many numbers each leaf has.
       layers: As `numpy_network.Network` takes them.
 
@@ -83,7 +83,15 @@ class NetworkLayers:
         if type(actor) is NormalizedActor:
             normalized.append(self._input_normalization(actor.normalization))
             actor = actor.actor
-        return [*normalized, *map(self._layer, _keras_layers(actor))]
+        layers = _keras_layers(actor)
+        self._mark_pictures(actor._encoder if hasattr(actor, "_encoder") else actor._lstm_encoder._input_encoder)
+        return [*normalized, *map(self._layer, layers)]
+
+    def _mark_pictures(self, encoder: Any) -> None:
+        """Says of which leaves the numbers are divided by 255, as `FlattenedLeaf` does."""
+        for described, layer in zip(self.observation, encoder._flat_preprocessing_layers or (), strict=False):
+            if layer.is_picture:
+                described["is_picture"] = True
 
     def arrays(self, weights: Weights) -> dict[str, np.ndarray]:
         """The arrays of the layers, by the names that the layers use.
@@ -125,7 +133,7 @@ class NetworkLayers:
         return described | {"limit": None}
 
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
-        """That of all leaves of an observation, as of one vector; pixels are left as they are."""
+        """That of all leaves of an observation, as of one vector; pictures are left as they are."""
         layers = {layer.leaf: layer for layer in normalization.leaves}
         sizes = self.sizes
 

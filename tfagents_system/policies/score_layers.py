@@ -24,6 +24,7 @@ class ScoreLayers(NetworkLayers):
         if actor.images is not None:
             raise UnsupportedNetworkError("it has convolutions")
         _check_encoder(actor.encoder, len(self.sizes))
+        self._mark_pictures(actor.encoder)
         layers = [] if actor.normalization is None else [self._input_normalization(actor.normalization)]
         layers += [self._layer(layer) for layer in actor.acting_layers]
         heads = [self._joined_heads(actor)] if actor.head_layers else []
