@@ -29,11 +29,10 @@ OBSERVATION, ACTION, BATCH, UNITS = 28, 8, 256, (256, 256)
 _UPDATE_MFLOP = 657.0
 
 
-def make_agent(discount: float = 0.99) -> Any:
-    """SAC as the toolkit builds it by default."""
+def make_params(discount: float = 0.99) -> Any:
+    """Those of SAC by default, and its specs."""
     import tensorflow as tf
     from tf_agents.specs import tensor_spec
-    from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.train_params_base import TrainParamsBase
 
@@ -46,8 +45,42 @@ def make_agent(discount: float = 0.99) -> Any:
 
     Params.discount = discount
     observation = tf.TensorSpec((OBSERVATION,), tf.float32, "observation")
-    action = tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0, "action")
-    return Params({"horizon": 1}).agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
+    return (
+        Params({"horizon": 1}),
+        observation,
+        tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0, "action"),
+    )
+
+
+def make_agent(discount: float = 0.99) -> Any:
+    """SAC as the toolkit builds it by default."""
+    import tensorflow as tf
+    from tf_agents.trajectories import time_step as ts
+
+    params, observation, action = make_params(discount)
+    return params.agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
+
+
+def stock_agent() -> Any:
+    """TF-Agents' SacAgent with the same networks and optimizers."""
+    import tensorflow as tf
+    from tf_agents.agents.sac.sac_agent import SacAgent
+    from tf_agents.trajectories import time_step as ts
+
+    from tfagents_system.agents.optimizers import build_optimizer
+
+    params, *specs = make_params()
+    return SacAgent(
+        ts.time_step_spec(specs[0]),
+        specs[1],
+        actor_network=params.actor_ctor(*specs),
+        critic_network=params.critic_ctor(*specs),
+        critic_network_2=params.critic_ctor(*specs),
+        target_update_tau=params.target_update_tau,
+        gamma=params.discount,
+        train_step_counter=tf.Variable(0, dtype=tf.int64),
+        **{f"{part}_optimizer": build_optimizer(params, part) for part in ("actor", "critic", "alpha")},
+    )
 
 
 def make_update(**options: Any) -> Any:
@@ -74,8 +107,7 @@ def stock_update() -> Any:
     from tf_agents.trajectories import time_step as ts
     from tf_agents.utils import common
 
-    agent = make_agent()
-    train = common.function(agent.train)
+    train = common.function(stock_agent().train)
     mid, zeros, ones = tf.ones(BATCH, tf.int32), tf.zeros(BATCH), tf.ones(BATCH)
 
     def update(block: list[np.ndarray]) -> None:

@@ -67,12 +67,6 @@ ARMS = (-0.5, 0.6, 0.1)
 NETWORKS: dict[str, dict[str, Any]] = {
     "simba": {"network": "simba"},
     "layer norm": {"critic_layer_norm": True},
-    "batch renormalisation": {  # Statistics of small batches shake it more than other networks.
-        "batch_renormalization": {"warmup_steps": 300},
-        "batch_size": 128,
-        "updates_per_iter": 1500,
-        "learning_rate": falling(1500),
-    },
 }
 
 _OBSERVATIONS = np.random.default_rng(3).uniform(-1.0, 1.0, (20, 2)).astype(np.float32)
