@@ -104,6 +104,22 @@ def test_all_integers_become_some_that_networks_take(declared: str, stored: str,
             convert(np.array([0, 2**63], np.uint64))
 
 
+@pytest.mark.parametrize(
+    ("shape", "high", "stored"),
+    [((4, 4, 1), 255, "uint8"), ((4, 4, 1), 8, "int32"), ((16,), 8, "uint8")],
+    ids=["a picture", "a grid", "a vector"],
+)
+def test_uint8_of_an_images_shape_whose_bounds_are_no_pixels_are_other_integers(
+    shape: tuple[int, ...], high: int, stored: str
+) -> None:
+    space = gymnasium.spaces.Box(0, high, shape, np.uint8)
+    spec = specs.observation_spec_of_space(space)
+    assert spec.dtype == np.dtype(stored)
+    assert observation_converter(spec, space)(np.ones(shape, np.uint8)).dtype == np.dtype(stored)
+    declared = array_spec.BoundedArraySpec(shape, np.uint8, 0, high)
+    assert specs.observation_spec_of_array_specs(declared).dtype == np.dtype(stored)
+
+
 def test_an_agent_is_built_for_integers_of_all_kinds() -> None:
     kinds = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind).type) for kind in kinds})
