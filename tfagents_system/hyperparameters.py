@@ -220,8 +220,8 @@ class Hyperparameters:
 
     # Networks drawn anew, against the primacy bias.
     reset_period_updates: Annotated[Count | None, "updates"] = None
-    """Interval at which actor, critics, encoder, alpha and the optimizers' moments begin anew while replay, counters and
-    settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step.
+    """Interval at which actor, critics, encoder, alpha and the optimizers' moments begin anew while replay, counters
+    and settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step.
     None never does."""
 
     # Images and histories.

@@ -6,6 +6,7 @@ An algorithm is a file beside this one with a subclass, which builds its network
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +69,9 @@ class Agent(tf_agent.TFAgent):
         is_recurrent: bool = False,
     ) -> None:
         tf.Module.__init__(self, name=type(self).__name__)
+        self.acting = acting
+        # Before the policies, which may hold them, too: so checkpoints name their variables `critics/0/...`.
+        self.critics, self.targets = list(critics), list(targets)
         super().__init__(
             time_step_spec,
             action_spec,
@@ -76,9 +80,6 @@ class Agent(tf_agent.TFAgent):
             train_sequence_length=None if is_recurrent else 2,
             train_step_counter=train_step,
         )
-        self.acting = acting
-        self.critics, self.targets = list(critics), list(targets)
-        self.critic_variables = unique_variables(self.critics)
         self.critic_optimizer = build_optimizer(params, "critic")
         self.target_update_tau, self.target_update_period = params.target_update_tau, params.target_update_period
         self.gradient_clipping = params.gradient_clipping
@@ -88,10 +89,21 @@ class Agent(tf_agent.TFAgent):
     def learn_actor(self, params: TrainParamsBase) -> None:
         """Gives an agent with an actor the optimizer of that, and an entropy coefficient that is learned or fixed."""
         self.actor = self.acting.network
-        self.actor_variables = unique_variables([self.actor])
         self.actor_optimizer = build_optimizer(params, "actor")
         self.log_alpha = tf.Variable(params.sac_log_alpha, dtype=tf.float32, name="log_alpha")
         self.alpha_optimizer = build_optimizer(params, "alpha") if params.learn_entropy_coef else None
+
+    # Cached properties: TensorFlow does not track these, so checkpoints name variables by their networks.
+
+    @functools.cached_property
+    def critic_variables(self) -> list[tf.Variable]:
+        """Trainable ones of all critics."""
+        return unique_variables(self.critics)
+
+    @functools.cached_property
+    def actor_variables(self) -> list[tf.Variable]:
+        """Trainable ones of the actor."""
+        return unique_variables([] if self.actor is None else [self.actor])
 
     # What an algorithm defines.
 
@@ -113,7 +125,7 @@ class Agent(tf_agent.TFAgent):
         of_encoder = [] if self.encoder is None else self.encoder.trainable_variables
         parts = [
             (self.critic_optimizer, [*self.critic_variables, *of_encoder]),
-            (self.actor_optimizer, [] if self.actor is None else self.actor_variables),
+            (self.actor_optimizer, self.actor_variables),
             (self.alpha_optimizer, [self.log_alpha]),
         ]
         return [(optimizer, variables) for optimizer, variables in parts if optimizer is not None]

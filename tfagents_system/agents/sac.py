@@ -38,7 +38,7 @@ from tfagents_system.agents.noise import Drawing, Noise, sample
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
-NEXT_ACTIONS, ACTIONS, _UNUSED, SUBSET, _SHIFTS, _NEXT_SHIFTS = range(6)  # Purposes of random numbers.
+NEXT_ACTIONS, ACTIONS, SUBSET, _SHIFTS, _NEXT_SHIFTS = 0, 1, 3, 4, 5  # Purposes of random numbers.
 
 
 class Sac(Agent):
