@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
         (partial / "agent.index").write_bytes(b"index")
         run_checkpoints.finish(partial, train_step, 1, {}, signature)
 
-    checkpoint(5, {"class": "EnsembleAgent", "256x256": 10})
+    checkpoint(5, {"class": "Redq", "256x256": 10})
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
     (finding,) = raised.value.findings

@@ -46,10 +46,7 @@ def layers_in(networks, kind):
 @pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc", "crossq"])
 def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm)
-    if algorithm == "sac":
-        critics = [agent.critics[0], agent.critics[1]]
-    else:
-        critics = list(agent.make_update()._parts.critics)
+    critics = list(agent.critics)
     assert len(critics) == {"redq": 10, "tqc": 5}.get(algorithm, 2)
     outputs = critics[0]((tf.zeros((1, 3)), tf.zeros((1, 2))), step_type=tf.ones(1, tf.int32))[0].shape
     assert outputs == ((1, 25) if algorithm == "tqc" else (1,))
@@ -76,7 +73,7 @@ def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
 
 def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm="redq", num_critics=1, num_target_critics=1)
-    variables = agent.make_update()._parts.critics[0].trainable_variables
+    variables = agent.critics[0].trainable_variables
     before = [variable.numpy() for variable in variables]
     losses = BlockUpdate(agent, B, TransitionForm())(block(3))
     assert np.isfinite(losses["critic_loss"]) and int(agent.train_step_counter) == 3
