@@ -60,6 +60,7 @@ def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_sp
     encoded_spec = spec if encoder is None else encoder.encoded_spec
     actor = acts = params.actor_ctor(encoded_spec, action_spec)
     if encoder is not None:
+        actor.create_variables(encoded_spec)  # By itself, because a seed's results depend on the order.
         acts = EncodedActor(encoder, actor)
     if names is not None:
         encoder, encoded_spec, actor = None, spec, acts
