@@ -29,10 +29,11 @@ OBSERVATION, ACTION, BATCH, UNITS = 28, 8, 256, (256, 256)
 _UPDATE_MFLOP = 657.0
 
 
-def make_params(discount: float = 0.99) -> Any:
-    """Those of SAC by default, and its specs."""
+def make_agent(discount: float = 0.99) -> Any:
+    """SAC as the toolkit builds it by default."""
     import tensorflow as tf
     from tf_agents.specs import tensor_spec
+    from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.train_params_base import TrainParamsBase
 
@@ -45,42 +46,8 @@ def make_params(discount: float = 0.99) -> Any:
 
     Params.discount = discount
     observation = tf.TensorSpec((OBSERVATION,), tf.float32, "observation")
-    return (
-        Params({"horizon": 1}),
-        observation,
-        tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0, "action"),
-    )
-
-
-def make_agent(discount: float = 0.99) -> Any:
-    """SAC as the toolkit builds it by default."""
-    import tensorflow as tf
-    from tf_agents.trajectories import time_step as ts
-
-    params, observation, action = make_params(discount)
-    return params.agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
-
-
-def stock_agent() -> Any:
-    """TF-Agents' SacAgent with the same networks and optimizers."""
-    import tensorflow as tf
-    from tf_agents.agents.sac.sac_agent import SacAgent
-    from tf_agents.trajectories import time_step as ts
-
-    from tfagents_system.agents.optimizers import build_optimizer
-
-    params, *specs = make_params()
-    return SacAgent(
-        ts.time_step_spec(specs[0]),
-        specs[1],
-        actor_network=params.actor_ctor(*specs),
-        critic_network=params.critic_ctor(*specs),
-        critic_network_2=params.critic_ctor(*specs),
-        target_update_tau=params.target_update_tau,
-        gamma=params.discount,
-        train_step_counter=tf.Variable(0, dtype=tf.int64),
-        **{f"{part}_optimizer": build_optimizer(params, part) for part in ("actor", "critic", "alpha")},
-    )
+    action = tensor_spec.BoundedTensorSpec((ACTION,), tf.float32, -1.0, 1.0, "action")
+    return Params({"horizon": 1}).agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
 
 
 def make_update(**options: Any) -> Any:
@@ -103,11 +70,17 @@ def random_block(count: int) -> list[np.ndarray]:
 def stock_update() -> Any:
     """TF-Agents' own `agent.train`, compiled by its `common.function`, called once an update."""
     import tensorflow as tf
+    from tf_agents.agents.sac.sac_agent import SacAgent
     from tf_agents.trajectories import policy_step, trajectory
     from tf_agents.trajectories import time_step as ts
     from tf_agents.utils import common
 
-    train = common.function(stock_agent().train)
+    agent = make_agent()
+    networks = {"critic_network": agent.critics[0], "critic_network_2": agent.critics[1], "actor_network": agent.actor}
+    optimizers = {name: getattr(agent, name) for name in ("actor_optimizer", "critic_optimizer", "alpha_optimizer")}
+    settings = {"gamma": agent.gamma, "target_update_tau": agent.target_update_tau}
+    stock = SacAgent(agent.time_step_spec, agent.action_spec, **networks, **optimizers, **settings)
+    train = common.function(stock.train)
     mid, zeros, ones = tf.ones(BATCH, tf.int32), tf.zeros(BATCH), tf.ones(BATCH)
 
     def update(block: list[np.ndarray]) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tfagents_system"
 # Lines of each room. They are only ever lowered, unless an issue names a new ability for a room.
 BUDGETS = {
-    "agents": 5_140,
+    "agents": 4_450,
     "benchmarks": 4_340,
     "checks": 990,
     "envs": 7_880,
@@ -26,7 +26,7 @@ BUDGETS = {
     "report": 4_030,
     "run_files": 3_760,
     "settings": 4_040,
-    "tests": 61_800,
+    "tests": 61_480,
     "top level": 3_110,
     "trainer": 2_720,
     "transport": 5_060,

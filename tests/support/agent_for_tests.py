@@ -8,7 +8,6 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tests.support.fakes import agent_of
-from tfagents_system.agents.optimizers import build_optimizer
 from tfagents_system.train_params_base import TrainParamsBase
 
 B, OBS, ACT = 16, 3, 2
@@ -87,23 +86,26 @@ class SharedLogPiAgent(SacAgent):
 
 
 def reference_agent(params=None, observation_spec=None, action_spec=ACTION, cls=SacAgent):
-    """TF-Agents' SacAgent, or a subclass, with the networks and attributes of params."""
+    """TF-Agents' SacAgent, or a subclass, with the networks, optimizers and attributes of ours."""
     params = Params({"horizon": 10}) if params is None else params
     spec = tf.TensorSpec((OBS,), tf.float32, "observation") if observation_spec is None else observation_spec
+    ours = params.agent_ctor(ts.time_step_spec(spec), action_spec, tf.Variable(0, dtype=tf.int64))
     agent = cls(
-        ts.time_step_spec(spec),
+        ours.time_step_spec,
         action_spec,
-        actor_network=params.actor_ctor(spec, action_spec),
-        critic_network=params.critic_ctor(spec, action_spec),
-        critic_network_2=params.critic_ctor(spec, action_spec),
-        gamma=params.discount,
+        actor_network=ours.actor,
+        critic_network=ours.critics[0],
+        critic_network_2=ours.critics[1],
+        actor_optimizer=ours.actor_optimizer,
+        critic_optimizer=ours.critic_optimizer,
+        alpha_optimizer=ours.alpha_optimizer,
+        gamma=ours.gamma,
         initial_log_alpha=params.sac_log_alpha,
-        target_entropy=-2.0,
+        target_entropy=ours.target_entropy,
         target_update_tau=params.target_update_tau,
         target_update_period=params.target_update_period,
         gradient_clipping=params.gradient_clipping,
-        train_step_counter=tf.Variable(0, dtype=tf.int64),
-        **{f"{part}_optimizer": build_optimizer(params, part) for part in ("actor", "critic", "alpha")},
+        train_step_counter=ours.train_step_counter,
     )
     agent.initialize()
     optimized = {

@@ -205,17 +205,21 @@ def _keras_layers(actor: Any) -> list[Any]:
 
 
 def _encoder_layers(spec: Any, encoder: Any) -> list[Any]:
-    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
-    if layers is None:
+    if encoder._flat_preprocessing_layers is None:
         is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
         _require(is_vector, "the observation is not one float32 vector")
-        _require(combiner is None, "it has a preprocessing_combiner")
-    else:
-        ours = len(layers) == len(tf.nest.flatten(spec)) and all(type(layer) is FlattenedLeaf for layer in layers)
-        _require(ours, "it has preprocessing layers")
-        joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
-        _require(joins if len(layers) > 1 else combiner is None, "it has a preprocessing_combiner")
+    check_flattening(encoder, len(tf.nest.flatten(spec)))
     return [layer for layer in encoder._postprocessing_layers if type(layer) is not tf.keras.layers.Flatten]
+
+
+def check_flattening(encoder: Any, num_leaves: int) -> None:
+    """Whether an encoder only flattens and joins the leaves of an observation, as our own does."""
+    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
+    if layers is not None:
+        ours = len(layers) == num_leaves and all(type(layer) is FlattenedLeaf for layer in layers)
+        _require(ours, "it has preprocessing layers")
+    joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
+    _require(joins if layers is not None and num_leaves > 1 else combiner is None, "it has a preprocessing_combiner")
 
 
 def _require(condition: bool, reason: str) -> None:
