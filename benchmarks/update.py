@@ -70,12 +70,17 @@ def random_block(count: int) -> list[np.ndarray]:
 def stock_update() -> Any:
     """TF-Agents' own `agent.train`, compiled by its `common.function`, called once an update."""
     import tensorflow as tf
+    from tf_agents.agents.sac.sac_agent import SacAgent
     from tf_agents.trajectories import policy_step, trajectory
     from tf_agents.trajectories import time_step as ts
     from tf_agents.utils import common
 
     agent = make_agent()
-    train = common.function(agent.train)
+    networks = {"critic_network": agent.critics[0], "critic_network_2": agent.critics[1], "actor_network": agent.actor}
+    optimizers = {name: getattr(agent, name) for name in ("actor_optimizer", "critic_optimizer", "alpha_optimizer")}
+    settings = {"gamma": agent.gamma, "target_update_tau": agent.target_update_tau}
+    stock = SacAgent(agent.time_step_spec, agent.action_spec, **networks, **optimizers, **settings)
+    train = common.function(stock.train)
     mid, zeros, ones = tf.ones(BATCH, tf.int32), tf.zeros(BATCH), tf.ones(BATCH)
 
     def update(block: list[np.ndarray]) -> None:
@@ -110,7 +115,7 @@ def measure(threads: int, rounds: int, updates: int) -> None:
     """Runs in a process of its own on `threads` CPUs; a line of JSON for each round that stdin asks for."""
     import tensorflow as tf
 
-    from tfagents_system.agents.matmul_precision import bfloat16_speedup
+    from tfagents_system.agents.compiling import bfloat16_speedup
 
     inter = min(2, threads)
     tf.config.threading.set_inter_op_parallelism_threads(inter)

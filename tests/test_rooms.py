@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tfagents_system"
 # Lines of each room. They are only ever lowered, unless an issue names a new ability for a room.
 BUDGETS = {
-    "agents": 5_130,
+    "agents": 4_450,
     "benchmarks": 4_340,
     "checks": 990,
     "cluster": 800,
@@ -28,9 +28,9 @@ BUDGETS = {
     "run_files": 3_700,
     "settings": 3_190,
     "tasks": 900,
-    "tests": 59_840,
+    "tests": 59_680,
     "tmrl": 600,
-    "top level": 2_910,
+    "top level": 2_920,
     "trainer": 2_610,
     "transport": 4_690,
     "worker": 4_600,

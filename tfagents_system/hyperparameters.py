@@ -189,7 +189,7 @@ class Hyperparameters:
     preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
     """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
     others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
-    (`image_encoder_layers`), other uint8 divided by 255."""
+    (`image_encoder_layers`). uint8 that is no image, or too small for the encoder, are numbers like all others."""
     network: Literal["mlp", "simba"] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
@@ -220,8 +220,9 @@ class Hyperparameters:
 
     # Networks drawn anew, against the primacy bias.
     reset_period_updates: Annotated[Count | None, "updates"] = None
-    """Interval at which actor, critics and encoder are drawn anew while replay, counters and settings stay (Nikishin et
-    al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step. None never does."""
+    """Interval at which actor, critics, encoder, alpha and the optimizers' moments begin anew while replay, counters
+    and settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step.
+    None never does."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
@@ -263,7 +264,7 @@ class Hyperparameters:
     # Normalisation.
     normalize_observations: Annotated[bool, Unless("network", "simba")] = False
     """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
-    learned from, clipped to [-10, 10]; pixels (uint8) are left alone. SimBa always normalises them."""
+    learned from, clipped to [-10, 10]; pixels of images are left alone. SimBa always normalises them."""
     normalize_rewards: bool = False
     """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
     discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""

@@ -91,18 +91,19 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
 
     def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         """Builds the actor: a TF-Agents network from observations to action distributions within `action_spec`."""
-        from tfagents_system.agents import networks
+        from tfagents_system.agents.actor import build_actor
 
-        return networks.build_actor(self, observation_spec, action_spec)
+        return build_actor(self, observation_spec, action_spec)
 
     def critic_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         """Builds one critic: a TF-Agents network from (observation, action) to Q-values `[B]` (`[B, T]` recurrent).
 
         Where `algorithm` is `tqc`: to quantiles, with an axis of `num_quantiles` behind these.
         """
-        from tfagents_system.agents import algorithms, networks
+        from tfagents_system.agents import algorithms
+        from tfagents_system.agents.critic import build_critic
 
-        return networks.build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
+        return build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
 
     def agent_ctor(self, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
         """Builds the TFAgent that is trained.
@@ -115,7 +116,7 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         """
         from tfagents_system.agents import algorithms
 
-        return algorithms.build_agent(self, time_step_spec, action_spec, train_step)
+        return algorithms.agent_class(self)(self, time_step_spec, action_spec, train_step)
 
     def sample_form_ctor(self) -> SampleForm:
         """Says what a sample is: what is drawn from the ring and how, the arrays of a minibatch, and their names.

@@ -95,7 +95,7 @@ def test_no_critics_targets_and_optimizers_are_built():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainParamsBase, "critic_ctor", fail)
-        patch.setattr("tfagents_system.agents.ensemble.build_optimizer", fail)
+        patch.setattr("tfagents_system.agents.agent.build_optimizer", fail)
         worker = make_worker_agent(params, ts.time_step_spec(VECTOR), ACTION)
     assert params.built == ["actor"]
     assert {variable.shape.num_elements() for variable in worker.policy.variables()} <= {48, 16, 128, 8, 32, 4, 2}

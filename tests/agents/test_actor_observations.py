@@ -12,12 +12,13 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.agent_interface import make_update
-from tfagents_system.agents.network_parts import networks_of, normalizations_of
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.minibatch import Steps, Views
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.training_agent import make_agent
-from tfagents_system.agents.update_parts import Steps, Views
+from tfagents_system.agents.sac import ACTIONS
+from tfagents_system.agents.starting_values import networks_of, normalizations_of
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
 from tfagents_system.policies.policy_interface import WorkerPolicy
@@ -145,14 +146,14 @@ def step(params: Params, spec: Any, agent: Any, rng: np.random.Generator) -> dic
     action = tf.constant(rng.integers(0, 3, outer) if is_choice else rng.uniform(-0.9, 0.9, (*outer, 2)))
     action = tf.cast(action, agent.action_spec.dtype)
     agent.train_step_counter.assign(59)  # Actors step in every so many updates: in this one.
-    update = make_update(agent, burn_in_steps=params.sample_form_ctor().burn_in)
     experience: Any = trajectory.Trajectory(mid, here, action, (), mid, rewards, ones)
     if not params.recurrent:
         following = ts.TimeStep(mid, rewards, ones, there)
         experience = trajectory.Transition(
             ts.TimeStep(mid, zeros, ones, here), policy_step.PolicyStep(action), following
         )
-    return {name: float(value) for name, (value, _) in update.step(experience).items()}
+    measured = update_once(agent, experience, burn_in_steps=params.sample_form_ctor().burn_in)
+    return {name: float(value) for name, (value, _) in measured.items()}
 
 
 def _acts(policy: Any, observation: Any, params: Params) -> Any:
@@ -168,7 +169,6 @@ def _acts(policy: Any, observation: Any, params: Params) -> Any:
 @pytest.mark.parametrize("kind", ["sac", "recurrent", "images"])
 def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> None:
     params, spec, agent = built(kind)
-    update: Any = make_update(agent)
     outer = (B, 4) if params.recurrent else (B,)
     seen_spec = policy_time_step_spec(params, spec).observation
     observation = tf.nest.map_structure(
@@ -177,10 +177,10 @@ def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> N
     mid, zeros, ones = tf.ones(outer, tf.int32), tf.zeros(outer), tf.ones(outer)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(tf.nest.flatten(observation))
-        steps = Steps(update._parts.encoded(ts.TimeStep(mid, zeros, ones, observation)), None)
+        steps = Steps(agent._pipeline.encoded(ts.TimeStep(mid, zeros, ones, observation)), None)
         assert isinstance(steps.time_steps.observation, Views)
-        actions, log_pi = update._sample(steps, update._noise()[0], training=True)
-        values = update._values(agent._critic_networks[0], steps, actions)
+        actions, log_pi = agent.sample(steps, noise_of(agent).of(ACTIONS), training=True)
+        values = agent.values(agent.critics[0], steps, actions)
     leaves = tf.nest.flatten(observation)
     seen = leaves_seen_by_actor(observation, params.actor_observations)
     of_actor, of_critic = (tape.gradient(target, leaves) for target in (log_pi, values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import types
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
-from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
@@ -24,11 +21,10 @@ from tests.support.tiny_agents import (
     TinyParams,
     build,
     numeric_gradient,
-    sgd_update,
+    with_sgd,
 )
-from tfagents_system.agents.agent_interface import make_update
+from tests.support.updates import update_once
 from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled
-from tfagents_system.agents.training_agent import check_agent
 from tfagents_system.errors import UserError
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
@@ -40,7 +36,7 @@ OFFLINE: Any = {"prior_data": ["demonstrations.npz"], "offline_updates": 5}
 def test_the_actor_s_loss_has_the_distance_to_the_data_in_units_of_q() -> None:
     agent = build(algorithm="redq", num_critics=3, num_target_critics=3, behaviour_cloning_weight=WEIGHT, **OFFLINE)
     batch, before = Minibatch(), NumpyAgent(agent)
-    measured = sgd_update(agent).step(batch.transition(), batch.noise())
+    measured = update_once(with_sgd(agent), batch.transition(), batch.noise())
     critics = NumpyAgent(agent).critics  # The actor is judged by the critics after their step.
 
     def values(action: np.ndarray) -> np.ndarray:
@@ -69,46 +65,16 @@ def test_it_counts_in_offline_updates_alone(algorithm: str) -> None:
         vars(owner).update(params)
         ScheduledValues(owner, agent).assign(0, 0, iteration)
         batch = Minibatch()
-        return float(make_update(agent).step(batch.transition(), noise=batch.noise())["actor_loss"][0])  # type: ignore
+        return float(update_once(agent, batch.transition(), batch.noise())["actor_loss"][0])
 
     assert actor_loss(WEIGHT, 0) == actor_loss(0.0, 0) == actor_loss(0.0, -1)
     assert actor_loss(WEIGHT, -1) > actor_loss(0.0, -1) + 0.01
-
-
-class NormalActor(TinyParams):
-    """Its actor is no tanh-squashed Gaussian: TF-Agents' own `train` updates plain SAC then."""
-
-    batch_size = 5
-
-    def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
-        projection = functools.partial(NormalProjectionNetwork, state_dependent_std=True, scale_distribution=False)
-        return ActorDistributionNetwork(observation_spec, action_spec, continuous_projection_net=projection)
 
 
 def owner_of(kind: type[TinyParams], **attributes: Any) -> TinyParams:
     params = kind({"horizon": 5})
     vars(params).update(attributes)
     return params
-
-
-@pytest.mark.parametrize(
-    ("attributes", "told"),
-    [
-        (
-            {"behaviour_cloning_weight": WEIGHT, **OFFLINE},
-            "behaviour_cloning_weight is not possible, .*: set it to 0, or",
-        ),
-        ({"priority_exponent": 0.6}, "priority_exponent is not possible, .*: set it to None, or"),
-        ({"behaviour_cloning_weight": WEIGHT}, ""),  # Nothing is offline.
-    ],
-)
-def test_what_an_agent_s_own_train_can_not_do_is_found_by_the_check(attributes: dict[str, Any], told: str) -> None:
-    params, agent = owner_of(NormalActor, **attributes), agent_of(NormalActor, OBSERVATION, ACTION, **attributes)
-    if not told:
-        check_agent(params, agent)
-        return
-    with pytest.raises(UserError, match=told):
-        check_agent(params, agent)
 
 
 def test_an_agent_of_one_s_own_must_follow_the_weight() -> None:
@@ -132,11 +98,11 @@ def test_a_run_goes_on_with_another_weight_or_none(tmp_path: Any, algorithm: str
     for before, after in itertools.pairwise(agents):
         saved = train_and_save(tmp_path, before)
         assert checkpoints_of(tmp_path, after)[0].restore() is not None
-        np.testing.assert_array_equal(after._actor_network.trainable_variables[0], saved)
+        np.testing.assert_array_equal(after.actor.trainable_variables[0], saved)
 
 
 def train_and_save(folder: Any, agent: Any) -> np.ndarray:
-    agent._actor_network.trainable_variables[0].assign_add([[0.5] * 4] * 3)
+    agent.actor.trainable_variables[0].assign_add([[0.5] * 4] * 3)
     agent.train_step_counter.assign_add(1)
     checkpoints_of(folder, agent)[0].save(5.0, {}, wait=True)
-    return agent._actor_network.trainable_variables[0].numpy()
+    return agent.actor.trainable_variables[0].numpy()

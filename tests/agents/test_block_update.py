@@ -8,38 +8,35 @@ from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.agent_for_tests import ACT, OBS, B, block, build, build_quiet
-from tfagents_system.agents.agent_interface import of_whole_sequences
-from tfagents_system.agents.block_update import BlockUpdate, DivergedError
-from tfagents_system.agents.fused_update import FusedUpdate
+from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build, build_quiet, copy_weights, reference_agent
+from tfagents_system.agents.block_update import BlockUpdate, DivergedError, of_whole_sequences
+from tfagents_system.agents.sac import Sac
 from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 
 
 def test_k_minibatches_are_k_updates_and_all_networks_change():
     agent = build()
-    before = [v.numpy() for v in agent._actor_network.variables + agent._target_critic_network_1.variables]
+    before = [v.numpy() for v in agent.actor.variables + agent.targets[0].variables]
     update = BlockUpdate(agent, B, TransitionForm())
     losses = update(block(5))
     update(block(2))
     assert int(agent.train_step_counter) == 7
     assert set(losses) == {"actor_loss", "critic_loss", "alpha_loss", "q_mean"}
     assert all(np.isfinite(value) for value in losses.values())
-    after = [v.numpy() for v in agent._actor_network.variables + agent._target_critic_network_1.variables]
+    after = [v.numpy() for v in agent.actor.variables + agent.targets[0].variables]
     assert all(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_an_update_is_traced_once(monkeypatch):
     """Tracing takes most of a trainer's start, and TensorFlow traces twice what makes variables."""
-    traced, step = [], FusedUpdate.step
-    monkeypatch.setattr(
-        FusedUpdate, "step", lambda self, *args, **kwargs: traced.append(1) or step(self, *args, **kwargs)
-    )
+    traced, update_of = [], Sac.update
+    monkeypatch.setattr(Sac, "update", lambda self, *args: traced.append(1) or update_of(self, *args))
     agent = build()
     update = BlockUpdate(agent, B, TransitionForm())
     assert len(traced) == 1
-    made = len(agent._critic_optimizer.weights), len(agent._actor_optimizer.weights)
+    made = len(agent.critic_optimizer.weights), len(agent.actor_optimizer.weights)
     update(block(2))
-    assert made == (len(agent._critic_optimizer.weights), len(agent._actor_optimizer.weights))
+    assert made == (len(agent.critic_optimizer.weights), len(agent.actor_optimizer.weights))
 
 
 def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
@@ -51,7 +48,7 @@ def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
     reward = np.full((k, B), 3.0, np.float32)
     junk = np.random.default_rng(0).standard_normal((k, B, OBS)).astype(np.float32)
     BlockUpdate(agent, B, TransitionForm())([observation, action, reward, np.zeros((k, B), np.float32), junk])
-    q, _ = agent._critic_network_1((observation[0], action[0]), step_type=tf.fill([B], 1))
+    q, _ = agent.critics[0]((observation[0], action[0]), step_type=tf.fill([B], 1))
     np.testing.assert_allclose(q, 3.0, atol=0.02)
 
 
@@ -70,7 +67,7 @@ def test_measuring_gives_the_losses_and_changes_nothing():
     first = update([array[:1] for array in arrays])
     np.testing.assert_allclose(first["critic_loss"], expected[0], rtol=1e-4)
 
-    agent._critic_network_1.variables[-1].assign([np.nan])
+    agent.critics[0].variables[-1].assign([np.nan])
     with pytest.raises(DivergedError, match="critic_loss is nan"):
         update.measure(arrays)
 
@@ -83,22 +80,10 @@ def critic_loss(agent, observation, action, reward, discount, next_observation):
         return np.array([network((observation, action), step_type=mid)[0] for network in networks])
 
     next_action = agent.policy.action(ts.restart(next_observation, B)).action
-    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    targets = (agent.targets[0], agent.targets[1])
     td_target = reward + 0.99 * discount * q(targets, next_observation, next_action).min(0)
-    critics = (agent._critic_network_1, agent._critic_network_2)
+    critics = (agent.critics[0], agent.critics[1])
     return 0.5 * np.square(td_target - q(critics, observation, action)).mean(1).sum()
-
-
-def copy_networks(source, target):
-    for name in (
-        "_actor_network",
-        "_critic_network_1",
-        "_critic_network_2",
-        "_target_critic_network_1",
-        "_target_critic_network_2",
-    ):
-        for a, b in zip(getattr(source, name).variables, getattr(target, name).variables, strict=True):
-            b.assign(a)
 
 
 def train_one_by_one(agent, arrays):
@@ -115,11 +100,13 @@ def train_one_by_one(agent, arrays):
 
 
 def test_a_block_equals_the_same_updates_done_one_by_one_by_tf_agents():
-    ours, theirs = build_quiet(), build_quiet()
-    copy_networks(ours, theirs)
+    ours, params = build_quiet(), Params({"horizon": 10})
+    params.actor_learning_rate, params.alpha_learning_rate, params.sac_log_alpha = 0.0, 0.0, -50.0
+    theirs = reference_agent(params)
+    copy_weights(ours, theirs)
     BlockUpdate(ours, B, TransitionForm())(block(6))
     train_one_by_one(theirs, block(6))
-    for a, b in zip(ours._critic_network_2.variables, theirs._critic_network_2.variables, strict=True):
+    for a, b in zip(ours.critics[1].variables, theirs._critic_network_2.variables, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
@@ -143,8 +130,9 @@ def test_an_agents_own_train_is_given_weight_for_whole_sequences_alone():
             self.train_step_counter.assign_add(1)
             return tf_agent.LossInfo(tf.reduce_sum(weights * 2.0 ** tf.range(B, dtype=tf.float32)), ())
 
-    length, agent = 4, build(recurrent=True)
-    agent.__class__ = Own
+    length, params = 4, Params({"horizon": 10})
+    params.recurrent = {"lstm_units": 4, "sequence_length": 4}
+    agent = reference_agent(params, cls=Own)
     observation, action, reward, discount, _ = block(2, outer=(B, length + 1))
     weight = np.ones_like(reward)
     weight[..., -1], weight[:, 4:, 2:], weight[:, 4:, :2] = 0.0, 0.0, 2.0
@@ -173,9 +161,9 @@ def test_a_weight_that_has_exploded_is_told(weight):
     agent = build()
     update = BlockUpdate(agent, B, TransitionForm())
     update(block(1))
-    variable = agent._target_critic_network_1.variables[-1]
+    variable = agent.targets[0].variables[-1]
     variable.assign(np.full(variable.shape, 9e7, np.float32))
-    agent._actor_network.variables[-1].assign(np.full(agent._actor_network.variables[-1].shape, weight, np.float32))
+    agent.actor.variables[-1].assign(np.full(agent.actor.variables[-1].shape, weight, np.float32))
     with pytest.raises(DivergedError):
         update(block(1))
 

@@ -7,7 +7,8 @@ from tf_agents.trajectories import trajectory
 
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
-from tfagents_system.agents.agent_interface import make_update
+from tests.support.updates import losses_of, noise_of, update_once
+from tfagents_system.agents.minibatch import Minibatch
 from tfagents_system.train_params_base import TrainParamsBase
 
 BATCH, BURN_IN, LENGTH = 3, 2, 3
@@ -45,6 +46,10 @@ def sequences(observation=None):
     )
 
 
+def split(agent, experience, weight=None):
+    return agent.split(Minibatch(experience, weight, BURN_IN))
+
+
 @pytest.fixture(scope="module")
 def agent():
     return build("sac")
@@ -52,23 +57,23 @@ def agent():
 
 def test_values_behind_the_burn_in_are_those_of_the_whole_sequence(agent):
     """With the actions that were taken the state is the same, whether steps only lead there or are judged."""
-    whole, next_whole = make_update(agent, burn_in_steps=0)._split(sequences())
-    behind, next_behind = make_update(agent, burn_in_steps=BURN_IN)._split(sequences())
-    critic, update = agent._critic_network_1, make_update(agent, burn_in_steps=BURN_IN)
-    values = update._values(critic, behind, behind.actions)
+    whole, next_whole = agent.split(Minibatch(sequences()))
+    behind, next_behind = split(agent, sequences())
+    critic = agent.critics[0]
+    values = agent.values(critic, behind, behind.actions)
     assert values.shape == (BATCH, LENGTH)
-    np.testing.assert_allclose(values, update._values(critic, whole, whole.actions)[:, BURN_IN:], atol=1e-6)
+    np.testing.assert_allclose(values, agent.values(critic, whole, whole.actions)[:, BURN_IN:], atol=1e-6)
     noise = [tf.zeros((BATCH, TOTAL, ACT))], [tf.zeros((BATCH, LENGTH, ACT))]
     for steps, cut in ((whole, behind), (next_whole, next_behind)):
-        actions, log_pi = update._sample(steps, noise[0], training=False)
-        cut_actions, cut_log_pi = update._sample(cut, noise[1], training=False)
+        actions, log_pi = agent.sample(steps, noise[0], training=False)
+        cut_actions, cut_log_pi = agent.sample(cut, noise[1], training=False)
         np.testing.assert_allclose(cut_actions, actions[:, BURN_IN:], atol=1e-6)
         np.testing.assert_allclose(cut_log_pi, log_pi[:, BURN_IN:], atol=1e-5)
 
 
 def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
     experience = sequences()
-    steps, next_steps = make_update(agent, burn_in_steps=BURN_IN)._split(experience)
+    steps, next_steps = split(agent, experience)
     np.testing.assert_array_equal(steps.past[1], experience.action[:, :BURN_IN])
     np.testing.assert_array_equal(next_steps.past[0].observation, experience.observation[:, 1 : BURN_IN + 1])
     np.testing.assert_array_equal(next_steps.past[1], experience.action[:, 1 : BURN_IN + 1])
@@ -76,34 +81,32 @@ def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
 
 
 def test_no_gradient_reaches_the_burn_in_which_matters_all_the_same(agent):
-    update = make_update(agent, burn_in_steps=BURN_IN)
     observation = sequences().observation
     with tf.GradientTape() as tape:
         tape.watch(observation)
-        steps, _ = update._split(sequences(observation))
-        values = update._values(agent._critic_network_1, steps, steps.actions)
-        _, log_pi = update._sample(steps, [tf.ones((BATCH, LENGTH, ACT))], training=True)
+        steps, _ = split(agent, sequences(observation))
+        values = agent.values(agent.critics[0], steps, steps.actions)
+        _, log_pi = agent.sample(steps, [tf.ones((BATCH, LENGTH, ACT))], training=True)
         total = tf.reduce_sum(values) + tf.reduce_sum(log_pi)
     gradient = tape.gradient(total, observation).numpy()
     assert np.all(gradient[:, :BURN_IN] == 0)
     assert np.all(np.abs(gradient[:, BURN_IN:TOTAL]).max(-1) > 0)
     other = tf.concat([observation[:, :1] + 1.0, observation[:, 1:]], 1)
-    steps, _ = update._split(sequences(other))
-    assert np.abs(update._values(agent._critic_network_1, steps, steps.actions) - values).max() > 1e-4
+    steps, _ = split(agent, sequences(other))
+    assert np.abs(agent.values(agent.critics[0], steps, steps.actions) - values).max() > 1e-4
 
 
 def test_losses_are_sums_over_the_steps_behind_the_burn_in(agent):
-    update = make_update(agent, burn_in_steps=BURN_IN)
-    steps, next_steps = update._split(sequences())
+    steps, next_steps = split(agent, sequences())
     noise = [tf.zeros((BATCH, LENGTH, ACT))]
-    loss, *_ = update._critic_loss(steps, next_steps, noise, training=False)
-    actions, log_pi = update._sample(next_steps, noise, training=False)
-    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    loss, *_ = agent.critic_loss(steps, next_steps, noise, noise_of(agent), training=False)
+    actions, log_pi = agent.sample(next_steps, noise, training=False)
+    targets = (agent.targets[0], agent.targets[1])
     y = next_steps.time_steps.reward + 0.99 * (
-        tf.minimum(*(update._values(target, next_steps, actions) for target in targets)) - log_pi
+        tf.minimum(*(agent.values(target, next_steps, actions) for target in targets)) - log_pi
     )
-    critics = (agent._critic_network_1, agent._critic_network_2)
-    errors = [y - update._values(critic, steps, steps.actions) for critic in critics]
+    critics = (agent.critics[0], agent.critics[1])
+    errors = [y - agent.values(critic, steps, steps.actions) for critic in critics]
     np.testing.assert_allclose(loss, 0.5 * sum(np.sum(np.square(e)) / BATCH for e in errors), rtol=1e-5)
 
 
@@ -111,24 +114,23 @@ WEIGHT = np.array([[0, 0, 3, 0, 0], [0, 0, 1.5, 1.5, 0], [0, 0, 1, 1, 1]], np.fl
 
 
 def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha(agent):
-    update = make_update(agent, burn_in_steps=BURN_IN)
-    steps, next_steps = update._split(sequences(), tf.constant(WEIGHT))
+    steps, next_steps = split(agent, sequences(), tf.constant(WEIGHT))
     noise, weight = [tf.zeros((BATCH, LENGTH, ACT))], WEIGHT[:, BURN_IN:]
-    loss, q_mean, _ = update._critic_loss(steps, next_steps, noise, training=False)
-    next_actions, next_log_pi = update._sample(next_steps, noise, training=False)
-    targets = (agent._target_critic_network_1, agent._target_critic_network_2)
+    loss, q_mean, _ = agent.critic_loss(steps, next_steps, noise, noise_of(agent), training=False)
+    next_actions, next_log_pi = agent.sample(next_steps, noise, training=False)
+    targets = (agent.targets[0], agent.targets[1])
     y = next_steps.time_steps.reward + 0.99 * (
-        tf.minimum(*(update._values(target, next_steps, next_actions) for target in targets)) - next_log_pi
+        tf.minimum(*(agent.values(target, next_steps, next_actions) for target in targets)) - next_log_pi
     )
-    critics = (agent._critic_network_1, agent._critic_network_2)
-    values = [update._values(critic, steps, steps.actions) for critic in critics]
+    critics = (agent.critics[0], agent.critics[1])
+    values = [agent.values(critic, steps, steps.actions) for critic in critics]
     np.testing.assert_allclose(loss, 0.5 * sum(np.sum(weight * (y - q) ** 2) for q in values) / BATCH, rtol=1e-5)
     np.testing.assert_allclose(q_mean, sum(np.sum(weight * q) for q in values) / 2 / weight.sum(), rtol=1e-5)
-    actions, log_pi = update._sample(steps, noise, training=False)
-    judged = tf.minimum(*(update._values(critic, steps, actions) for critic in critics))
-    actor_loss = update._actor_loss(steps, actions, log_pi)
+    actions, log_pi = agent.sample(steps, noise, training=False)
+    judged = tf.minimum(*(agent.values(critic, steps, actions) for critic in critics))
+    actor_loss = agent.actor_loss(steps, actions, log_pi)
     np.testing.assert_allclose(actor_loss, np.sum(weight * (log_pi - judged)) / BATCH, rtol=1e-5)
-    _, gradient = update._alpha_loss(steps, log_pi)
+    _, gradient = agent.alpha_loss(steps, log_pi)
     np.testing.assert_allclose(gradient, np.sum(weight * (-log_pi + ACT)) / BATCH, rtol=1e-5)
 
 
@@ -144,11 +146,6 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
     learned, measured = [], []
     for junk in (0.0, 5.0):
         agent = build(algorithm, Few)
-        update = (
-            make_update(agent, burn_in_steps=BURN_IN)
-            if algorithm == "sac"
-            else agent.make_update(burn_in_steps=BURN_IN)
-        )
         filled = np.zeros((BATCH, TOTAL + 1), np.float32)
         filled[0, 4:], filled[1, 5:] = junk, junk  # Behind the observation that the last step has led to.
         experience, weight = sequences(), tf.constant(WEIGHT)
@@ -158,8 +155,9 @@ def test_what_only_fills_up_a_sequence_changes_nothing_that_is_learned(algorithm
             action=tf.clip_by_value(experience.action + np.roll(filled, -1, 1)[..., None], -1.0, 1.0),
             reward=experience.reward + np.float32(100 * junk) * is_unused.astype(np.float32),
         )
-        held_out = {f"held out {name}": value for name, value in update.losses(experience, weight).items()}
-        measured.append(held_out | update.step(experience, weight=weight))
+        losses = losses_of(agent, experience, weight=weight, burn_in_steps=BURN_IN)
+        held_out = {f"held out {name}": value for name, value in losses.items()}
+        measured.append(held_out | update_once(agent, experience, weight=weight, burn_in_steps=BURN_IN))
         learned.append([variable.numpy() for variable in agent.trainable_variables])
     for ours, theirs in zip(*learned, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)

@@ -1,7 +1,5 @@
 """A whole update of CrossQ with its own networks, batch renormalisation included, against NumPy."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +7,7 @@ import tensorflow as tf
 from tests.support.agent_for_tests import Params
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION, SGD, B, Minibatch, numeric_gradient
+from tests.support.updates import update_once
 
 RATE, GAMMA, ALPHA = 0.01, 0.9, float(np.exp(-0.5))
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -65,12 +64,12 @@ class Layers:
 
 
 def layers_of_actor(agent):
-    actor = agent._actor_network
+    actor = agent.actor
     return Layers([*actor._hidden_layers, actor._projection_networks._projection_layer])
 
 
 def layers_of_critics(agent):
-    return [Layers(critic._value_layers) for critic in agent._critic_networks]
+    return [Layers(critic._value_layers) for critic in agent.critics]
 
 
 def sample(actor, observation, noise, **statistics):
@@ -95,7 +94,7 @@ def agent():
     }
     agent = agent_of(Params, OBSERVATION, ACTION, **attributes)
     rng = np.random.default_rng(0)
-    for network in (*agent._critic_networks, agent._actor_network):
+    for network in (*agent.critics, agent.actor):
         for variable in network.variables:
             if "variance" in variable.name:
                 variable.assign(rng.uniform(0.3, 0.6, variable.shape))
@@ -107,9 +106,9 @@ def agent():
 
 def test_losses_steps_and_moving_statistics(agent):
     batch, actor, critics = Minibatch(), layers_of_actor(agent), layers_of_critics(agent)
-    update = agent.make_update()
-    update._parts = dataclasses.replace(update._parts, critic_optimizer=SGD(RATE), actor_optimizer=SGD(RATE))
-    numbers = {name: float(value) for name, (value, _) in update.step(batch.transition(), batch.noise()).items()}
+    agent.critic_optimizer, agent.actor_optimizer = SGD(RATE), SGD(RATE)
+    measured = update_once(agent, batch.transition(), batch.noise())
+    numbers = {name: float(value) for name, (value, _) in measured.items()}
     after_actor, after_critics = layers_of_actor(agent), layers_of_critics(agent)
 
     # Next actions come from the actor as it acts; the critics see both halves of the batch in one pass of training.

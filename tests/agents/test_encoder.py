@@ -9,8 +9,9 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
+from tests.support.updates import update_once
 from tfagents_system.agents import encoder
-from tfagents_system.agents.action_sampling import Drawing
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -101,14 +102,12 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
     time_steps = ts.restart(observations((BATCH,)), BATCH)
     for pixels, icon_moves in ((None, False), (1, True)):
         params = build_params(image_augmentation_pixels=pixels)
-        pipeline = encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
+        pipeline = encoder.ObservationPipeline.of(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
         moved = pipeline.shifted(time_steps, Drawing(0, tf.constant(0, tf.int64), 4)).observation
         assert moved["camera"].dtype == tf.uint8 and moved["camera"].shape == (BATCH, 16, 17, 3)
         assert np.any(moved["camera"] != time_steps.observation["camera"])
         assert np.any(moved["icon"] != time_steps.observation["icon"]) == icon_moves
         np.testing.assert_array_equal(moved["joints"], time_steps.observation["joints"])
-    params = build_params(image_augmentation_pixels=0, image_encoder_layers=())
-    assert encoder.make_observation_pipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION) is None
 
 
 # The networks.
@@ -195,17 +194,17 @@ def sgd_agent(critic_rate, actor_rate, **attributes):
 def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
     agent = sgd_agent(1.0, 1.0, image_augmentation_pixels=0)
     experience, noise = transition(), [[np.zeros((BATCH, 2), np.float32)]] * 2
-    pipeline, critics = agent._encoder, agent._critic_networks
+    pipeline, critics = agent.encoder, agent.critics
     learned = [
         *pipeline.trainable_variables,
         *(variable for critic in critics for variable in critic.trainable_variables),
     ]
     assert len(pipeline.trainable_variables) == 8
     next_features, _ = pipeline(experience.next_time_step.observation)
-    distribution, _ = agent._actor_network(next_features, step_type=None, network_state=())
+    distribution, _ = agent.actor(next_features, step_type=None, network_state=())
     next_actions = distribution.mode()
     log_pi = distribution.log_prob(next_actions)
-    targets = [target((next_features, next_actions))[0] for target in agent._target_critic_networks]
+    targets = [target((next_features, next_actions))[0] for target in agent.targets]
     y = experience.next_time_step.reward + 0.99 * (tf.minimum(*targets) - log_pi)
     with tf.GradientTape() as tape:  # Over everything at once.
         features, _ = pipeline(experience.time_step.observation)
@@ -214,7 +213,7 @@ def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
         )
     gradients = tape.gradient(loss, learned)
     before = values_of(learned)
-    measured = agent.make_update().step(experience, noise)
+    measured = update_once(agent, experience, noise)
     np.testing.assert_allclose(measured["critic_loss"][0], loss, rtol=1e-5)
     for old, new, gradient in zip(before, values_of(learned), gradients, strict=True):
         np.testing.assert_allclose(old - new, gradient, atol=1e-5)
@@ -223,33 +222,32 @@ def test_the_encoder_steps_along_the_gradient_of_the_critics_loss():
 
 def test_the_actors_loss_and_the_targets_leave_the_encoder_alone():
     agent = sgd_agent(0.0, 1.0)
-    before, actor = values_of(agent._encoder.variables), values_of(agent._actor_network.trainable_variables)
-    agent.make_update().step(transition())
-    for old, new in zip(before, values_of(agent._encoder.variables), strict=True):
+    before, actor = values_of(agent.encoder.variables), values_of(agent.actor.trainable_variables)
+    update_once(agent, transition())
+    for old, new in zip(before, values_of(agent.encoder.variables), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert all_differ(actor, agent._actor_network.trainable_variables), "the actor has learned, its trunk included"
-    encoder_variables = {variable.ref() for variable in agent._encoder.variables}
-    for net in (agent._actor_network, *agent._critic_networks, *agent._target_critic_networks):
+    assert all_differ(actor, agent.actor.trainable_variables), "the actor has learned, its trunk included"
+    encoder_variables = {variable.ref() for variable in agent.encoder.variables}
+    for net in (agent.actor, *agent.critics, *agent.targets):
         assert not encoder_variables & {variable.ref() for variable in net.variables}
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc", "crossq"])
 def test_every_algorithm_trains_the_encoder(algorithm):
     agent = build(algorithm=algorithm, num_critics=None if algorithm == "sac" else 2)
-    before = values_of(agent._encoder.trainable_variables)
-    update = agent.make_update()
-    measured = update.step(transition())
+    before = values_of(agent.encoder.trainable_variables)
+    measured = update_once(agent, transition())
     assert all(np.isfinite(value) for value, _ in measured.values())
-    assert all_differ(before, agent._encoder.trainable_variables)
-    assert {variable.ref() for variable in agent._encoder.variables} <= {each.ref() for each in agent.variables}
+    assert all_differ(before, agent.encoder.trainable_variables)
+    assert {variable.ref() for variable in agent.encoder.variables} <= {each.ref() for each in agent.variables}
 
 
 def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
     after = {}
     for name, pixels in (("first", 4), ("again", 4), ("unshifted", 0)):
         agent = build(image_augmentation_pixels=pixels)
-        agent.make_update(seed=7).step(transition())
-        after[name] = np.concatenate([value.ravel() for value in values_of(agent._encoder.variables)])
+        update_once(agent, transition(), seed=7)
+        after[name] = np.concatenate([value.ravel() for value in values_of(agent.encoder.variables)])
     np.testing.assert_array_equal(after["first"], after["again"])
     assert np.any(after["first"] != after["unshifted"])
 
@@ -263,4 +261,4 @@ def test_workers_run_the_encoder_in_a_session():
     steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env].numpy(), batch) for env in range(2)}
     found = policy.actions(steps, greedy=True)
     np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
-    assert len(agent.policy.variables()) == 8 + len(agent._actor_network.variables)
+    assert len(agent.policy.variables()) == 8 + len(agent.actor.variables)

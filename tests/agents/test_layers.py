@@ -6,8 +6,7 @@ from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.specs import tensor_spec
 
 from tests.support.agent_for_tests import Params
-from tfagents_system.agents import networks
-from tfagents_system.agents.critic import Critic, CriticParts
+from tfagents_system.agents.critic import Critic, CriticParts, build_critic
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -107,7 +106,7 @@ def critic(num_outputs=1, **attributes):
     params.critic_joint_fc_layer_params = (8, 8)
     for name, value in attributes.items():
         setattr(params, name, value)
-    network = networks.build_critic(params, OBSERVATION, ACTION, num_outputs)
+    network = build_critic(params, OBSERVATION, ACTION, num_outputs)
     network.create_variables()
     scrambled(network.variables)
     return network

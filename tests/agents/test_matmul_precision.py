@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from tfagents_system.agents import matmul_precision
+from tfagents_system.agents import compiling
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.matmul_precision import bfloat16_matmuls, choose_precision
+from tfagents_system.agents.compiling import bfloat16_matmuls, choose_precision
 from tfagents_system.replay.sample_forms import TransitionForm
 
 
@@ -53,10 +53,10 @@ def test_gradients_are_float32_and_close_to_the_exact_ones():
 
 
 def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
-    monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 2.0)
+    monkeypatch.setattr(compiling, "bfloat16_speedup", lambda: 2.0)
     assert choose_precision("float32") == ("float32", "")
     assert choose_precision("bfloat16") == choose_precision("auto") == ("bfloat16", "")
-    monkeypatch.setattr(matmul_precision, "bfloat16_speedup", lambda: 0.31)
+    monkeypatch.setattr(compiling, "bfloat16_speedup", lambda: 0.31)
     precision, reason = choose_precision("bfloat16")
     assert choose_precision("auto") == (precision, reason)
     assert precision == "float32"
@@ -68,9 +68,9 @@ def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_pro
 
     wide = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64)}
     exact, close = build(**wide), build(**wide)
-    for a, b in zip(exact._actor_network.variables, close._actor_network.variables, strict=True):
+    for a, b in zip(exact.actor.variables, close.actor.variables, strict=True):
         b.assign(a)
-    start = [v.numpy() for v in close._critic_network_1.variables]
+    start = [v.numpy() for v in close.critics[0].variables]
     updates = [
         BlockUpdate(agent, B, TransitionForm(), matmul_precision=precision)
         for agent, precision in ((exact, "float32"), (close, "bfloat16"))
@@ -79,7 +79,7 @@ def test_an_agent_trained_in_bfloat16_keeps_float32_weights_and_has_bfloat16_pro
     losses = [update(block(3)) for update in updates]
     assert all(np.isfinite(value) for value in losses[1].values())
     assert all(v.dtype == tf.float32 for v in close.variables if v.dtype.is_floating)
-    assert all(np.abs(a - b.numpy()).max() > 0 for a, b in zip(start, close._critic_network_1.variables, strict=True))
+    assert all(np.abs(a - b.numpy()).max() > 0 for a, b in zip(start, close.critics[0].variables, strict=True))
     graph = updates[1]._train_block.graph
     functions = [graph.as_graph_def(), *graph.as_graph_def().library.function]
     nodes = [node for f in functions for node in (f.node_def if hasattr(f, "node_def") else f.node)]

@@ -26,14 +26,15 @@ def build(spec, **attributes):
 
 
 def q_values(agent, observation, action):
-    q, _ = agent._critic_network_1((observation, action), step_type=tf.fill([len(action)], 1))
+    q, _ = agent.critics[0]((observation, action), step_type=tf.fill([len(action)], 1))
     return q
 
 
-def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
-    agent = build(IMAGES)
-    assert agent._actor_network._encoder.layers[-1].kernel.shape == (8, 8)
-    first_kernel = next(v for v in agent._actor_network.variables if "kernel" in v.name)
+@pytest.mark.parametrize(("layers", "brightest"), [((), 1.0), ((2, 2, 2), 255.0)], ids=["pictures", "too small"])
+def test_pixels_of_pictures_are_divided_by_255_and_all_leaves_reach_actor_and_critic(layers, brightest):
+    agent = build(IMAGES, image_encoder_layers=layers)
+    assert agent.actor._encoder.layers[-1].kernel.shape == (8, 8)
+    first_kernel = next(v for v in agent.actor.variables if "kernel" in v.name)
     assert first_kernel.shape[0] == 4 * 4 * 3 + 5
     action = tf.zeros((1, 2))
     joints = tf.ones((1, 5))
@@ -43,9 +44,9 @@ def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
     ]
     assert q[0].shape == (1,)
     assert not np.allclose(q[0], q[1])
-    as_float = agent._critic_network_1._encoder
+    as_float = agent.critics[0]._encoder
     encoded, _ = as_float({"camera": tf.fill((1, 4, 4, 3), tf.cast(255, tf.uint8)), "joints": joints})
-    np.testing.assert_allclose(encoded, np.ones((1, 53)), err_msg="255 / 255 and the joints as they are")
+    np.testing.assert_allclose(encoded, [[brightest] * 48 + [1.0] * 5], err_msg="the joints are as they are")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_pixels_are_divided_by_255_and_all_leaves_reach_actor_and_critic():
 def test_a_preprocessing_combiner_serves_actor_and_both_critics(combiner, as_instance):
     spec = {"a": tf.TensorSpec((2,), tf.float32, "a"), "b": tf.TensorSpec((3,), tf.float32, "b")}
     agent = build(spec, preprocessing_combiner=combiner() if as_instance else combiner)
-    first_kernel = next(v for v in agent._actor_network.variables if "kernel" in v.name)
+    first_kernel = next(v for v in agent.actor.variables if "kernel" in v.name)
     assert first_kernel.shape[0] == 5
     observation = {"a": tf.ones((4, 2)), "b": tf.ones((4, 3))}
     assert q_values(agent, observation, tf.zeros((4, 2))).shape == (4,)
@@ -68,11 +69,11 @@ def test_a_preprocessing_combiner_serves_actor_and_both_critics(combiner, as_ins
 
 def test_twin_critics_start_apart_and_targets_start_as_their_critics():
     agent = build(IMAGES)
-    pairs = zip(agent._critic_network_1.variables, agent._critic_network_2.variables, strict=True)
+    pairs = zip(agent.critics[0].variables, agent.critics[1].variables, strict=True)
     assert any(not np.allclose(a, b) for a, b in pairs)
     for critic, target in [
-        (agent._critic_network_1, agent._target_critic_network_1),
-        (agent._critic_network_2, agent._target_critic_network_2),
+        (agent.critics[0], agent.targets[0]),
+        (agent.critics[1], agent.targets[1]),
     ]:
         for a, b in zip(critic.variables, target.variables, strict=True):
             assert a is not b
@@ -81,10 +82,10 @@ def test_twin_critics_start_apart_and_targets_start_as_their_critics():
 
 def test_the_standard_deviation_is_clipped():
     agent = build(VECTOR)
-    bias = agent._actor_network._projection_networks._projection_layer.bias
+    bias = agent.actor._projection_networks._projection_layer.bias
     for value, expected in [(50.0, np.exp(2.0)), (-50.0, np.exp(-20.0))]:
         bias.assign([0.0, 0.0, value, value])
-        distribution, _ = agent._actor_network(tf.zeros((1, 3)), step_type=tf.constant([1]), network_state=())
+        distribution, _ = agent.actor(tf.zeros((1, 3)), step_type=tf.constant([1]), network_state=())
         np.testing.assert_allclose(distribution.input_distribution.stddev(), [[expected] * 2], rtol=1e-5)
 
 

@@ -8,13 +8,12 @@ from tf_agents.specs import tensor_spec
 from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
+from tfagents_system.agents.actor import NormalizedActor
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
-    NormalizedActor,
     RewardScale,
     RunningNormalization,
     RunningStatistics,
-    attach_reward_scale,
     merge_moments,
     normalized_spec,
 )
@@ -77,7 +76,7 @@ def test_networks_see_clipped_normalised_observations(trained):
     assert set(np.abs(normalised[0, :2])) == {10.0}
     assert 0.5 < normalised[1:].std() < 2
     step_type, action = tf.ones(B, tf.int32), np.zeros((B, ACT), np.float32)
-    critic = agent._target_critic_network_2
+    critic = agent.targets[1]
     values = np.concatenate([normalised, action], -1)
     for layer in critic._value_layers:
         values = layer(values)
@@ -85,18 +84,18 @@ def test_networks_see_clipped_normalised_observations(trained):
     np.testing.assert_allclose(q, values[:, 0], rtol=1e-4, atol=1e-5)
     mean, expected = (
         network(values, step_type=step_type, network_state=())[0].input_distribution.loc
-        for network, values in ((agent._actor_network, observation), (agent._actor_network.actor, normalised))
+        for network, values in ((agent.actor, observation), (agent.actor.actor, normalised))
     )
     np.testing.assert_allclose(mean, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_going_on_from_a_checkpoint_brings_the_statistics_back(trained, tmp_path):
     agent, _, _ = trained
-    attach_reward_scale(agent)
+    agent.reward_scale = RewardScale()
     agent.reward_scale.update(tf.constant([3.0, 5.0]))
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     other = build(normalize_observations=True)
-    attach_reward_scale(other)
+    other.reward_scale = RewardScale()
     checkpoints_of(tmp_path, other)[0].restore()
     scale = other.reward_scale
     assert (float(scale.count), float(scale.mean), float(scale.variance)) == (2.0, 4.0, 1.0)
@@ -110,32 +109,39 @@ def test_a_target_update_leaves_the_statistics_of_targets_alone(trained):
     """It copies what is not trained, and both have the same."""
     agent, update, _ = trained
     update(shifted(1, 3))
-    critic, target = agent._critic_network_1, agent._target_critic_network_1
+    critic, target = agent.critics[0], agent.targets[0]
     np.testing.assert_array_equal(critic.normalization.leaves[0].mean, target.normalization.leaves[0].mean)
     assert len({float(layer.count) for layer in layers_of(agent)}) == 1
 
 
 MIXED = {
-    "camera": tf.TensorSpec((2, 2), tf.uint8, "camera"),
+    "camera": tf.TensorSpec((2, 2, 1), tf.uint8, "camera"),
     "gear": tf.TensorSpec((), tf.int64, "gear"),
     "joints": tf.TensorSpec((3,), tf.float32, "joints"),
 }
 
 
+def test_a_grid_too_small_for_the_encoder_is_normalised_like_all_numbers():
+    action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
+    agent = agent_of(Params, MIXED, action, normalize_observations=True)
+    assert [layer.leaf for layer in agent.actor.normalization.leaves] == [0, 1, 2]
+    assert [layer.leaf for layer in agent.critics[0].normalization.leaves] == [0, 1, 2]
+
+
 def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
     params = Params({"horizon": 10})
-    params.normalize_observations = True
+    params.normalize_observations, params.image_encoder_layers = True, ()
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
     actor = params.actor_ctor(MIXED, action)
     actor.create_variables()
     assert type(actor) is NormalizedActor
     assert [layer.leaf for layer in actor.normalization.leaves] == [1, 2]
-    assert normalized_spec(MIXED)["gear"].dtype == tf.float32
+    assert normalized_spec(MIXED, ())["gear"].dtype == tf.float32
     holder = tf.Module()
     holder.actor = actor
     rng = np.random.default_rng(0)
     observation = {
-        "camera": tf.constant(rng.integers(0, 256, (6, 2, 2)), tf.uint8),
+        "camera": tf.constant(rng.integers(0, 256, (6, 2, 2, 1)), tf.uint8),
         "gear": tf.constant([1, 2, 3, 4, 5, 3], tf.int64),
         "joints": tf.constant(rng.normal(50.0, 3.0, (6, 3)), tf.float32),
     }
@@ -169,7 +175,7 @@ def test_behind_an_encoder_of_images_the_other_leaves_are_normalised_by_what_was
 def test_sequences_and_other_agents_are_normalised_too():
     """Recurrent networks; and in bfloat16, which the statistics know nothing of."""
     agent = build(recurrent=True, normalize_observations=True, normalize_rewards=True)
-    attach_reward_scale(agent)
+    agent.reward_scale = RewardScale()
     update = BlockUpdate(agent, B, SequenceForm(4), matmul_precision="bfloat16")
     observation, action, reward, discount, returns = block(2, outer=(B, 5))
     returns, weight = returns[..., 0], np.ones_like(reward)

@@ -10,7 +10,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import ACT, OBS, B, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.agent_interface import make_update
+from tests.support.updates import update_once
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sample_forms import TransitionForm
 
@@ -77,12 +77,12 @@ CONSTANT = [RATE] * UPDATES
 def test_log_alpha_takes_the_steps_computed_by_hand(settings, by_hand):
     """Alpha's loss is log(alpha) times its gradient, which therefore is known."""
     agent = build(alpha_optimizer=settings, alpha_learning_rate=RATE, sac_log_alpha=LOG_ALPHA)
-    update, gradients = make_update(agent), []
+    gradients = []
     for k in range(UPDATES):
-        log_alpha = float(agent._log_alpha)
-        gradients.append(float(update(transition(k)).extra.alpha_loss) / log_alpha)
+        log_alpha = float(agent.log_alpha)
+        gradients.append(float(update_once(agent, transition(k))["alpha_loss"][0]) / log_alpha)
     assert max(abs(g) for g in gradients) > 0.1
-    assert float(agent._log_alpha) == pytest.approx(by_hand(gradients), rel=2e-4, abs=1e-5)
+    assert float(agent.log_alpha) == pytest.approx(by_hand(gradients), rel=2e-4, abs=1e-5)
 
 
 def step_by_sgd(part, algorithm, attributes):
@@ -93,11 +93,10 @@ def step_by_sgd(part, algorithm, attributes):
         **{f"{part}_optimizer": sgd, f"{part}_learning_rate": 1.0, "actor_update_period": None},
         **attributes,
     )
-    update = make_update(agent)
-    networks = update._parts.critics if part == "critic" else [update._parts.actor]
+    networks = agent.critics if part == "critic" else [agent.actor]
     variables = [variable for network in networks for variable in network.trainable_variables]
     before = [variable.numpy() for variable in variables]
-    update(transition())
+    update_once(agent, transition())
     return [variable.numpy() - value for variable, value in zip(variables, before, strict=True)]
 
 
@@ -120,10 +119,10 @@ def test_gradients_are_clipped_each_by_itself_or_all_of_a_part_together(part, al
 def test_plain_adam_stays_one_fused_operation_a_variable_and_decay_adds_one():
     def operations(settings):
         agent = build(critic_optimizer=settings)
-        variables = agent._critic_network_1.trainable_variables
+        variables = agent.critics[0].trainable_variables
 
         def apply():
-            agent._critic_optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
+            agent.critic_optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
 
         graph = tf.function(apply, autograph=False).get_concrete_function().graph
         kinds = [op.type for op in graph.get_operations()]
@@ -148,7 +147,7 @@ def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
     other = build(**settings)
     checkpoints_of(tmp_path, other)[0].restore()
     BlockUpdate(other, B, TransitionForm())(block(2, seed=1))
-    assert np.abs(agent._actor_optimizer.get_slot(agent._actor_network.trainable_variables[0], "momentum")).max() > 0
+    assert np.abs(agent.actor_optimizer.get_slot(agent.actor.trainable_variables[0], "momentum")).max() > 0
     for ours, theirs in zip(agent.trainable_variables, other.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -158,13 +157,13 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
     began, goes_on = (
         build(alpha_optimizer=settings, alpha_learning_rate=rate, sac_log_alpha=LOG_ALPHA) for rate in (RATE, 0.0)
     )
-    make_update(began)(transition())
+    update_once(began, transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
-    restored = float(began._log_alpha)
-    assert restored != LOG_ALPHA and float(goes_on._log_alpha) == restored
-    make_update(goes_on)(transition(1))
-    assert float(goes_on._log_alpha) == restored, "a learning rate of 0"
+    restored = float(began.log_alpha)
+    assert restored != LOG_ALPHA and float(goes_on.log_alpha) == restored
+    update_once(goes_on, transition(1))
+    assert float(goes_on.log_alpha) == restored, "a learning rate of 0"
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
@@ -172,9 +171,9 @@ def test_a_run_goes_on_with_the_betas_that_it_is_given_now(name, tmp_path):
     began, goes_on = (
         build(critic_optimizer={"name": name, "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
     )
-    make_update(began)(transition())
+    update_once(began, transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
-    optimizer = goes_on._critic_optimizer
+    optimizer = goes_on.critic_optimizer
     found = [float(optimizer._get_hyper(hyper)) for hyper in ("beta_1", "beta_2")]
     np.testing.assert_allclose(found, [0.5, 0.55], rtol=1e-6)

@@ -30,10 +30,10 @@ def test_a_scheduled_learning_rate_acts_in_an_update_that_is_compiled_already() 
     values, update = ScheduledValues(params_with(**attributes), agent), BlockUpdate(agent, B, TransitionForm())
     for iteration, rate in enumerate(RATES):
         values.assign(10**6, 10**6, iteration)
-        before = float(agent._log_alpha)
+        before = float(agent.log_alpha)
         gradient = update(block(1, seed=iteration))["alpha_loss"] / before
         assert abs(gradient) > 0.1
-        assert float(agent._log_alpha) == pytest.approx(before - rate * gradient, rel=1e-5), iteration
+        assert float(agent.log_alpha) == pytest.approx(before - rate * gradient, rel=1e-5), iteration
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])

@@ -13,14 +13,14 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support import tiny_agents
-from tests.support.agent_for_tests import Params, build
+from tests.support.agent_for_tests import Params, build, reference_agent
 from tests.support.fakes import FakeParams, agent_of
-from tests.support.tiny_agents import Minibatch, NumpyAgent, sgd_update
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.training_agent import check_agent
-from tfagents_system.agents.update_parts import TD_ERRORS
-from tfagents_system.agents.value_policy import best
-from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
+from tests.support.tiny_agents import Minibatch, NumpyAgent, with_sgd
+from tests.support.updates import noise_of, update_once
+from tfagents_system.agents.block_update import BlockUpdate, check_agent
+from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
+from tfagents_system.agents.minibatch import TD_ERRORS
+from tfagents_system.agents.value_network import best
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.draw_settings import DrawSettings
@@ -45,8 +45,7 @@ def test_of_sac_and_its_variants(algorithm: str, attributes: dict[str, Any]) -> 
     """|y - Q|, the mean over the critics; of quantiles their means; and each squared error counts by its weight."""
     agent = tiny_agents.build(algorithm=algorithm, **attributes)
     batch, before = Minibatch(), NumpyAgent(agent)
-    update: Any = sgd_update(agent)
-    measured = update.step(batch.transition(), batch.noise(), tf.constant(WEIGHTS))
+    measured = update_once(with_sgd(agent), batch.transition(), batch.noise(), WEIGHTS)
     action, log_pi = before.sample(batch.next_observation, batch.next_noise)
     networks = before.targets or before.critics
     following = np.stack([before.values(each, batch.next_observation, action) for each in networks])
@@ -64,7 +63,7 @@ def test_of_sac_and_its_variants(algorithm: str, attributes: dict[str, Any]) -> 
     if algorithm != "tqc":
         expected = 0.5 * (errors**2 * WEIGHTS).mean(1).sum()
         assert float(measured["critic_loss"][0]) == pytest.approx(expected, rel=1e-4)
-    assert TD_ERRORS not in update.step(batch.transition(), batch.noise())
+    assert TD_ERRORS not in update_once(agent, batch.transition(), batch.noise())
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "iqn", "sac_discrete"])
@@ -76,14 +75,13 @@ def test_of_learners_of_values(algorithm: str) -> None:
     seen, following = (tf.constant(rng.standard_normal((6, OBS)), tf.float32) for _ in range(2))
     taken, g = rng.integers(0, N, 6), rng.choice([0.0, 0.81], 6).astype(np.float32)
     reward, mid, zeros = rng.standard_normal(6).astype(np.float32), tf.ones(6, tf.int32), tf.zeros(6)
-    update = agent.make_update()
 
     def values(network: Any, observation: Any, **fractions: Any) -> Any:
         return network(observation, **fractions)[0].numpy()
 
-    critics, targets = agent._critic_networks, agent._target_critic_networks
+    critics, targets = agent.critics, agent.targets
     if algorithm == "iqn":
-        tau, next_tau = (update.fractions(6, purpose) for purpose in (FRACTIONS, TARGET_FRACTIONS))
+        tau, next_tau = (agent.fractions(noise_of(agent), purpose, 6) for purpose in (FRACTIONS, TARGET_FRACTIONS))
         q = [values(critics[0], seen, tau=tau).mean(1)]
         next_q = values(targets[0], following, tau=next_tau).mean(1)
         next_value = next_q.max(1)
@@ -101,14 +99,14 @@ def test_of_learners_of_values(algorithm: str) -> None:
         policy_step.PolicyStep(tf.constant(taken, tf.int32)),
         ts.TimeStep(mid, tf.constant(reward), tf.constant(g), following),
     )
-    measured = update.step(steps, weight=tf.constant(WEIGHTS))
+    measured = update_once(agent, steps, weight=WEIGHTS)
     np.testing.assert_allclose(measured[TD_ERRORS][0], errors, rtol=1e-4, atol=1e-5)
     mean_q = np.mean([each[range(6), taken] for each in q], axis=0)
     assert float(measured["q_mean"][0]) == pytest.approx((mean_q * WEIGHTS).sum() / WEIGHTS.sum(), rel=1e-4)
     if algorithm == "dqn":
         size = np.where(errors < 1, errors**2 / 2, errors - 0.5)
         assert float(measured["critic_loss"][0]) == pytest.approx((size * WEIGHTS).mean(), rel=1e-4)
-    assert TD_ERRORS not in update.step(steps)
+    assert TD_ERRORS not in update_once(agent, steps)
 
 
 def choosing(**attributes: Any) -> Any:
@@ -141,11 +139,8 @@ def test_a_block_tells_the_errors_of_its_rows_and_weights_of_one_change_nothing(
 
 
 def test_an_agent_that_measures_no_errors_is_refused_with_the_remedy() -> None:
-    agent = build()
-    own = type("OwnAgent", (type(agent),), {})
-    agent.__class__ = own
-    with pytest.raises(UserError, match="priority_exponent is not possible, OwnAgent is not .*: set it to None, or"):
-        BlockUpdate(agent, B, FORM)
+    with pytest.raises(UserError, match="possible, SacAgent is trained by its own train: set it to None, or choose"):
+        BlockUpdate(reference_agent(), B, FORM)
     params: Any = Params({"horizon": 10})
     params.priority_exponent, params.sample_form_ctor = 0.5, TransitionForm
     with pytest.raises(UserError, match="priority_exponent=0.5, and the form of sample_form_ctor does not draw by"):
@@ -182,7 +177,7 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
     update.tell_errors = lambda rows, errors: priorities.measure(rows.ravel(), errors.ravel())
     rng = np.random.default_rng(0)
     for k in range(100):
-        agent._critic_optimizer.scheduled_rate.assign(1e-2 * (1.0 - k / 100))
+        agent.critic_optimizer.scheduled_rate.assign(1e-2 * (1.0 - k / 100))
         update(sampling.draw(ring, rng, settings, 10))
-    found = float(agent._critic_networks[0].acting_values(tf.ones((1, OBS)))[0, 0])
+    found = float(agent.critics[0].acting_values(tf.ones((1, OBS)))[0, 0])
     assert found == pytest.approx(value, abs=0.02)

@@ -8,11 +8,13 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams, agent_of
+from tests.support.updates import losses_of, noise_of
 from tfagents_system.agents import iqn
 from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.action_sampling import Drawing
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
-from tfagents_system.agents.value_update import FRACTIONS, TARGET_FRACTIONS
+from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
+from tfagents_system.agents.minibatch import Minibatch
+from tfagents_system.agents.noise import Drawing
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -29,7 +31,7 @@ def build(algorithm, **attributes):
     tf.keras.utils.set_random_seed(3)
     agent = agent_of(FakeParams, OBSERVATION, ACTION, algorithm=algorithm, **{**SMALL, **attributes})
     rng = np.random.default_rng(1)
-    for network in (*agent._critic_networks, *agent._target_critic_networks, agent.acting.network):
+    for network in (*agent.critics, *agent.targets, agent.acting.network):
         for variable in network.trainable_variables:
             variable.assign(0.5 * rng.standard_normal(variable.shape))
     return agent
@@ -99,10 +101,10 @@ def test_fractions_are_stratified_and_symmetric_and_follow_the_train_step():
 @pytest.mark.parametrize("double_q", [False, True])
 def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q):
     agent = build("iqn", double_q=double_q)
-    update, sample = agent.make_update(seed=4), arrays(1)
+    sample, noise = arrays(1), noise_of(agent, seed=4)
     observation, action, reward, bootstrap, following = (array[0] for array in sample)
-    tau, next_tau = (update.fractions(B, purpose) for purpose in (FRACTIONS, TARGET_FRACTIONS))
-    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    tau, next_tau = (agent.fractions(noise, purpose, B) for purpose in (FRACTIONS, TARGET_FRACTIONS))
+    (critic,), (target,) = agent.critics, agent.targets
     z, next_z, own = (
         network(tf.constant(seen), tau=fractions)[0].numpy()
         for network, seen, fractions in (
@@ -117,10 +119,10 @@ def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q)
         quantile_loss(reward[b] + bootstrap[b] * next_z[b, :, best[b]], z[b, :, action[b]], tau.numpy()[b], 0.005)
         for b in range(B)
     ]
-    losses = update.losses(transition(sample))  # Held-out losses have fractions of their own.
-    told = update.step(transition(sample))
+    losses = agent.losses(Minibatch(transition(sample)), noise)
+    told = agent.update(Minibatch(transition(sample)), noise)
     assert float(told["critic_loss"][0]) == pytest.approx(np.mean(expected), rel=1e-3)
-    assert float(losses["critic_loss"]) == pytest.approx(np.mean(expected), rel=0.5)
+    assert float(losses["critic_loss"]) == pytest.approx(np.mean(expected), rel=1e-3)
     assert float(told["q_mean"][0]) == pytest.approx(z.mean(1)[np.arange(B), action].mean(), rel=1e-3)
     assert float(told["grad_norm"][0]) > 0.0
 
@@ -130,7 +132,7 @@ def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q)
 def test_dqns_loss_is_hubers_of_the_target(double_q, dueling):
     agent = build("dqn", double_q=double_q, dueling=dueling)
     observation, action, reward, bootstrap, following = (array[0] for array in arrays(1))
-    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    (critic,), (target,) = agent.critics, agent.targets
     q, next_q, own = (
         network(tf.constant(seen))[0].numpy()
         for network, seen in ((critic, observation), (target, following), (critic, following))
@@ -138,11 +140,11 @@ def test_dqns_loss_is_hubers_of_the_target(double_q, dueling):
     best = (own if double_q else next_q).argmax(1)
     d = reward + bootstrap * next_q[np.arange(B), best] - q[np.arange(B), action]
     expected = np.where(np.abs(d) <= 1, 0.5 * d * d, np.abs(d) - 0.5).mean()
-    assert float(agent.make_update().losses(transition(arrays(1)))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
+    assert float(losses_of(agent, transition(arrays(1)))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_dueling_heads_add_the_advantage_less_its_mean():
-    network = build("dqn", dueling=True)._critic_networks[0]
+    network = build("dqn", dueling=True).critics[0]
     seen = tf.constant(arrays(1)[0][0])
     hidden = [layer(network.features(seen)) for layer in network.head_layers]
     value, advantage = (layer(h).numpy() for layer, h in zip(network.last_layers, hidden, strict=True))
@@ -162,14 +164,14 @@ def test_discrete_sacs_losses_are_expectations_over_actions():
         return np.array([network(tf.constant(seen))[0].numpy() for network in networks])
 
     next_log_pi, own_log_pi = log_pi(following), log_pi(observation)
-    next_values = values(agent._target_critic_networks, following).min(0)
+    next_values = values(agent.targets, following).min(0)
     soft = (np.exp(next_log_pi) * (next_values - alpha * next_log_pi)).sum(1)
     y = reward + bootstrap * soft
-    q = values(agent._critic_networks, observation)
+    q = values(agent.critics, observation)
     critic_loss = sum(0.5 * (y - each[rows, action]) ** 2 for each in q).mean()
     actor_loss = (np.exp(own_log_pi) * (alpha * own_log_pi - q.min(0))).sum(1).mean()
     entropy = -(np.exp(own_log_pi) * own_log_pi).sum(1).mean()
-    losses = agent.make_update().losses(transition(arrays(1)))
+    losses = losses_of(agent, transition(arrays(1)))
     assert float(losses["critic_loss"]) == pytest.approx(critic_loss, rel=1e-4)
     assert float(losses["actor_loss"]) == pytest.approx(actor_loss, rel=1e-4)
     assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.98 * np.log(N)), rel=1e-3)
@@ -216,7 +218,7 @@ def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algo
     seen = tf.constant(arrays(1)[0][0])
     first, again = (agent.acting.network.acting_values(seen).numpy() for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    critic = agent._critic_networks[0]
+    critic = agent.critics[0]
     tau = {"tau": tf.fill([B, 8], 0.5)} if algorithm == "iqn" else {}
     assert not np.array_equal(critic(seen, **tau)[0], critic(seen, **tau)[0]), "an update does"
     policy = make_worker_policy(agent, 0)
@@ -232,13 +234,13 @@ def test_layer_normalisation_and_dropout_of_the_critics_are_not_the_actors():
 
 
 def _actor_and_critics(agent):
-    return [agent.acting.network, *agent._critic_networks, *agent._target_critic_networks]
+    return [agent.acting.network, *agent.critics, *agent.targets]
 
 
 def test_images_have_an_encoder_in_each_network():
     image = {"camera": tf.TensorSpec((32, 32, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
     agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_layers=(4, 4), **SMALL)
-    (critic,), (target,) = agent._critic_networks, agent._target_critic_networks
+    (critic,), (target,) = agent.critics, agent.targets
     assert critic.images is not None and target.images is not None and critic.images is not target.images
     rng = np.random.default_rng(0)
     seen = [rng.integers(0, 255, (2, B, 32, 32, 3)).astype(np.uint8), np.ones((2, B, 2), np.float32)]

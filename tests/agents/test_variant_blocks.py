@@ -64,21 +64,21 @@ def test_the_actor_steps_in_every_kth_update_and_the_critics_in_each(compiled):
     algorithm, agent, update = compiled
     period = {"tqc": 1}.get(algorithm, 3)
     for _ in range(2 * period):
-        actor, critics, alpha = values(agent._actor_network), values(agent._critic_networks), agent._log_alpha.numpy()
+        actor, critics, alpha = values(agent.actor), values(agent.critics), agent.log_alpha.numpy()
         losses = update(block(1, seed=int(agent.train_step_counter)))
         is_due = int(agent.train_step_counter) % period == 0
-        assert all(moved(critics, values(agent._critic_networks)))
-        assert any(moved(actor, values(agent._actor_network))) == is_due
-        assert (alpha != agent._log_alpha.numpy()) == is_due
+        assert all(moved(critics, values(agent.critics)))
+        assert any(moved(actor, values(agent.actor))) == is_due
+        assert (alpha != agent.log_alpha.numpy()) == is_due
         assert set(losses) == {"critic_loss", "q_mean"} | ({"actor_loss", "alpha_loss"} if is_due else set())
     assert update.kind == "fused"
-    assert int(agent._actor_optimizer.iterations) == int(agent.train_step_counter) // period
+    assert int(agent.actor_optimizer.iterations) == int(agent.train_step_counter) // period
 
 
 def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(compiled):
     """Seed and train step decide all of them: actions, REDQ's sets, dropped units."""
     algorithm, agent, update = compiled
-    optimizers = (agent._actor_optimizer, agent._critic_optimizer, agent._alpha_optimizer)
+    optimizers = (agent.actor_optimizer, agent.critic_optimizer, agent.alpha_optimizer)
     variables = [*agent.variables, *(variable for optimizer in optimizers for variable in optimizer.variables())]
     saved = [variable.numpy() for variable in variables]
 

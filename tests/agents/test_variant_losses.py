@@ -13,18 +13,20 @@ from tests.support.tiny_agents import (
     NumpyAgent,
     build,
     numeric_gradient,
-    sgd_update,
+    with_sgd,
 )
+from tests.support.updates import losses_of, noise_of, update_once
+from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.tqc import quantile_huber_loss
 
 GAMMA, TAU = 0.9, 0.25
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 
 
-def step(agent, batch, **options):
+def step(agent, batch):
     """One update; its measurements as numbers, and the NumPy agent of before."""
     before = NumpyAgent(agent)
-    measured = sgd_update(agent, **options).step(batch.transition(), batch.noise())
+    measured = update_once(with_sgd(agent), batch.transition(), batch.noise())
     return {name: float(value) for name, (value, _) in measured.items()}, before
 
 
@@ -81,7 +83,7 @@ def check_actor_and_alpha(agent, batch, critics, numbers, before, judge):
     _, log_pi = before.sample(batch.observation, batch.actor_noise)
     gradient = np.mean(-log_pi - -2.0)
     np.testing.assert_allclose(numbers["alpha_loss"], -0.5 * gradient, **CLOSE)
-    np.testing.assert_allclose(agent._log_alpha, -0.5 - ALPHA_RATE * gradient, **CLOSE)
+    np.testing.assert_allclose(agent.log_alpha, -0.5 - ALPHA_RATE * gradient, **CLOSE)
 
 
 def mean_of_all(q):
@@ -92,7 +94,7 @@ def mean_of_all(q):
 def test_redq_learns_the_minimum_over_the_set_and_the_actor_follows_the_mean(num_target_critics):
     agent = build(algorithm="redq", num_critics=3, num_target_critics=num_target_critics, actor_update_period=1)
     batch = Minibatch()
-    drawn = np.flatnonzero(sgd_update(agent).drawn())
+    drawn = np.flatnonzero(agent.drawn(noise_of(agent)))
     assert len(drawn) == num_target_critics
     numbers, before = step(agent, batch)
     y = td_targets(before, batch, lambda q: q[drawn].min(0))
@@ -102,8 +104,8 @@ def test_redq_learns_the_minimum_over_the_set_and_the_actor_follows_the_mean(num
 def test_redqs_targets_that_are_not_drawn_do_not_matter():
     def critic_loss(outsiders):
         agent = build(algorithm="redq", num_critics=4, num_target_critics=2)
-        for i in np.flatnonzero(~sgd_update(agent).drawn().numpy()):
-            agent._target_critic_networks[i].variables[1].assign(outsiders)
+        for i in np.flatnonzero(~agent.drawn(noise_of(agent)).numpy()):
+            agent.targets[i].variables[1].assign(outsiders)
         return step(agent, Minibatch())[0]["critic_loss"]
 
     assert critic_loss([-1e6]) == critic_loss([float("nan")]) < 1e3
@@ -113,8 +115,7 @@ def test_redqs_sets_are_uniform_new_in_each_update_and_follow_from_seed_and_trai
     agent = build(algorithm="redq", num_critics=4, num_target_critics=2)
 
     def sets(seed, steps):
-        update, found = agent.make_update(seed=seed), []
-        drawn = tf.function(update.drawn)
+        found, drawn = [], tf.function(lambda: agent.drawn(Noise(seed, agent.train_step_counter)))
         for train_step in range(steps):
             agent.train_step_counter.assign(train_step)
             found.append(tuple(np.flatnonzero(drawn())))
@@ -133,7 +134,7 @@ def test_redqs_sets_are_uniform_new_in_each_update_and_follow_from_seed_and_trai
 
 def test_droq_learns_the_minimum_over_both_targets_and_the_actor_follows_the_mean():
     agent = build(algorithm="droq", actor_update_period=1)
-    assert len(agent._critic_networks) == 2
+    assert len(agent.critics) == 2
     batch = Minibatch()
     numbers, before = step(agent, batch)
     y = td_targets(before, batch, lambda q: q.min(0))
@@ -201,7 +202,7 @@ def test_the_quantile_huber_losss_gradient(shape):
 def test_crossqs_statistics_are_over_both_halves():
     """Inputs without the mean of (s, a) and (s', a') together, in both what is learned and what is learned from."""
     agent = build(algorithm="crossq", is_centred=True, actor_update_period=1)
-    assert agent._target_critic_networks == []
+    assert agent.targets == []
     batch = Minibatch()
     numbers, before = step(agent, batch)
     next_action, next_log_pi = before.sample(batch.next_observation, batch.next_noise)
@@ -221,10 +222,9 @@ def test_crossqs_statistics_are_over_both_halves():
 
 def test_losses_without_learning_are_those_of_the_networks_as_they_are():
     agent = build(algorithm="redq", num_critics=3, num_target_critics=3)
-    update, batch, before = sgd_update(agent), Minibatch(), NumpyAgent(agent)
-    update._noise = batch.noise
+    batch, before = Minibatch(), NumpyAgent(agent)
     variables = [variable.numpy() for variable in agent.variables]
-    losses = {name: float(loss) for name, loss in update.losses(batch.transition()).items()}
+    losses = {name: float(loss) for name, loss in losses_of(agent, batch.transition(), batch.noise()).items()}
     y = td_targets(before, batch, lambda q: q.min(0))
     q = [before.values(critic, batch.observation, batch.action) for critic in before.critics]
     np.testing.assert_allclose(losses["critic_loss"], 0.5 * sum(np.mean((each - y) ** 2) for each in q), **CLOSE)

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tf_agents.agents.ddpg.actor_network import ActorNetwork
 from tf_agents.agents.sac import sac_agent
 from tf_agents.agents.td3 import td3_agent
-from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, FakeParams
@@ -51,7 +50,7 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
 
 
 class OwnAgent(sac_agent.SacAgent):
-    """Not TF-Agents' own: it is trained by its own `train`."""
+    """It is trained by its own `train`."""
 
 
 def own_agent(cls: Any = OwnAgent, **options: Any) -> Any:
@@ -68,13 +67,6 @@ def own_agent(cls: Any = OwnAgent, **options: Any) -> Any:
         )
 
     return agent_ctor
-
-
-def gaussian_actor(self: FakeParams, observation_spec: Any, action_spec: Any) -> Any:
-    """Not a tanh-squashed one."""
-    return ActorDistributionRnnNetwork(
-        observation_spec, action_spec, input_fc_layer_params=(4,), lstm_size=(4,), output_fc_layer_params=()
-    )
 
 
 def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
@@ -100,7 +92,7 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
         ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
         (
             {"agent_ctor": own_agent(), "recurrent": {"sequence_length": 3, "burn_in": 2}},
-            "recurrent.burn_in=2 is not possible, OwnAgent is not",
+            "recurrent.burn_in=2 is not possible, OwnAgent is trained by its own train: set it to 0, or",
         ),
         (
             {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},
@@ -171,7 +163,6 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"agent_ctor": own_agent()}, 11, True),
         ({"agent_ctor": own_agent()}, 10, False),
-        ({"actor_ctor": gaussian_actor}, 11, True),  # Our own SacAgent, whose train is called as well.
         ({}, 11, False),
     ],
 )

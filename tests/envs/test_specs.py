@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs import specs
 from tfagents_system.envs.observations import observation_converter
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -102,6 +102,22 @@ def test_all_integers_become_some_that_networks_take(declared: str, stored: str,
     if declared == "uint64":
         with pytest.raises(ValueError, match="has 9223372036854775808, which int64 can't hold: correct it"):
             convert(np.array([0, 2**63], np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("shape", "high", "stored"),
+    [((4, 4, 1), 255, "uint8"), ((4, 4, 1), 8, "int32"), ((16,), 8, "uint8")],
+    ids=["a picture", "a grid", "a vector"],
+)
+def test_uint8_of_an_images_shape_whose_bounds_are_no_pixels_are_other_integers(
+    shape: tuple[int, ...], high: int, stored: str
+) -> None:
+    space = gymnasium.spaces.Box(0, high, shape, np.uint8)
+    spec = specs.observation_spec_of_space(space)
+    assert spec.dtype == np.dtype(stored)
+    assert observation_converter(spec, space)(np.ones(shape, np.uint8)).dtype == np.dtype(stored)
+    declared = array_spec.BoundedArraySpec(shape, np.uint8, 0, high)
+    assert specs.observation_spec_of_array_specs(declared).dtype == np.dtype(stored)
 
 
 def test_an_agent_is_built_for_integers_of_all_kinds() -> None:

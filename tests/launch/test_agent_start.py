@@ -15,7 +15,7 @@ from tf_agents.specs import tensor_spec
 from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.prepared_runs import variables_of_run
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.run_files.agent_start import start_of_run
@@ -64,7 +64,7 @@ def learner_of(paths: RunPaths) -> Learner:
 
 
 def actor(agent: Any) -> list[np.ndarray]:
-    return [variable.numpy() for variable in agent._actor_network.variables]
+    return [variable.numpy() for variable in agent.actor.variables]
 
 
 def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
@@ -75,7 +75,7 @@ def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path
         learner = learner_of(paths)
         np.testing.assert_equal(actor(learner.agent), actor(other), f"start {start}")
         assert learner.train_step == 0 and learner.resumed_at is None
-    learner.agent._actor_network.variables[0].assign_add(tf.ones_like(learner.agent._actor_network.variables[0]))
+    learner.agent.actor.variables[0].assign_add(tf.ones_like(learner.agent.actor.variables[0]))
     learner.step_variable.assign(3)
     learner.checkpoints.save(5.0, {}, wait=True)
     again = learner_of(paths)

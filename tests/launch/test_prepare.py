@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tests.support.prepared_runs import PARAMS, train
 from tests.support.starts_of_a_project import update
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
         (partial / "agent.index").write_bytes(b"index")
         run_checkpoints.finish(partial, train_step, 1, {}, signature)
 
-    checkpoint(5, {"class": "EnsembleAgent", "256x256": 10})
+    checkpoint(5, {"class": "Redq", "256x256": 10})
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ, None)
     (finding,) = raised.value.findings

@@ -11,7 +11,7 @@ from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
 from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import load_actions, load_specs

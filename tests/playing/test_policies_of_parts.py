@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError

@@ -13,7 +13,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
-NESTED = {"camera": tf.TensorSpec((2, 3), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
+NESTED = {"camera": tf.TensorSpec((2, 3, 1), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
 
 
 def time_steps(spec, count, seed):
@@ -40,6 +40,7 @@ def batched(step):
         (tf.TensorSpec((6,), tf.uint8), {}),
         (VECTOR, {"normalize_observations": True}),
         (NESTED, {"normalize_observations": True}),
+        (NESTED, {"normalize_observations": True, "image_encoder_layers": ()}),
         (VECTOR, {"normalize_observations": True, "recurrent": True}),
         (VECTOR, {"batch_renormalization": True}),
         (NESTED, {"batch_renormalization": True, "normalize_observations": True}),
@@ -88,12 +89,12 @@ def test_statistics_that_are_not_taken_over_are_seen_though_they_begin_with_0_an
 
 def test_saved_policies_carry_the_statistics(tmp_path):
     agent = build(VECTOR, normalize_observations=True)
-    agent._actor_network.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
-    agent._actor_network.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
+    agent.actor.normalization.leaves[0].mean.assign([100.0, -5.0, 2.0])
+    agent.actor.normalization.leaves[0].variance.assign([4.0, 9.0, 1.0])
     PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), agent.train_step_counter).save_models()
     step = time_steps(VECTOR, 1, 0)[0]._replace(observation=np.array([102.0, -2.0, 2.5], np.float32))
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batched(step)).action
-    agent._actor_network.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])
+    agent.actor.normalization.leaves[0].mean.assign([0.0, 0.0, 0.0])
     loaded = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
     np.testing.assert_allclose(played, expected, atol=1e-6)

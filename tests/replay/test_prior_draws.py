@@ -162,7 +162,8 @@ def test_an_update_of_two_parts_is_that_of_the_whole_minibatch() -> None:
     import tensorflow as tf
 
     from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
-    from tfagents_system.agents.training_agent import make_agent, make_block_update
+    from tfagents_system.agents.agent import make_agent
+    from tfagents_system.agents.block_update import make_block_update
 
     def trained(prior_data: str | None) -> list[np.ndarray]:
         params = TinyParams({"horizon": 5})

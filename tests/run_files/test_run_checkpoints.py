@@ -79,13 +79,13 @@ def test_none_is_completed_once_another_start_has_taken_the_run_over(tmp_path, m
 
 
 def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_path):
-    signature = {"class": "EnsembleAgent", "4x8": 6, "8": 9}
+    signature = {"class": "Redq", "4x8": 6, "8": 9}
     written = write(tmp_path, 10, signature=signature)
     found = run_checkpoints.newest_complete(tmp_path)
     assert found == written and found.signature == signature
     assert run_checkpoints.why_not_of(found, dict(signature)) == ""
-    reason = run_checkpoints.why_not_of(found, {"class": "SacAgent", "4x8": 4, "8": 9, "16": 1})
-    pairs = "variables of shape 16: 0 and 1, variables of shape 4x8: 6 and 4, class EnsembleAgent and SacAgent"
+    reason = run_checkpoints.why_not_of(found, {"class": "Sac", "4x8": 4, "8": 9, "16": 1})
+    pairs = "variables of shape 16: 0 and 1, variables of shape 4x8: 6 and 4, class Redq and Sac"
     assert f"checkpoint_0000000010 and TrainParams have different agents ({pairs}): " in reason
     assert reason.endswith("or choose another SAC_EXP_NAME")
 

@@ -9,9 +9,9 @@ from tf_agents.trajectories import time_step
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
 from tfagents_system.agents import algorithms
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
-from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.server import draw_settings
@@ -46,10 +46,7 @@ def layers_in(networks, kind):
 @pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc", "crossq"])
 def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm)
-    if algorithm == "sac":
-        critics = [agent._critic_network_1, agent._critic_network_2]
-    else:
-        critics = list(agent.make_update()._parts.critics)
+    critics = list(agent.critics)
     assert len(critics) == {"redq": 10, "tqc": 5}.get(algorithm, 2)
     outputs = critics[0]((tf.zeros((1, 3)), tf.zeros((1, 2))), step_type=tf.ones(1, tf.int32))[0].shape
     assert outputs == ((1, 25) if algorithm == "tqc" else (1,))
@@ -57,10 +54,10 @@ def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     assert rates == [[0.01] if algorithm == "droq" else []] * len(critics)
     for kind, wanted in ((tf.keras.layers.LayerNormalization, "droq"), (BatchRenormalization, "crossq")):
         assert all(bool(layers) == (algorithm == wanted) for layers in layers_in(critics, kind)), kind
-    assert bool(layers_in([agent._actor_network], BatchRenormalization)[0]) == (algorithm == "crossq")
-    betas = [float(each._get_hyper("beta_1")) for each in (agent._critic_optimizer, agent._actor_optimizer)]
+    assert bool(layers_in([agent.actor], BatchRenormalization)[0]) == (algorithm == "crossq")
+    betas = [float(each._get_hyper("beta_1")) for each in (agent.critic_optimizer, agent.actor_optimizer)]
     assert betas == pytest.approx([0.5 if algorithm == "crossq" else 0.9] * 2)
-    assert float(agent._alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
+    assert float(agent.alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
 
 
 def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
@@ -76,7 +73,7 @@ def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
 
 def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
     agent = agent_of(Params, OBSERVATION, ACTION, algorithm="redq", num_critics=1, num_target_critics=1)
-    variables = agent.make_update()._parts.critics[0].trainable_variables
+    variables = agent.critics[0].trainable_variables
     before = [variable.numpy() for variable in variables]
     losses = BlockUpdate(agent, B, TransitionForm())(block(3))
     assert np.isfinite(losses["critic_loss"]) and int(agent.train_step_counter) == 3

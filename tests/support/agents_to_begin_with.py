@@ -7,9 +7,8 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of
-from tfagents_system.agents.starting_values import statistics_by_source
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.starting_values import networks_of, statistics_by_source
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -20,7 +19,7 @@ ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
 BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
 CHOICES = array_spec.BoundedArraySpec((), "int64", 0, 3, "action")
-OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer", "_alpha_optimizer")
+OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
 
 
 class Params(TrainParamsBase):
@@ -63,13 +62,13 @@ def trained_variables(agent):
     critics = networks["critics"] + networks["encoder"]
     found = [networks["actor"], critics]
     lists = [[v for network in each for v in network.trainable_variables] for each in found]
-    return [*lists, [agent._log_alpha] if hasattr(agent, "_log_alpha") else []]
+    return [*lists, [] if agent.log_alpha is None else [agent.log_alpha]]
 
 
 def step(agent, gradient=0.5):
     """One step of each optimizer."""
     for name, variables in zip(OPTIMIZERS, trained_variables(agent), strict=True):
-        if hasattr(agent, name) and variables:
+        if getattr(agent, name) is not None and variables:
             getattr(agent, name).apply_gradients([(tf.fill(v.shape, np.float32(gradient)), v) for v in variables])
 
 

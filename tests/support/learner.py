@@ -15,8 +15,9 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.block_update import make_block_update
 from tfagents_system.agents.scheduled import ScheduledValues
-from tfagents_system.agents.training_agent import make_agent, make_block_update
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -130,15 +131,8 @@ class Learner:
     def q_of_each(self, observations: Any, actions: np.ndarray) -> np.ndarray:
         """The same of B observations, each with one of B actions."""
         batch = tf.nest.map_structure(tf.constant, observations)
-        values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.critics]
+        values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.agent.critics]
         return np.array([value if value.ndim == 1 else value.mean(axis=-1) for value in values])
-
-    @property
-    def critics(self) -> list[Any]:
-        agent = self.agent
-        if hasattr(agent, "_critic_networks"):
-            return list(agent._critic_networks)
-        return [agent._critic_network_1, agent._critic_network_2]
 
     def sampled_actions(self, observation: Any, count: int) -> np.ndarray:
         """Actions `[count, dim]` of the worker's policy at an observation."""

@@ -67,12 +67,6 @@ ARMS = (-0.5, 0.6, 0.1)
 NETWORKS: dict[str, dict[str, Any]] = {
     "simba": {"network": "simba"},
     "layer norm": {"critic_layer_norm": True},
-    "batch renormalisation": {  # Statistics of small batches shake it more than other networks.
-        "batch_renormalization": {"warmup_steps": 300},
-        "batch_size": 128,
-        "updates_per_iter": 1500,
-        "learning_rate": falling(1500),
-    },
 }
 
 _OBSERVATIONS = np.random.default_rng(3).uniform(-1.0, 1.0, (20, 2)).astype(np.float32)
@@ -110,7 +104,7 @@ def the_best_action_and_the_values_of_all_are_known(folder: Path, **attributes: 
 
 def action_values(learner: Learner, observations: Sequence[np.ndarray] = tuple(_OBSERVATIONS)) -> np.ndarray:
     """`[observations, critics, actions]` of a learner of discrete actions."""
-    return np.stack([critic.acting_values(np.stack(observations)).numpy() for critic in learner.critics], axis=1)
+    return np.stack([critic.acting_values(np.stack(observations)).numpy() for critic in learner.agent.critics], axis=1)
 
 
 def the_best_arm_and_the_values_of_all_are_known(folder: Path, **attributes: Any) -> None:
@@ -180,7 +174,9 @@ def goals_are_walked_to_that_no_episode_was_after(folder: Path, **attributes: An
     for place in range(-3, 4):
         for away in (-3, -2, -1, 1, 2, 3):
             seen = Walk.at(place, place + away)
-            values = np.mean([critic.acting_values(batched(seen))[0].numpy() for critic in trained.critics], axis=0)
+            values = np.mean(
+                [critic.acting_values(batched(seen))[0].numpy() for critic in trained.agent.critics], axis=0
+            )
             exact = -sum(gamma**k for k in range(abs(away) - 1))
             assert trained.greedy_choice(seen) == (away > 0), (place, away, values)
             assert abs(values.max() - exact) < 0.35, (place, away, values, exact)

@@ -1,6 +1,5 @@
 """Agents with linear networks, whose losses and steps NumPy can follow, and that NumPy."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -66,22 +65,18 @@ def build(**attributes):
     tf.keras.utils.set_random_seed(4)
     agent = agent_of(TinyParams, OBSERVATION, ACTION, **attributes)
     rng = np.random.default_rng(2)
-    for target in agent._target_critic_networks:
+    for target in agent.targets:
         for variable in target.variables:
             variable.assign_add(rng.standard_normal(variable.shape))
     return agent
 
 
-def sgd_update(agent, **options):
-    """Its update with plain gradient steps."""
-    update = agent.make_update(**options)
-    update._parts = dataclasses.replace(
-        update._parts,
-        critic_optimizer=SGD(CRITIC_RATE),
-        actor_optimizer=SGD(ACTOR_RATE),
-        alpha_optimizer=SGD(ALPHA_RATE) if update._learns_alpha else update._parts.alpha_optimizer,
-    )
-    return update
+def with_sgd(agent):
+    """The agent with plain gradient steps."""
+    agent.critic_optimizer, agent.actor_optimizer = SGD(CRITIC_RATE), SGD(ACTOR_RATE)
+    if agent.alpha_optimizer is not None:
+        agent.alpha_optimizer = SGD(ALPHA_RATE)
+    return agent
 
 
 def numeric_gradient(loss, array):
@@ -124,11 +119,11 @@ class NumpyAgent:
     """The weights of an agent in float64, and what every algorithm computes in the same way."""
 
     def __init__(self, agent):
-        projection = agent._actor_network._projection_networks._projection_layer
+        projection = agent.actor._projection_networks._projection_layer
         self.actor = [np.array(variable, np.float64) for variable in projection.variables]
-        self.critics = [self._weights(critic) for critic in agent._critic_networks]
-        self.targets = [self._weights(target) for target in agent._target_critic_networks]
-        self.alpha = float(np.exp(agent._log_alpha))
+        self.critics = [self._weights(critic) for critic in agent.critics]
+        self.targets = [self._weights(target) for target in agent.targets]
+        self.alpha = float(np.exp(agent.log_alpha))
 
     @staticmethod
     def _weights(critic):

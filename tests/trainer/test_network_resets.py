@@ -8,8 +8,8 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
-from tfagents_system.agents.network_parts import networks_of, redraw, statistics_of
-from tfagents_system.agents.training_agent import make_agent
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.starting_values import networks_of, statistics_of
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
@@ -39,27 +39,27 @@ def values(networks):
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "redq"])
-def test_weights_are_drawn_anew_and_statistics_alpha_and_counters_stay(algorithm):
+def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(algorithm):
     old, fresh = agent(algorithm), agent(algorithm)
     for network in [network for part in networks_of(old).values() for network in part]:
         for variable in statistics_of(network):
             variable.assign(tf.fill(variable.shape, 3.0))
-    old._log_alpha.assign(-1.5)
-    optimizer = old._actor_optimizer
-    trained = networks_of(old)["actor"][0].trainable_variables
-    optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in trained])
+    old.log_alpha.assign(-1.5)
+    for optimizer, variables in old.optimized:
+        optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
     before = {part: values(networks) for part, networks in networks_of(old).items()}
     drawn = {part: values(networks) for part, networks in networks_of(fresh).items()}
     statistics = {id(v) for part in networks_of(old).values() for n in part for v in statistics_of(n)}
     assert statistics
-    redraw(old, fresh)
+    old.redraw(fresh)
     for part, networks in networks_of(old).items():
         variables = [variable for network in networks for variable in network.variables]
         for variable, was, new in zip(variables, before[part], drawn[part], strict=True):
             wanted = was if id(variable) in statistics else new
             np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6)
-    assert float(old._log_alpha) == -1.5 and int(old.train_step_counter) == 7
-    assert all(not np.any(variable.numpy()) for variable in optimizer.variables())
+    assert float(old.log_alpha) == TinyParams.sac_log_alpha and int(old.train_step_counter) == 7
+    of_optimizers = [variable.numpy() for optimizer, _ in old.optimized for variable in optimizer.variables()]
+    assert len(of_optimizers) > 20 and not any(np.any(value) for value in of_optimizers)
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "sac_discrete"])
@@ -68,7 +68,7 @@ def test_networks_of_values_are_drawn_anew_too(algorithm):
     params.algorithm = algorithm
     choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
-    redraw(old, fresh)
+    old.redraw(fresh)
     for part, networks in networks_of(old).items():
         np.testing.assert_equal(values(networks), values(networks_of(fresh)[part]))
     assert [len(networks) for networks in networks_of(old).values()] == (

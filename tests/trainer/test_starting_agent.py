@@ -22,7 +22,7 @@ from tests.support.agents_to_begin_with import (
     trained,
 )
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of, normalizations_of, statistics_of
+from tfagents_system.agents.starting_values import networks_of, normalizations_of, statistics_of
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
@@ -41,8 +41,8 @@ def numbers(agent):
         found[part] = [v.numpy() for v in all_of_part if v.ref() not in statistics]
         found.setdefault("normalizer", []).extend(v.numpy() for v in all_of_part if v.ref() in statistics)
     found["normalizer"] += [v.numpy() for v in agent.reward_scale.variables]
-    if hasattr(agent, "_log_alpha"):
-        found["alpha"] = [agent._log_alpha.numpy()]
+    if agent.log_alpha is not None:
+        found["alpha"] = [agent.log_alpha.numpy()]
     return found
 
 

@@ -14,9 +14,9 @@ from tests.support.learner import Learner
 from tests.support.learning_checks import ARMS, DISCRETE, SMALL
 from tests.support.tasks_to_learn import Arms
 from tests.support.waiting import until
+from tfagents_system.agents.agent import set_fixed_alpha
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.entropy import set_fixed_alpha
-from tfagents_system.agents.normalization import attach_reward_scale
+from tfagents_system.agents.normalization import RewardScale
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.sample_forms import TransitionForm
@@ -41,12 +41,10 @@ def test_a_checkpoint_brings_back_weights_optimizers_and_counters(tmp_path):
     assert int(other.train_step_counter) == 3
     assert other_state == state
     BlockUpdate(other, B, TransitionForm())(block(2, seed=1))
-    assert int(other._critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
-    for a, b in zip(agent._critic_network_1.variables, other._critic_network_1.variables, strict=True):
+    assert int(other.critic_optimizer.iterations) == 5, "3 from the checkpoint and 2 more"
+    for a, b in zip(agent.critics[0].variables, other.critics[0].variables, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-        moments = [
-            agent_.get_slot(v, "m") for agent_, v in ((agent._critic_optimizer, a), (other._critic_optimizer, b))
-        ]
+        moments = [agent_.get_slot(v, "m") for agent_, v in ((agent.critic_optimizer, a), (other.critic_optimizer, b))]
         np.testing.assert_allclose(*moments, atol=1e-6)
 
 
@@ -177,7 +175,7 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
 
 def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
     agent = build()
-    attach_reward_scale(agent)
+    agent.reward_scale = RewardScale()
     checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     with pytest.raises(UserError, match="have different agents"):
         checkpoints_of(tmp_path, build())[0].restore()
@@ -190,7 +188,7 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
         agent = build(sac_log_alpha=params.sac_log_alpha, learn_entropy_coef=learns)
         checkpoints_of(tmp_path, agent)[0].restore()
         set_fixed_alpha(agent, params)
-        assert float(agent._log_alpha) == expected
+        assert float(agent.log_alpha) == expected
 
 
 def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):

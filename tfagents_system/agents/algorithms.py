@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -29,10 +30,10 @@ class Algorithm:
       actions: What it learns to choose: vectors of numbers, or one of n actions (envs/actions.py).
       takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
         multiply theirs with gamma once.
-      module: File in this folder with `build_agent(params, time_step_spec, action_spec, train_step)`; empty: the
-        algorithm's name.
+      agent: File in this folder and its subclass of Agent.
     """
 
+    agent: str
     fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     why_not_recurrent: str = ""
     has_quantiles: bool = False
@@ -40,15 +41,15 @@ class Algorithm:
     has_actor: bool = True
     actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
-    module: str = ""
 
 
 _NO_MEMORY = "its networks have no LSTM"
 
 
-def _of_values(why_one_critic: str) -> Algorithm:
+def _of_values(agent: str, why_one_critic: str) -> Algorithm:
     """One network of the values of all actions, without an actor."""
     return Algorithm(
+        agent,
         {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
         why_not_recurrent=_NO_MEMORY,
         has_actor=False,
@@ -59,29 +60,32 @@ def _of_values(why_one_critic: str) -> Algorithm:
 
 ALGORITHMS: dict[str, Algorithm] = {
     "sac": Algorithm(
+        "sac.Sac",
         {
             "num_critics": "it has two critics",
             "num_target_critics": "it has two critics",
             "actor_update_period": "its actor is updated each time",
         },
     ),
-    "redq": Algorithm(),
-    # Algorithm 2 of Hiraoka et al. (arXiv 2110.02034) is REDQ's with N = M = 2. Dropout and layer normalisation in the
-    # critics stand in for the large ensemble, in targets and in the actor's loss as well.
-    "droq": Algorithm(module="redq"),
+    "redq": Algorithm("redq.Redq"),
+    "droq": Algorithm("redq.Redq"),
     "tqc": Algorithm(
-        {"num_target_critics": "it pools the quantiles of all critics and drops the largest"}, has_quantiles=True
+        "tqc.Tqc",
+        {"num_target_critics": "it pools the quantiles of all critics and drops the largest"},
+        has_quantiles=True,
     ),
     "crossq": Algorithm(
+        "crossq.Crossq",
         {"num_target_critics": "its minimum is over all critics"},
         why_not_recurrent=(
             "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
         ),
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
-    "dqn": _of_values("it has one network of values and no actor"),
-    "iqn": _of_values("it has one network of quantiles and no actor"),
+    "dqn": _of_values("dqn.Dqn", "it has one network of values and no actor"),
+    "iqn": _of_values("iqn.Iqn", "it has one network of quantiles and no actor"),
     "sac_discrete": Algorithm(
+        "sac_discrete.SacDiscrete",
         {
             "num_critics": "it has two critics",
             "num_target_critics": "it has two critics",
@@ -106,11 +110,159 @@ def num_critic_outputs(params: Any) -> int:
     return int(value(params, "tqc")["num_quantiles"]) if ALGORITHMS[params.algorithm].has_quantiles else 1
 
 
-def build_agent(params: Any, time_step_spec: Any, action_spec: Any, train_step: Any) -> Any:
-    """The agent of `params.algorithm`; arguments as of `TrainParamsBase.agent_ctor`."""
-    return module_of(params).build_agent(params, time_step_spec, action_spec, train_step)
+def agent_class(params: Any) -> Any:
+    """The class of `params.algorithm`; importing it imports TensorFlow."""
+    module, _, name = ALGORITHMS[params.algorithm].agent.partition(".")
+    return getattr(importlib.import_module(f"tfagents_system.agents.{module}"), name)
 
 
-def module_of(params: Any) -> Any:
-    """The file of `params.algorithm` in this folder."""
-    return importlib.import_module(f"tfagents_system.agents.{ALGORITHMS[params.algorithm].module or params.algorithm}")
+CLONING_WEIGHT = "behaviour_cloning_weight"
+
+
+def clones_behaviour(params: Any) -> bool:
+    """Whether the actor's loss has a term of behaviour cloning in some update of a run."""
+    return bool(params.behaviour_cloning_weight > 0 and offline_updates(params) > 0)
+
+
+# The parts of an agent by name, as settings and files name them.
+ACTOR, CRITICS, ENCODER = "actor", "critics", "encoder"
+ALPHA, NORMALIZER, OPTIMIZERS = "alpha", "normalizer", "optimizers"
+
+# What a run can take from another agent; all but the last where it does not say.
+AGENT_PARTS = (ACTOR, CRITICS, ENCODER, NORMALIZER, ALPHA, OPTIMIZERS)
+USUAL_PARTS = AGENT_PARTS[:-1]
+
+
+PARTS = ("critic", "actor", "alpha")
+_OF_ALL, _ADAM = ("name", "weight_decay", "global_clipnorm"), ("beta_1", "beta_2", "epsilon")
+_SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
+_ADAMW_DECAY = 0.01  # As AdamW has it in PyTorch and in SimBa.
+
+
+def optimizer_settings(params: Any, part: str) -> dict[str, Any]:
+    """Settings of TrainParams for `critic`, `actor` or `alpha` that act, all filled in, by name."""
+    settings = value(params, f"{part}_optimizer")
+    if settings["weight_decay"] is None:
+        settings["weight_decay"] = _ADAMW_DECAY if settings["name"] == "adamw" else 0.0
+    if settings["beta_1"] is None:
+        settings["beta_1"] = 0.9 if part == "alpha" else ALGORITHMS[params.algorithm].adam_beta_1
+    return {name: settings[name] for name in _SETTINGS[settings["name"]]}
+
+
+def optimizer_findings(params: Any) -> list[str]:
+    """Settings that do not fit the optimizer or the part, one sentence each; each is right by itself."""
+    findings = []
+    for part in PARTS:
+        where, given = f"TrainParams.{part}_optimizer", getattr(params, f"{part}_optimizer")
+        name = given.get("name", "adam")
+        findings += [
+            f'{where}["{key}"] is no setting of {name}: remove it, or choose another name'
+            for key in given
+            if key not in _SETTINGS[name]
+        ]
+        if part == "alpha" and optimizer_settings(params, part)["weight_decay"]:
+            findings.append(
+                f"{where} has a weight decay, which would pull log(alpha) to 0 whatever the entropy is: use adam or "
+                'sgd with "weight_decay": 0'
+            )
+    return findings
+
+
+SIMBA_EXPANSION = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkOptions:
+    """The parts of actor and critics beside their sizes.
+
+    Attributes:
+      is_simba: Residual blocks behind normalised observations, in place of plain layers.
+      critic_layer_norm: Layer normalisation before each activation of the critics.
+      critic_dropout: Rate of the dropout before that; 0: none.
+      batch_renormalization: In actor and critics, in front of the first layer and behind each hidden one.
+      batch_renormalization_warmup_steps: Updates with plain batch normalisation before that.
+      normalizes_observations: By running statistics; a part of SimBa.
+    """
+
+    is_simba: bool
+    critic_layer_norm: bool
+    critic_dropout: float
+    batch_renormalization: bool
+    batch_renormalization_warmup_steps: int
+    normalizes_observations: bool
+
+    def of_actor(self) -> NetworkOptions:
+        """Without what critics alone have, for a network that may have either."""
+        return dataclasses.replace(self, critic_layer_norm=False, critic_dropout=0.0)
+
+    @property
+    def has_plain_actor(self) -> bool:
+        """Whether TF-Agents' own actor networks suffice."""
+        return not (self.is_simba or self.batch_renormalization)
+
+    @property
+    def has_plain_critic(self) -> bool:
+        """Whether TF-Agents' own critic networks suffice."""
+        return self.has_plain_actor and not (self.critic_layer_norm or self.critic_dropout)
+
+
+def network_options(params: Any) -> NetworkOptions:
+    """The options of TrainParams; None there means the value of the algorithm's paper."""
+    renormalization = value(params, "batch_renormalization")
+    return NetworkOptions(
+        is_simba=params.network == "simba",
+        critic_layer_norm=value(params, "critic_layer_norm"),
+        critic_dropout=float(value(params, "critic_dropout")),
+        batch_renormalization=bool(renormalization),
+        batch_renormalization_warmup_steps=renormalization["warmup_steps"] if renormalization else 0,
+        normalizes_observations=params.normalize_observations or params.network == "simba",
+    )
+
+
+def network_findings(params: Any) -> list[str]:
+    """The networks' parts that exclude each other, one sentence each; every value is valid by itself."""
+    options = network_options(params)
+    if options.is_simba:
+        return _simba_findings(params, options)
+    if params.batch_renormalization and params.recurrent:
+        return [
+            "TrainParams.batch_renormalization=True does not work with recurrent=True, its statistics would be taken "
+            "over neighbouring, dependent steps, and over states just after zeros: set one of them to False"
+        ]
+    return []
+
+
+def _simba_findings(params: Any, options: NetworkOptions) -> list[str]:
+    findings = [
+        f"TrainParams.{name} does not work with network='simba', {why}: {remedy}"
+        for name, is_wanted, why, remedy in (
+            ("recurrent=True", params.recurrent, "its residual blocks have no memory", "set it to False"),
+            (
+                "critic_layer_norm=True",
+                options.critic_layer_norm,
+                "whose blocks have their own layer normalisation",
+                "set it to False",
+            ),
+            (
+                f"critic_dropout={options.critic_dropout:g}",
+                options.critic_dropout > 0,
+                "DroQ's dropout belongs into plain layers",
+                "set it to 0",
+            ),
+            (
+                "batch_renormalization=True",
+                options.batch_renormalization,
+                "which normalises layers already",
+                "set it to False",
+            ),
+        )
+        if is_wanted
+    ]
+    for name in ("actor_fc_layer_params", "critic_joint_fc_layer_params"):
+        units = tuple(getattr(params, name))
+        if not units or len(set(units)) != 1:
+            findings.append(
+                f"TrainParams.{name}={units} must be one width, once for each residual block, with network='simba': "
+                "write it as in (256, 256)"
+            )
+    return findings

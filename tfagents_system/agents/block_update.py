@@ -11,35 +11,72 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 from tf_agents.agents import tf_agent
-from tf_agents.trajectories import policy_step, time_step, trajectory
 
-from tfagents_system.agents import xla
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.agent_interface import OwnTrain, Update, make_update
-from tfagents_system.agents.behaviour_cloning import WEIGHT
-from tfagents_system.agents.entropy import FrozenOptimizer
-from tfagents_system.agents.fused_update import FusedUpdate
-from tfagents_system.agents.matmul_precision import bfloat16_matmuls
+from tfagents_system.agents import compiling
+from tfagents_system.agents.agent import Agent
+from tfagents_system.agents.compiling import bfloat16_matmuls
+from tfagents_system.agents.iteration_counts import prior_samples
+from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, MinibatchArrays, all_measured
+from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.update_parts import TD_ERRORS, Measured
-from tfagents_system.envs.history import with_horizon_time, without_horizon_time
+from tfagents_system.agents.scheduled import check_scheduled
 from tfagents_system.errors import UserError
+from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.replay.sample_forms import SampleForm
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing useful.
+_HELD_OUT_SEED = 0x68656C64  # Losses without learning use numbers that no update uses.
 
 
 class DivergedError(Exception):
     """Training has diverged: a loss or a weight is not finite, or a weight has exploded."""
 
 
+class OwnTrain:
+    """The update of any TFAgent: its own `train`.
+
+    It can't leave out steps of a sequence: padded sequences get weight 0.
+    """
+
+    optimized = ()  # Nobody knows what its optimizers step.
+
+    def __init__(self, agent: tf_agent.TFAgent) -> None:
+        self._agent = agent
+
+    def update(self, minibatch: Minibatch, noise: Noise) -> Measured:
+        """What its `train` reports beside the loss, by name."""
+        del noise  # It draws its own.
+        info = self._agent.train(minibatch.experience, weights=of_whole_sequences(minibatch.weight))
+        return all_measured({"loss": info.loss} | _scalars(info.extra))
+
+    def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
+        """What its `loss` reports."""
+        del noise
+        info = self._agent.loss(minibatch.experience, weights=of_whole_sequences(minibatch.weight), training=False)
+        return _scalars(info.extra)
+
+
+def of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
+    """From `[B, T]` to `[B]`: 0 for padded sequences; the mean is 1 if any sequence is whole."""
+    if weight is None:
+        return None
+    is_whole = tf.cast(tf.reduce_all(weight > 0.0, axis=1), tf.float32)
+    return is_whole / tf.maximum(tf.reduce_mean(is_whole), 1e-6)
+
+
+def _scalars(extra: Any) -> dict[str, tf.Tensor]:
+    """The losses that an agent reports beside their sum, by name."""
+    named = extra._asdict() if hasattr(extra, "_asdict") else {}
+    return {name: value for name, value in named.items() if value.shape.rank == 0}
+
+
 class BlockUpdate:
     """Trains any TFAgent on blocks of minibatches from the replay server.
 
-    Compiled when it is built, so that it is ready for the first block. `make_update` provides the update; an agent that
-    it does not know is trained by its own `train`, and the log says why. The agent's running statistics of observations
+    Compiled when it is built, so that it is ready for the first block. Algorithms of the toolkit are trained by their
+    `update`, any other TFAgent by its own `train`, and the log says so. The agent's running statistics of observations
     and returns, if any, include each block before its updates.
 
     Args:
@@ -47,13 +84,13 @@ class BlockUpdate:
       batch_size: B, the samples of a minibatch.
       form: What a sample is: its arrays, and whether they are steps of a sequence.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
-      seed: See FusedUpdate.
+      seed: Determines all random numbers together with the train step.
       measures: Whether `measure` will be called.
       prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
-      UserError: Burn-in, priorities or behaviour cloning are wanted for an agent that is trained by its own `train`, or
-        measuring for one that has no losses apart from that.
+      UserError: Burn-in or priorities are wanted for an agent that is trained by its own `train`, or measuring for one
+        that has no losses apart from that.
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
@@ -73,21 +110,20 @@ class BlockUpdate:
         measures: bool = False,
         prior_samples: int = 0,
     ) -> None:
-        self._agent = agent
+        self._agent, self._seed = agent, seed
+        self._is_fused = isinstance(agent, Agent)
+        self._update = agent if self._is_fused else OwnTrain(agent)
         self._is_bfloat16 = matmul_precision == "bfloat16"
-        self._observation_spec, self._action_spec = agent.time_step_spec.observation, agent.action_spec
-        self._reward_scale = getattr(agent, "reward_scale", None)
-        self._form = form
+        self.kind = ("fused" if self._is_fused else "generic") + (" bfloat16" if self._is_bfloat16 else "")
+        if not self._is_fused:
+            _check_own_train(agent, form)
+        self._is_prioritized = form.is_prioritized
         self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
-        self._is_sequence = form.sequence_length is not None
-        outer = (batch_size,) if form.sequence_length is None else (batch_size, form.sequence_length + 1)
-        minibatch = [
-            tf.TensorSpec((*outer, *spec.shape), spec.dtype)
-            for spec in tf.nest.flatten(tuple(self._array_specs().values()))
-        ]
+        self._arrays = MinibatchArrays(agent, form, batch_size)
+        minibatch = self._arrays.specs
+        _make_slots(self._update)
         # Traced before the loop, because only the trace reveals the losses' names and number.
-        update = self._compiled_update(minibatch, form.burn_in, seed=seed)
-        self.kind = self._update.kind + (" bfloat16" if self._is_bfloat16 else "")
+        update = self._compiled(self._step)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
         statistics = RunningStatistics(agent)
         parts = 2 if prior_samples else 1
@@ -99,11 +135,12 @@ class BlockUpdate:
             sums, errors = zeros, [tf.TensorArray(tf.float32, num_minibatches) for _ in update.structured_outputs[1]]
 
             def step(k: tf.Tensor, sums: Measured, errors: list[tf.TensorArray]) -> tuple[Any, ...]:
-                measured, found = update(_joined([array[k] for array in arrays], parts))
-                return k + 1, tf.nest.map_structure(tf.add, sums, measured), _written(errors, k, found)
+                measured, td_errors = update(_joined([array[k] for array in arrays], parts))
+                written = [array.write(k, values) for array, values in zip(errors, td_errors, strict=True)]
+                return k + 1, tf.nest.map_structure(tf.add, sums, measured), written
 
             _, sums, errors = tf.while_loop(lambda k, *_: k < num_minibatches, step, (0, sums, errors))
-            return sums, [each.stack() for each in errors], self._weights_are_sane()
+            return sums, [array.stack() for array in errors], self._weights_are_sane()
 
         self.block_spec = [
             tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype)
@@ -111,7 +148,7 @@ class BlockUpdate:
             for spec in minibatch
         ]
         self._train_block = self._compiled_block(train_block)
-        self._measure_block = self._compiled_measuring(minibatch, parts) if measures else None
+        self._measure_block = self._compiled_measuring(parts) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -134,7 +171,7 @@ class BlockUpdate:
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         if errors and self.tell_errors is not None:
-            self.tell_errors(self._rows(arrays), errors[0].numpy())
+            self.tell_errors(self._arrays.rows(arrays), errors[0].numpy())
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -158,57 +195,50 @@ class BlockUpdate:
 
     def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
         """Adds a block to the running statistics, once, before its updates."""
-        named = self._named(arrays)
+        named = self._arrays.named(arrays)
         weight = named.get("weight")
         statistics.update(tf.nest.flatten(named["observation"]), weight)
-        if self._reward_scale is not None:
-            self._reward_scale.update(named["returns"], weight)
+        if self._arrays.reward_scale is not None:
+            self._arrays.reward_scale.update(named["returns"], weight)
 
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
         weights = [variable for variable in self._agent.trainable_variables if variable.dtype.is_floating]
         return tf.reduce_all([tf.reduce_all(tf.abs(weight) < _MAX_WEIGHT) for weight in weights])
 
-    def _compiled_update(self, minibatch: list[tf.TensorSpec], burn_in_steps: int, **options: Any) -> Any:
-        self._update: Update
-        try:
-            self._update = make_update(self._agent, burn_in_steps=burn_in_steps, **options)
-            _make_slots(self._update)
-            return self._compiled(self._step, minibatch)
-        except UnsupportedAgentError as error:
-            if findings := _impossible_by_train(self._agent, self._form, error):
-                raise UserError(*findings) from None
-            logging.info("generic update, not the fused one of SAC: %s", error)
-        self._update = OwnTrain(self._agent)
-        return self._compiled(self._step, minibatch)
-
-    def _step(self, experience: Any, **weights: tf.Tensor) -> tuple[Measured, list[tf.Tensor]]:
+    def _step(self, minibatch: Minibatch) -> tuple[Measured, list[tf.Tensor]]:
         """One update: what it has measured, and apart from that the TD errors where there are priorities."""
-        measured = dict(self._update.step(experience, **weights))
-        if not self._form.is_prioritized:
+        noise = Noise(self._seed, self._agent.train_step_counter)
+        with noise.of_dropout():
+            measured = dict(self._update.update(minibatch, noise))
+        if not self._is_prioritized:
             return measured, []
         if TD_ERRORS not in measured:
-            raise UnsupportedAgentError(f"the update of {type(self._agent).__name__} measures no {TD_ERRORS}")
+            raise UserError(
+                f"priority_exponent is not possible, the update of {type(self._agent).__name__} measures no "
+                f"{TD_ERRORS}: set it to None, or choose an algorithm of the toolkit's own"
+            )
         return measured, [measured.pop(TD_ERRORS)[0]]
 
-    def _compiled(self, step: Callable[..., Any], minibatch: list[tf.TensorSpec]) -> Any:
-        """A compiled function of experience and of the weights of steps `[B, L]`, or of samples `[B]`, if any."""
+    def _losses(self, minibatch: Minibatch) -> dict[str, tf.Tensor]:
+        noise = Noise(self._seed ^ _HELD_OUT_SEED, self._agent.train_step_counter)
+        with noise.of_dropout():
+            return self._update.losses(minibatch, noise)
+
+    def _compiled(self, step: Callable[[Minibatch], Any]) -> Any:
+        """A compiled function of a minibatch's arrays."""
 
         def update(arrays: list[tf.Tensor]) -> Any:
-            named = self._named(arrays)
-            if self._is_sequence:
-                return step(self._to_trajectory(named), weight=named["weight"][:, :-1])
-            weights = {"weight": named["weight"]} if self._form.is_prioritized else {}
-            return step(self._to_transition(named), **weights)
+            return step(self._arrays.minibatch(arrays))
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             # The agent's own `train` may hold anything.
-            return xla.concrete_function(update, [minibatch], by_xla=self._update.kind == FusedUpdate.kind)
+            return compiling.concrete_function(update, [self._arrays.specs], by_xla=self._is_fused)
 
-    def _compiled_measuring(self, minibatch: list[tf.TensorSpec], parts: int) -> Any:
+    def _compiled_measuring(self, parts: int) -> Any:
         losses_of: Any = None
         with contextlib.suppress(NotImplementedError):
-            losses_of = self._compiled(self._update.losses, minibatch)
+            losses_of = self._compiled(self._losses)
         if losses_of is None or not losses_of.structured_outputs:
             raise UserError(
                 f"validation_share is not possible, {type(self._agent).__name__} has no losses that can be measured "
@@ -226,68 +256,67 @@ class BlockUpdate:
         """A compiled function of a block's arrays. AutoGraph would take a fifth of a second to find the same loop."""
         return tf.function(function, input_signature=[self.block_spec], autograph=False).get_concrete_function()
 
-    def _array_specs(self) -> dict[str, Any]:
-        """Specs of one step of each array of a block by name, in their order."""
-        observation_spec = self._observation_spec
-        if self._form.has_horizon_time:
-            observation_spec = without_horizon_time(observation_spec)
-        nests = {"observation": observation_spec, "action": self._action_spec}
-        return {
-            array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
-            for array in self._form.arrays(has_returns=self._reward_scale is not None)
-        }
 
-    def _rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
-        lengths = {name: len(tf.nest.flatten(spec)) for name, spec in self._array_specs().items()}
-        place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
-        return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
+def make_block_update(
+    params: TrainParamsBase, agent: tf_agent.TFAgent, matmul_precision: str = "float32", seed: int = 0
+) -> BlockUpdate:
+    """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate."""
+    return BlockUpdate(
+        agent,
+        params.batch_size,
+        params.sample_form_ctor(),
+        matmul_precision,
+        seed,
+        measures=params.validation_share > 0,
+        prior_samples=prior_samples(params),
+    )
 
-    def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
-        """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
-        specs = self._array_specs()
-        # A tuple: tf.nest would sort the keys of a dictionary.
-        named = dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
-        if self._form.has_horizon_time:
-            for name in ("observation", "next_observation"):
-                time = named[name.replace("observation", "horizon_time")]
-                named[name] = with_horizon_time(named[name], time[..., None])
-        return named
 
-    def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
-        reward, discount = self._scaled(named["reward"]), named["discount"]
-        mid = tf.fill(tf.shape(reward), time_step.StepType.MID)
-        # The next time step: a discount of 0 is a termination.
-        next_step_type = tf.where(discount == 0.0, time_step.StepType.LAST, mid)
-        return trajectory.Transition(
-            time_step.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
-            policy_step.PolicyStep(named["action"]),
-            time_step.TimeStep(next_step_type, reward, discount, named["next_observation"]),
+def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
+    """Tries what a user's own agent may not support; the toolkit's own agents are known to.
+
+    Raises:
+      UserError: It can't be trained this way.
+    """
+    check_scheduled(params, agent)
+    gamma = getattr(agent, "_gamma", params.discount)
+    if params.n_step > 1 and gamma != params.discount:
+        raise UserError(
+            f"TrainParams.n_step={params.n_step} sums rewards with discount={params.discount}, and the agent of "
+            f"agent_ctor has gamma={gamma}: they must be the same, let agent_ctor take self.discount"
         )
-
-    def _to_trajectory(self, named: dict[str, Any]) -> trajectory.Trajectory:
-        step_type, reward = named["step_type"], self._scaled(named["reward"])
-        next_step_type = tf.concat([step_type[:, 1:], step_type[:, -1:]], axis=1)
-        return trajectory.Trajectory(
-            step_type, named["observation"], named["action"], (), next_step_type, reward, named["discount"]
+    form = params.sample_form_ctor()
+    if params.priority_exponent is not None and not form.is_prioritized:
+        raise UserError(
+            f"TrainParams.priority_exponent={params.priority_exponent:g}, and the form of sample_form_ctor does not "
+            "draw by priorities: set priority_exponent to None, or let the form be one with is_prioritized"
         )
+    if isinstance(agent, Agent):
+        return
+    if form.sequence_length is not None and form.sequence_length > params.horizon:
+        raise UserError(
+            "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode "
+            f"(horizon={params.horizon}), and the update of this agent, its own train, learns from whole sequences "
+            f"alone: lower it to at most {params.horizon}, or use an algorithm of the toolkit's own"
+        )
+    make_block_update(params, agent)
 
-    def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
-        return reward if self._reward_scale is None else self._reward_scale(reward)
 
-
-def _impossible_by_train(agent: tf_agent.TFAgent, form: SampleForm, reason: Exception) -> list[str]:
-    """What is wanted of an agent, and its own `train` does not do."""
+def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm) -> None:
+    """What an agent's own `train` does not do must not be wanted."""
     needs = {
         f"recurrent.burn_in={form.burn_in}": (form.burn_in > 0, 0),
         "priority_exponent": (form.is_prioritized, None),
-        WEIGHT: (getattr(agent, "_cloning_weight", None) is not None, 0),
     }
-    return [
-        f"{name} is not possible, {reason}: set it to {without}, or choose an algorithm of the toolkit's own"
+    findings = [
+        f"{name} is not possible, {type(agent).__name__} is trained by its own train: set it to {without}, or choose "
+        "an algorithm of the toolkit's own"
         for name, (is_needed, without) in needs.items()
         if is_needed
     ]
+    if findings:
+        raise UserError(*findings)
+    logging.info("%s is trained by its own train: it is none of the toolkit's algorithms", type(agent).__name__)
 
 
 def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
@@ -298,16 +327,11 @@ def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
     return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
 
 
-def _written(arrays: list[tf.TensorArray], place: tf.Tensor, found: list[tf.Tensor]) -> list[tf.TensorArray]:
-    return [array.write(place, each) for array, each in zip(arrays, found, strict=True)]
-
-
-def _make_slots(update: Update) -> None:
+def _make_slots(update: Any) -> None:
     """Makes the optimizers' variables, as their first step would: a tf.function that makes some is traced twice."""
-    for optimizer, variables in getattr(update, "optimized", ()):  # A user's own may have none.
-        if not isinstance(optimizer, FrozenOptimizer):
-            with tf.name_scope(optimizer._name):
-                optimizer._create_all_weights(variables)
+    for optimizer, variables in update.optimized:
+        with tf.name_scope(optimizer._name):
+            optimizer._create_all_weights(variables)
 
 
 def _check_finite(losses: Mapping[str, float]) -> None:
@@ -321,12 +345,8 @@ def _as_diverged_error() -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        if "inf or nan" not in str(error).lower():
+        # The first line of TensorFlow's long message that says `Critic loss is inf or nan`.
+        lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]
+        if not lines:
             raise
-        raise DivergedError(_check_numerics_message(error)) from None
-
-
-def _check_numerics_message(error: tf.errors.InvalidArgumentError) -> str:
-    """Extracts `Critic loss is inf or nan` from TensorFlow's long message."""
-    lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]
-    return lines[0].split(" : ")[0].strip().rstrip(".")
+        raise DivergedError(lines[0].split(" : ")[0].strip().rstrip(".")) from None

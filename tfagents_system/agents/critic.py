@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,11 +13,14 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.layered_networks import Layers, critic_layers
-from tfagents_system.agents.network_options import network_options
+from tfagents_system.agents.algorithms import NetworkOptions, network_options
+from tfagents_system.agents.encoder import build_encoder, convolutions, is_plain_vector
+from tfagents_system.agents.layers import VALUE_LAYER, Dropout, Layers, layer_norm, renormalization, simba_layers
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec
-from tfagents_system.agents.observation_encoding import build_encoder, is_plain_vector
+from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
+
+_FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
 
 
 class CriticParts(NamedTuple):
@@ -90,6 +93,25 @@ def _vector(leaf: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
 
 
+def build_critics(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> list[Any]:
+    """Those of an agent, which the user's hook builds; a wrong shape would broadcast to wrong losses.
+
+    Raises:
+      UserError: Their outputs have another shape than the algorithm needs.
+    """
+    count, num_outputs = algorithms.value(params, "num_critics"), algorithms.num_critic_outputs(params)
+    critics = [params.critic_ctor(observation_spec, action_spec) for _ in range(count)]
+    wanted = () if num_outputs == 1 else (num_outputs,)
+    for critic in critics:
+        shape = tuple(critic.create_variables((observation_spec, action_spec)).shape)
+        if shape != wanted:
+            raise UserError(
+                f"critic_ctor must return a network with outputs {list(('B', *wanted))} for "
+                f"algorithm='{params.algorithm}', found {list(('B', *shape))}: correct critic_ctor"
+            )
+    return critics
+
+
 def build_critic(
     params: TrainParamsBase, observation_spec: Any, action_spec: Any, num_outputs: int = 1
 ) -> network.Network:
@@ -110,11 +132,44 @@ def _critic_parts(params: TrainParamsBase, observation_spec: Any, num_outputs: i
     options = network_options(params)
     normalization = encoder = lstm = None
     if options.normalizes_observations:
-        normalization = ObservationNormalization(observation_spec)
-        observation_spec = normalized_spec(observation_spec)
+        normalization = ObservationNormalization(observation_spec, convolutions(params))
+        observation_spec = normalized_spec(observation_spec, convolutions(params))
     if params.preprocessing_combiner is not None or not is_plain_vector(observation_spec):
         encoder = build_encoder(params, observation_spec)
     if recurrent := algorithms.value(params, "recurrent"):
         lstm = DynamicUnroll(tf.keras.layers.LSTMCell(recurrent["lstm_units"]))
     layers = critic_layers(options, tuple(params.critic_joint_fc_layer_params), num_outputs, bool(recurrent))
     return CriticParts(layers, normalization, encoder, lstm)
+
+
+def critic_layers(options: NetworkOptions, units: Sequence[int], num_outputs: int, is_recurrent: bool) -> Layers:
+    """All layers of a critic, the last one linear."""
+    if options.is_simba:
+        return [
+            *simba_layers(units),
+            tf.keras.layers.Dense(num_outputs, kernel_initializer="orthogonal", name=VALUE_LAYER),
+        ]
+    if num_outputs == 1 and options.has_plain_critic:
+        # Initialised like TF-Agents' critics, whose weights behind an LSTM are larger.
+        initializer = None if is_recurrent else tf.compat.v1.keras.initializers.VarianceScaling(**_FAN_IN)
+        layers = utils.mlp_layers(fc_layer_params=units, kernel_initializer=initializer)
+    else:
+        layers = renormalization(options)
+        for size in units:
+            layers += _hidden_critic_layer(options, size)
+            layers += renormalization(options)
+    # Initialised like TF-Agents' critics: close to 0.
+    initializer = tf.keras.initializers.RandomUniform(-0.003, 0.003)
+    return [*layers, tf.keras.layers.Dense(num_outputs, kernel_initializer=initializer, name=VALUE_LAYER)]
+
+
+def _hidden_critic_layer(options: NetworkOptions, size: int) -> Layers:
+    """Dense, dropout, layer normalisation, ReLU: the order of DroQ (arXiv 2110.02034, figure 1)."""
+    between = [
+        *([Dropout(options.critic_dropout)] if options.critic_dropout else []),
+        *([layer_norm()] if options.critic_layer_norm else []),
+    ]
+    initializer = tf.keras.initializers.VarianceScaling(**_FAN_IN)
+    if not between:
+        return [tf.keras.layers.Dense(size, "relu", kernel_initializer=initializer)]
+    return [tf.keras.layers.Dense(size, kernel_initializer=initializer), *between, tf.keras.layers.ReLU()]

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tf_agents.networks import network, utils
+from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.utils import nest_utils
 
-from tfagents_system.agents.action_sampling import Drawing
-from tfagents_system.envs.history import has_images, is_image
+from tfagents_system.agents.minibatch import Views, of_critics
+from tfagents_system.agents.noise import Drawing
+from tfagents_system.envs.history import is_image, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 _KERNEL, _FIRST_STRIDE = 3, 2  # DrQ-v2's.
@@ -142,13 +144,37 @@ class ObservationPipeline:
       encoder: None: networks get the pixels themselves.
       pixels: The largest shift.
       is_shifted: For each leaf of the observation; only images can be shifted.
+      actor_observations: The hyperparameter.
     """
 
-    def __init__(self, encoder: ImageEncoder | None, pixels: int, is_shifted: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        encoder: ImageEncoder | None,
+        pixels: int,
+        is_shifted: Sequence[bool],
+        actor_observations: Sequence[str] | None = None,
+    ) -> None:
         self._encoder = encoder
         self._pixels = pixels
         self._is_shifted = is_shifted
-        self.variables = encoder.trainable_variables if encoder is not None else []
+        self._actor_observations = actor_observations
+
+    @classmethod
+    def of(
+        cls,
+        params: TrainParamsBase,
+        encoder: ImageEncoder | None,
+        observation_spec: Any,
+        actor_observations: Sequence[str] | None = None,
+    ) -> ObservationPipeline:
+        """That of a run. Unless `image_augmentation_pixels` is set, images are shifted if they are encoded."""
+        pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
+        if pixels is None:
+            pixels = _PIXELS
+            is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
+        else:
+            is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
+        return cls(encoder, pixels, is_shifted, actor_observations)
 
     def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
         """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, constant within a sequence.
@@ -165,38 +191,20 @@ class ObservationPipeline:
         return time_steps._replace(observation=tf.nest.pack_sequence_as(time_steps.observation, leaves))
 
     def encoded(self, time_steps: Any) -> Any:
-        """Time steps with features for images."""
-        if self._encoder is None:
-            return time_steps
-        return time_steps._replace(observation=self._encoder(time_steps.observation)[0])
+        """Time steps as networks see them: with features for images, and `Views` where they see different parts."""
+        observation = time_steps.observation
+        encoded = observation if self._encoder is None else self._encoder(observation)[0]
+        if self._actor_observations is not None:
+            encoded = Views(seen_by_actor(observation, self._actor_observations), encoded)
+        return time_steps._replace(observation=encoded)
 
     def features(self, time_steps: Any) -> list[tf.Tensor]:
-        """Those leaves of encoded time steps that came from an image."""
+        """What the encoder has made of images, in encoded time steps."""
         if self._encoder is None:
             return []
         specs = tf.nest.flatten(self._encoder.encoded_spec)
-        leaves = tf.nest.flatten(time_steps.observation)
+        leaves = tf.nest.flatten(of_critics(time_steps).observation)
         return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
-
-
-class EncoderBackprop(NamedTuple):
-    """Backpropagates the critics' loss into the shared encoder; does nothing without one.
-
-    Attributes:
-      tape: Has recorded the encoder.
-      features: Its output, with respect to which the critics' loss is differentiated.
-      variables: Of the encoder.
-    """
-
-    tape: Any = None
-    features: Sequence[tf.Tensor] = ()
-    variables: Sequence[tf.Variable] = ()
-
-    def gradients(self, of_features: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Gradients of a loss with respect to `variables`, from those with respect to `features`."""
-        if not self.variables:
-            return ()
-        return self.tape.gradient(list(self.features), list(self.variables), output_gradients=list(of_features))
 
 
 def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
@@ -222,31 +230,17 @@ def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder
     return ImageEncoder(observation_spec, convolutions(params)) if _has_encoder(params, observation_spec) else None
 
 
-def make_observation_pipeline(
-    params: TrainParamsBase, encoder: ImageEncoder | None, observation_spec: Any
-) -> ObservationPipeline | None:
-    """The augmentation and encoding of a run's update; None if there is neither.
-
-    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded.
-    """
-    pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
-    if pixels is None:
-        pixels = _PIXELS
-        is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
-    else:
-        is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
-    return ObservationPipeline(encoder, pixels, is_shifted) if encoder is not None or any(is_shifted) else None
-
-
-def sees_images(params: TrainParamsBase, observation_spec: Any) -> bool:
-    """Whether a run's update shifts or encodes images before its networks."""
-    is_shifted = bool(params.image_augmentation_pixels) and has_images(observation_spec)
-    return is_shifted or _has_encoder(params, observation_spec)
-
-
 def is_encoded(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
     """Whether a leaf is an image that is large enough for the convolutions."""
-    return bool(layers) and is_image(spec) and min(spec.shape[:2]) >= smallest_side(layers)
+    return bool(layers) and is_picture(spec, layers)
+
+
+def is_picture(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
+    """Whether a leaf has pixels, which are divided by 255: an image that is not too small for the convolutions.
+
+    Other uint8 are numbers like all others.
+    """
+    return is_image(spec) and min(spec.shape[:2]) >= smallest_side(layers)
 
 
 def smallest_side(layers: Sequence[Convolution]) -> int:
@@ -277,3 +271,60 @@ def _layer(convolution: Convolution) -> tf.keras.layers.Layer:
         activation="relu",
         kernel_initializer=tf.keras.initializers.Orthogonal(gain=math.sqrt(2.0)),
     )
+
+
+class FlattenedLeaf(tf.keras.layers.Layer):
+    """One leaf of an observation as a float32 vector.
+
+    Args:
+      is_picture: Its numbers are divided by 255.
+    """
+
+    def __init__(self, is_picture: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.is_picture = is_picture
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """From `[B, ...]` to `[B, n]`."""
+        values = tf.cast(inputs, tf.float32)
+        if self.is_picture:
+            values /= 255.0
+        return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
+
+
+def _leaf_layer(params: TrainParamsBase, spec: tf.TensorSpec) -> tf.keras.layers.Layer:
+    if is_features(spec):
+        return ImageTrunk(params.image_encoder_features)
+    return FlattenedLeaf(is_picture(spec, convolutions(params)))
+
+
+def is_plain_vector(observation_spec: Any) -> bool:
+    return not tf.nest.is_nested(observation_spec) and (
+        observation_spec.shape.rank == 1 and observation_spec.dtype == tf.float32
+    )
+
+
+def build_encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
+    """From any observation to one tensor `[B, n]`."""
+    return EncodingNetwork(observation_spec, **encoding_kwargs(params, observation_spec))
+
+
+def encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str, Any]:
+    """New `preprocessing_layers` and `preprocessing_combiner` for each network, as TF-Agents' networks take them."""
+    combiner = params.preprocessing_combiner
+    if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
+        combiner = combiner()
+    if combiner is None:
+        if is_plain_vector(observation_spec):
+            return {}
+        layers = tf.nest.map_structure(functools.partial(_leaf_layer, params), observation_spec)
+        nested = len(tf.nest.flatten(observation_spec)) > 1
+        return {
+            "preprocessing_layers": layers,
+            "preprocessing_combiner": tf.keras.layers.Concatenate() if nested else None,
+        }
+    takes_list = hasattr(combiner, "_merge_function")  # Keras' merging layers, Concatenate and Add among them.
+    if not takes_list:
+        return {"preprocessing_combiner": combiner}
+    identity = tf.nest.map_structure(lambda _: tf.keras.layers.Layer(), observation_spec)
+    return {"preprocessing_layers": identity, "preprocessing_combiner": combiner}

@@ -2,61 +2,47 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.action_sampling import Drawing
-from tfagents_system.agents.update_parts import CriticLoss
-from tfagents_system.agents.value_agent import ValueActing, ValueAgent, exploring_acting
-from tfagents_system.agents.value_policy import best
-from tfagents_system.agents.value_update import (
-    FRACTIONS,
-    TARGET_FRACTIONS,
-    Sample,
-    ValueLearnerParts,
-    ValueUpdate,
-    of_actions,
-)
+from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS, CriticLoss, Dqn, Sample, of_actions
+from tfagents_system.agents.noise import Drawing, Noise
+from tfagents_system.agents.value_network import best
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-class IqnUpdate(ValueUpdate):
-    """Quantiles theta_i at N drawn fractions tau_i learn the targets y_j = r + g * Z_target(s', a') at N others.
+class Iqn(Dqn):
+    """One network of quantiles; N = N' = 8, kappa = 0.005 and dueling heads unless params say otherwise.
 
-    Args:
-      parts: Of the agent.
-      seed: As of ValueUpdate.
-      double_q: a' has the highest mean quantile of the online network; else of the target.
-      num_quantiles: N, even.
-      kappa: Error below which the loss is quadratic.
+    kappa is the error below which the loss is quadratic.
     """
 
-    def __init__(
-        self, parts: ValueLearnerParts, seed: int = 0, *, double_q: bool, num_quantiles: int, kappa: float
-    ) -> None:
-        super().__init__(parts, seed)
-        self._double_q = double_q
-        self._num_quantiles = num_quantiles
-        self._kappa = kappa
+    def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
+        super().__init__(params, time_step_spec, action_spec, train_step)
+        options = algorithms.value(params, "iqn")
+        self.num_quantiles, self.kappa = options["num_quantiles"], options["huber_kappa"]
 
-    def fractions(self, batch_size: int, purpose: int) -> tf.Tensor:
-        """The fractions of this train step, `[batch_size, N]`."""
-        return symmetric_fractions(self._drawing(purpose), batch_size, self._num_quantiles)
+    def fractions(self, noise: Noise, purpose: int, batch_size: int) -> tf.Tensor:
+        """Drawn ones, `[batch_size, N]`."""
+        return symmetric_fractions(noise.of(purpose), batch_size, self.num_quantiles)
 
-    def _critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
-        (critic,), (target,) = self._parts.critics, self._parts.targets
+    def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
+        """Quantiles theta_i at N drawn fractions tau_i learn the targets y_j = r + g * Z_target(s', a') at N others.
+
+        a' has the highest mean quantile of the online network; if not `double_q`, of the target.
+        """
+        (critic,), (target,) = self.critics, self.targets
         batch_size = sample.reward.shape[0]
-        tau, next_tau = (self.fractions(batch_size, purpose) for purpose in (FRACTIONS, TARGET_FRACTIONS))
+        tau, next_tau = (self.fractions(noise, purpose, batch_size) for purpose in (FRACTIONS, TARGET_FRACTIONS))
         next_quantiles, _ = target(sample.next_observation, tau=next_tau)
-        choosing = critic(sample.next_observation, tau=next_tau)[0] if self._double_q else next_quantiles
+        choosing = critic(sample.next_observation, tau=next_tau)[0] if self.double_q else next_quantiles
         next_actions = best(tf.reduce_mean(choosing, axis=1))
         next_values = of_actions(next_quantiles, next_actions)
         td_targets = tf.stop_gradient(sample.reward[:, None] + sample.bootstrap[:, None] * next_values)
         quantiles = of_actions(critic(sample.observation, training=training, tau=tau)[0], sample.action)
-        loss, q = quantile_loss(td_targets, quantiles, tau, self._kappa), tf.reduce_mean(quantiles, axis=1)
+        loss, q = quantile_loss(td_targets, quantiles, tau, self.kappa), tf.reduce_mean(quantiles, axis=1)
         return CriticLoss(loss, q, tf.abs(tf.reduce_mean(td_targets, axis=1) - tf.stop_gradient(q)))
 
 
@@ -91,20 +77,3 @@ def quantile_loss(td_targets: tf.Tensor, quantiles: tf.Tensor, tau: tf.Tensor, k
     loss = tf.reduce_sum(weighted * (d - 0.5 * kappa * slope), axis=(1, 2)) / count
     derivative = -tf.reduce_sum(weighted, axis=2) / count
     return loss, lambda upstream: (None, upstream[:, None] * derivative, None, None)
-
-
-def build_agent(params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> ValueAgent:
-    """IQN with N = N' = 8, kappa = 0.005 and dueling heads unless params say otherwise."""
-    options = algorithms.value(params, "iqn")
-    update_class = functools.partial(
-        IqnUpdate,
-        double_q=bool(algorithms.value(params, "double_q")),
-        num_quantiles=options["num_quantiles"],
-        kappa=options["huber_kappa"],
-    )
-    return ValueAgent(params, time_step_spec, action_spec, train_step, build_acting, update_class)
-
-
-def build_acting(params: TrainParamsBase, time_step_spec: Any, action_spec: Any) -> ValueActing:
-    """What workers need of it."""
-    return exploring_acting(params, time_step_spec, action_spec)

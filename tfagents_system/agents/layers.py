@@ -1,15 +1,17 @@
-"""Layers of the default networks other than Dense."""
+"""Layers of the default networks other than Dense, and what actors and critics build of them alike."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.network_options import SIMBA_EXPANSION
+from tfagents_system.agents.algorithms import SIMBA_EXPANSION, NetworkOptions
 
+Layers = list[tf.keras.layers.Layer]
+VALUE_LAYER = "value"  # The name of the layer that returns Q-values or their quantiles.
 LAYER_NORM_EPSILON = 1e-5
 _OF_DROPOUT = 0x64726F70  # Separates its seeds from those of actions, which may have the same seed and position.
 _CALLS_PER_POSITION = 1 << 16
@@ -162,3 +164,17 @@ class ResidualBlock(tf.keras.layers.Layer):
 def layer_norm() -> tf.keras.layers.Layer:
     """Layer normalisation (Ba et al., arXiv 1607.06450) over the last axis."""
     return tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
+
+
+def simba_layers(units: Sequence[int]) -> Layers:
+    """SimBa (Lee et al., arXiv 2410.09754, section 4) behind its normalisation of observations.
+
+    A linear embedding of `units[0]` features, a residual block for each entry of `units`, and a layer normalisation.
+    """
+    embedding = tf.keras.layers.Dense(units[0], kernel_initializer="orthogonal")
+    return [embedding, *(ResidualBlock() for _ in units), layer_norm()]
+
+
+def renormalization(options: NetworkOptions) -> Layers:
+    """A layer of batch renormalisation where the options have it."""
+    return [BatchRenormalization(options.batch_renormalization_warmup_steps)] if options.batch_renormalization else []

@@ -6,13 +6,12 @@ weights that workers get, and in SavedModels. `RunningStatistics` sets all copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.networks import network
 
-from tfagents_system.agents.encoder import is_features
+from tfagents_system.agents.encoder import Convolution, is_features, is_picture
 
 MAX_NORMALIZED = 10.0  # In standard deviations; larger values are clipped.
 VARIANCE_EPSILON = 1e-8
@@ -54,16 +53,17 @@ class RunningNormalization(tf.keras.layers.Layer):
 
 
 class ObservationNormalization(tf.keras.layers.Layer):
-    """`RunningNormalization` of all leaves except pixels (uint8) and the encoder's features.
+    """`RunningNormalization` of all leaves except pictures and the encoder's features.
 
     Args:
       observation_spec: Nest of specs.
+      layers: The encoder's convolutions, which say what a picture is.
     """
 
-    def __init__(self, observation_spec: Any, **kwargs: Any) -> None:
+    def __init__(self, observation_spec: Any, layers: Sequence[Convolution], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         specs = tf.nest.flatten(observation_spec)
-        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec)]
+        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec, layers)]
         for layer in self.leaves:
             layer.build(specs[layer.leaf].shape)
 
@@ -87,49 +87,17 @@ def set_sources(network: Any, sources: Sequence[int]) -> None:
             layer.source = sources[layer.leaf]
 
 
-def normalized_spec(observation_spec: Any) -> Any:
+def normalized_spec(observation_spec: Any, layers: Sequence[Convolution]) -> Any:
     """The spec of the output of `ObservationNormalization`."""
     return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec) else spec,
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec, layers) else spec,
         observation_spec,
     )
 
 
-def _is_normalized(spec: tf.TensorSpec) -> bool:
+def _is_normalized(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
     """Not for pixels, whose range is known, nor for their features, which go to a trunk with its own normalisation."""
-    return spec.dtype != tf.uint8 and not is_features(spec)
-
-
-class NormalizedActor(network.DistributionNetwork):
-    """An actor behind the normalisation of its observations.
-
-    Args:
-      input_tensor_spec: Of the observation.
-      make_actor: Builds the actor from the spec of normalised observations. Called once for each copy.
-      name: Name of the network.
-    """
-
-    def __init__(self, input_tensor_spec: Any, make_actor: Callable[[Any], Any], name: str = "NormalizedActor") -> None:
-        actor = make_actor(normalized_spec(input_tensor_spec))
-        super().__init__(
-            input_tensor_spec=input_tensor_spec,
-            state_spec=actor.state_spec,
-            output_spec=actor.output_spec,
-            name=name,
-        )
-        self.normalization = ObservationNormalization(input_tensor_spec)
-        self.actor = actor
-
-    @property
-    def output_tensor_spec(self) -> Any:
-        return self.actor.output_tensor_spec
-
-    def call(
-        self, observations: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[Any, Any]:
-        """The actor's output for normalised observations."""
-        normalized = self.normalization(observations)
-        return self.actor(normalized, step_type=step_type, network_state=network_state, training=training)
+    return not is_picture(spec, layers) and not is_features(spec)
 
 
 class RunningStatistics:
@@ -224,8 +192,3 @@ class RewardScale(tf.Module):
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
         """Rewards, or with n_step > 1 their sums over n steps, divided and clipped."""
         return tf.clip_by_value(rewards / self.divisor, -MAX_NORMALIZED, MAX_NORMALIZED)
-
-
-def attach_reward_scale(agent: Any) -> None:
-    """Attaches the reward scale to an agent: `BlockUpdate` finds it there, and checkpoints of the agent hold it."""
-    agent.reward_scale = RewardScale()

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.optimizer_settings import optimizer_settings
+from tfagents_system.agents.algorithms import optimizer_settings
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.train_params_base import TrainParamsBase
 

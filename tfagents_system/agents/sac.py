@@ -1,51 +1,300 @@
-"""Plain SAC: TF-Agents' SacAgent, built from TrainParams with defaults that learn."""
+"""SAC (Haarnoja et al., arXiv 1812.05905) in the order of the paper, whose equations are named below.
+
+REDQ, DroQ, TQC and CrossQ are subclasses that override a few methods. docs/explanations/architecture.md, "The update",
+says what makes an update fast.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tf_agents.agents.sac.sac_agent import SacAgent
+from tf_agents.policies.actor_policy import ActorPolicy
+from tf_agents.trajectories import time_step as ts
+from tf_agents.utils import common
 
-from tfagents_system.agents import encoder, entropy
-from tfagents_system.agents.behaviour_cloning import cloning_weight
-from tfagents_system.agents.ensemble import EnsembleAgent, build_critics
-from tfagents_system.agents.fused_update import FusedUpdate
-from tfagents_system.agents.optimizers import build_optimizer
+from tfagents_system.agents import algorithms
+from tfagents_system.agents.acting import build_acting
+from tfagents_system.agents.agent import Agent
+from tfagents_system.agents.algorithms import CLONING_WEIGHT
+from tfagents_system.agents.behaviour_cloning import BehaviourCloning
+from tfagents_system.agents.critic import build_critics
+from tfagents_system.agents.encoder import ObservationPipeline, make_encoder
+from tfagents_system.agents.minibatch import (
+    TD_ERRORS,
+    Measured,
+    Minibatch,
+    Steps,
+    all_measured,
+    batch_mean,
+    cut_burn_in,
+    of_actor,
+    of_critics,
+    weighted_mean,
+)
+from tfagents_system.agents.noise import Drawing, Noise, sample
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
+NEXT_ACTIONS, ACTIONS, SUBSET, _SHIFTS, _NEXT_SHIFTS = 0, 1, 3, 4, 5  # Purposes of random numbers.
 
-def build_agent(
-    params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
-) -> SacAgent | EnsembleAgent:
-    """Builds SAC (Haarnoja et al., arXiv 1812.05905), with a learned or fixed entropy coefficient.
 
-    TF-Agents' own defaults differ from the paper: discount 1, target entropy -dim/2, hard target updates. It supports
-    neither an image encoder nor an actor that sees less than the critics: an ensemble of two critics, which has the
-    same losses, takes its place there.
+class Sac(Agent):
+    """An actor whose distribution is a tanh-squashed Gaussian, and critics, two unless a variant has more.
+
+    Args:
+      params: Hyperparameters, and the hooks that build the networks.
+      time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`.
+
+    Raises:
+      UserError: A network that a hook has built can't be used.
     """
-    observation_spec = time_step_spec.observation
-    if encoder.sees_images(params, observation_spec) or params.actor_observations is not None:
-        return EnsembleAgent(params, time_step_spec, action_spec, train_step, FusedUpdate)
-    critic_1, critic_2 = build_critics(params, observation_spec, action_spec)
-    agent = SacAgent(
-        time_step_spec,
-        action_spec,
-        actor_network=params.actor_ctor(observation_spec, action_spec),
-        critic_network=critic_1,
-        critic_network_2=critic_2,
-        actor_optimizer=build_optimizer(params, "actor"),
-        critic_optimizer=build_optimizer(params, "critic"),
-        alpha_optimizer=entropy.alpha_optimizer(params),
-        target_update_tau=params.target_update_tau,
-        target_update_period=params.target_update_period,
-        gamma=initial_value(params.discount),
-        initial_log_alpha=params.sac_log_alpha,
-        target_entropy=entropy.target_entropy(params, action_spec),
-        gradient_clipping=params.gradient_clipping,
-        train_step_counter=train_step,
-    )
-    agent.initialize()
-    agent._cloning_weight = cloning_weight(params)  # See _parts_of_sac_agent.
-    return agent
+
+    build_acting = staticmethod(build_acting)
+    has_targets = True
+    critic_loss_weight = 0.5
+
+    def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
+        acting, observation_spec = self.build_acting(params, time_step_spec, action_spec), time_step_spec.observation
+        encoder = acting.encoder
+        if params.actor_observations is not None:  # The actor has an encoder of its own.
+            encoder = make_encoder(params, observation_spec)
+        inputs = (observation_spec if encoder is None else encoder.encoded_spec, action_spec)
+        critics = build_critics(params, *inputs)
+        targets = [
+            common.maybe_copy_target_network_with_checks(critic, input_spec=inputs, name=f"TargetCriticNetwork{k}")
+            for k, critic in enumerate(critics if self.has_targets else [])
+        ]
+        is_recurrent = bool(critics[0].state_spec)
+        super().__init__(params, time_step_spec, action_spec, train_step, acting, critics, targets, is_recurrent)
+        self.learn_actor(params)
+        self.encoder = encoder
+        self._pipeline = ObservationPipeline.of(params, encoder, observation_spec, params.actor_observations)
+        seen = ts.time_step_spec(acting.encoded_spec), action_spec, self.actor
+        self._policy_in_training = ActorPolicy(*seen, training=True)
+        self._policy_in_inference = ActorPolicy(*seen, training=False)
+        self.gamma = initial_value(params.discount)
+        self.target_entropy = target_entropy(params, action_spec)
+        self.actor_update_period: int = algorithms.value(params, "actor_update_period")
+        self._cloning = BehaviourCloning.of(params)
+
+    @property
+    def scheduled(self) -> dict[str, tf.Variable]:
+        return super().scheduled | ({} if self._cloning is None else {CLONING_WEIGHT: self._cloning.weight})
+
+    def update(self, minibatch: Minibatch, noise: Noise) -> Measured:
+        """Samples actions, steps critics, actor and alpha, and moves the targets.
+
+        Returns:
+          `critic_loss` and `q_mean`; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned;
+          `TD_ERRORS` with importance weights.
+        """
+        next_noise, actor_noise = noise.of(NEXT_ACTIONS), noise.of(ACTIONS)
+        # The actor's tape does not record the encoder, which learns from the critics' loss alone.
+        with tf.GradientTape(watch_accessed_variables=False) as encoder_tape:
+            encoder_tape.watch(self._encoder_variables)
+            steps, next_steps = self.split(minibatch, noise)
+        if self.actor_update_period == 1:
+            # The actor does not depend on the critics' step: its first half can run in parallel. Only batch statistics
+            # depend on the order: here the actor's change before the next actions are drawn, below after that.
+            begun = self._begin_actor(steps, actor_noise)
+            measured = self._step_critics(steps, next_steps, next_noise, noise, encoder_tape)
+            measured |= all_measured(self._finish_actor(steps, *begun))
+        else:
+            measured = self._step_critics(steps, next_steps, next_noise, noise, encoder_tape)
+            measured |= self._step_actor_if_due(steps, actor_noise)
+        self.train_step_counter.assign_add(1)
+        self.move_targets()
+        return measured
+
+    def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
+        next_noise, actor_noise = noise.of(NEXT_ACTIONS), noise.of(ACTIONS)
+        steps, next_steps = self.split(minibatch)
+        critic_loss, q_mean, _ = self.critic_loss(steps, next_steps, next_noise, noise, training=False)
+        actions, log_pi = self.sample(steps, actor_noise, training=False)
+        losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": self.actor_loss(steps, actions, log_pi)}
+        return losses | ({} if self.alpha_optimizer is None else {"alpha_loss": self.alpha_loss(steps, log_pi)[0]})
+
+    # Targets: y = r + gamma * (min_i Q_target_i(s', a') - alpha * log pi(a'|s')), equations 5 and 6.
+
+    def evaluate(
+        self, steps: Steps, next_steps: Steps, next_actions: Any, noise: Noise, training: bool
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Each critic's values of (s, a), and the value of (s', a') in the targets."""
+        predictions = [self.values(critic, steps, steps.actions, training) for critic in self.critics]
+        return predictions, self.next_values(next_steps, next_actions, noise)
+
+    def next_values(self, next_steps: Steps, next_actions: Any, noise: Noise) -> tf.Tensor:
+        """Values of (s', a') in the targets, `[B, (T,)]`, or quantiles with one axis more."""
+        return lowest([self.values(target, next_steps, next_actions) for target in self.targets])
+
+    def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
+        reward, discount = next_time_steps.reward, self.gamma * next_time_steps.discount
+        if next_values.shape.rank > reward.shape.rank:  # Of each quantile.
+            reward, discount, next_log_pi = (tensor[..., None] for tensor in (reward, discount, next_log_pi))
+        soft_values = next_values - tf.exp(self.log_alpha) * next_log_pi
+        return tf.stop_gradient(reward + discount * soft_values)
+
+    # Critics: J = sum_i (Q_i(s, a) - y)^2 / 2, equation 5.
+
+    def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+        """Loss of one critic, `[B, (T,)]`; `critic_loss_weight` is its factor."""
+        return tf.math.squared_difference(td_targets, prediction)
+
+    def critic_loss(
+        self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Loss of all critics, the mean of their values, and with importance weights the TD errors `[B]`."""
+        next_actions, next_log_pi = self.sample(next_steps, next_noise, training=False)
+        predictions, next_values = self.evaluate(steps, next_steps, next_actions, noise, training)
+        td_targets = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
+        per_example = tf.add_n([self.td_loss(td_targets, prediction) for prediction in predictions])
+        regularization = [loss for critic in self.critics for loss in critic.losses]
+        loss = self.critic_loss_weight * batch_mean(per_example, steps.weight, regularization)
+        return loss, *_q_and_errors([tf.stop_gradient(each) for each in predictions], td_targets, steps.weight)
+
+    def _step_critics(
+        self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, encoder_tape: tf.GradientTape
+    ) -> Measured:
+        """One optimizer step on all critics, and on the encoder that they see through."""
+        variables, features = self.critic_variables, self._pipeline.features(steps.time_steps)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*variables, *features])
+            loss, q_mean, td_errors = self.critic_loss(steps, next_steps, next_noise, noise, training=True)
+        tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
+        gradients = tape.gradient(loss, [*variables, *features])
+        if features:
+            of_features, gradients = gradients[len(variables) :], gradients[: len(variables)]
+            gradients += encoder_tape.gradient(features, self._encoder_variables, output_gradients=of_features)
+        self.apply(gradients, [*variables, *self._encoder_variables], self.critic_optimizer)
+        measured = {"critic_loss": loss, "q_mean": q_mean}
+        return all_measured(measured if td_errors is None else measured | {TD_ERRORS: td_errors})
+
+    # Actor: J = alpha * log pi(a|s) - min_i Q_i(s, a), equation 7.
+
+    def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
+        """What the actor maximises, `[B, (T,)]`, of each critic's values."""
+        return lowest(values)
+
+    def actor_loss(self, steps: Steps, actions: Any, log_pi: tf.Tensor) -> tf.Tensor:
+        value = self.actor_value([self.values(critic, steps, actions) for critic in self.critics])
+        per_example = tf.exp(self.log_alpha) * log_pi - value
+        if self._cloning is not None:
+            per_example += self._cloning.term(value, actions, steps.actions)
+        return 1.0 * batch_mean(per_example, steps.weight, self.actor.losses)
+
+    def _begin_actor(self, steps: Steps, noise: Drawing) -> tuple[tf.GradientTape, Any, tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.actor_variables)
+            actions, log_pi = self.sample(steps, noise, training=True)
+        return tape, actions, log_pi
+
+    def _finish_actor(
+        self, steps: Steps, tape: tf.GradientTape, actions: Any, log_pi: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Steps actor and alpha, which shares log pi with the actor's loss."""
+        with tape:  # Continues after the critics' step: the actor's loss uses their new values.
+            loss = self.actor_loss(steps, actions, log_pi)
+        tf.debugging.check_numerics(loss, "Actor loss is inf or nan.")
+        self.apply(tape.gradient(loss, self.actor_variables), self.actor_variables, self.actor_optimizer)
+        if self.alpha_optimizer is None:
+            return {"actor_loss": loss}
+        alpha_loss, gradient = self.alpha_loss(steps, log_pi)
+        tf.debugging.check_numerics(alpha_loss, "Alpha loss is inf or nan.")
+        self.apply([gradient], [self.log_alpha], self.alpha_optimizer)
+        return {"actor_loss": loss, "alpha_loss": alpha_loss}
+
+    def _step_actor_if_due(self, steps: Steps, noise: Drawing) -> Measured:
+        """Runs in the updates period, 2 * period, ... of the run; costs nothing in the others."""
+        is_due = tf.equal((self.train_step_counter + 1) % self.actor_update_period, 0)
+        names = ["actor_loss"] if self.alpha_optimizer is None else ["actor_loss", "alpha_loss"]
+        losses = tf.cond(
+            is_due,
+            lambda: self._finish_actor(steps, *self._begin_actor(steps, noise)),
+            lambda: dict.fromkeys(names, tf.constant(0.0)),
+        )
+        return {name: (loss, tf.cast(is_due, tf.float32)) for name, loss in losses.items()}
+
+    # Entropy coefficient: J = -log(alpha) * (log pi + target entropy), equation 18 with log(alpha) in alpha's place.
+
+    def alpha_loss(self, steps: Steps, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The loss, and its gradient with respect to log(alpha)."""
+        gradient = 1.0 * batch_mean(tf.stop_gradient(-log_pi - self.target_entropy), steps.weight)
+        return self.log_alpha * gradient, gradient
+
+    # Networks.
+
+    def sample(self, steps: Steps, noise: Drawing, training: bool) -> tuple[Any, tf.Tensor]:
+        """Actions of the actor and their log pi, `[B]` or `[B, T]`."""
+        policy = self._policy_in_training if training else self._policy_in_inference
+        state = policy.get_initial_state(tf.nest.flatten(steps.time_steps)[0].shape[0])
+        if steps.past is not None:
+            past = of_actor(steps.past[0])
+            _, state = self.actor(past.observation, step_type=past.step_type, network_state=state, training=False)
+            state = tf.nest.map_structure(tf.stop_gradient, state)
+        distributions = policy.distribution(of_actor(steps.time_steps), policy_state=state).action
+        return sample(distributions, self.action_spec, noise)
+
+    def values(self, critic: Any, steps: Steps, actions: Any, training: bool = False) -> tf.Tensor:
+        """Values of actions, `[B, (T,)]` or quantiles; recurrent critics begin in the state after the past."""
+        state: Any = ()
+        if steps.past is not None:
+            past, past_actions = of_critics(steps.past[0]), steps.past[1]
+            _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
+            state = tf.nest.map_structure(tf.stop_gradient, state)
+        inputs = (of_critics(steps.time_steps).observation, actions)
+        values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
+        return values
+
+    @property
+    def _encoder_variables(self) -> list[tf.Variable]:
+        return [] if self.encoder is None else self.encoder.trainable_variables
+
+    def split(self, minibatch: Minibatch, noise: Noise | None = None) -> tuple[Steps, Steps]:
+        """Steps with the actions taken there, and next steps, each with its burn-in; images are encoded.
+
+        `noise` shifts them at random before that.
+        """
+        time_steps, policy_steps, next_time_steps = self.as_transition(minibatch.experience)
+        if noise is not None:
+            time_steps = self._pipeline.shifted(time_steps, noise.of(_SHIFTS))
+            next_time_steps = self._pipeline.shifted(next_time_steps, noise.of(_NEXT_SHIFTS))
+        steps = Steps(self._pipeline.encoded(time_steps), policy_steps.action, weight=minibatch.weight)
+        return cut_burn_in(steps, self._pipeline.encoded(next_time_steps), minibatch.burn_in_steps)
+
+
+def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:
+    """In nats; -dim(action) unless set by the params (appendix D)."""
+    if params.target_entropy is not None:
+        return float(params.target_entropy)
+    return -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))
+
+
+def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Elementwise minimum."""
+    return functools.reduce(tf.minimum, values)
+
+
+def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Elementwise mean."""
+    return tf.add_n(values) / float(len(values))
+
+
+def _q_and_errors(
+    predictions: Sequence[tf.Tensor], td_targets: tf.Tensor, weight: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The mean of the critics' values, and with importance weights the TD errors `[B]`."""
+    q = mean(predictions)
+    if weight is None:
+        return tf.reduce_mean(q), None
+    if weight.shape.rank > 1:  # Of steps; values may be quantiles.
+        return tf.reduce_mean(q * (weight[..., None] if q.shape.rank > weight.shape.rank else weight)), None
+    errors = [tf.abs(_mean_quantile(td_targets) - _mean_quantile(prediction)) for prediction in predictions]
+    return weighted_mean(_mean_quantile(q), weight), mean(errors)
+
+
+def _mean_quantile(values: tf.Tensor) -> tf.Tensor:
+    """`[B]` of `[B]`, or of quantiles `[B, n]`."""
+    return tf.reduce_mean(values, -1) if values.shape.rank > 1 else values

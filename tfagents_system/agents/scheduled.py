@@ -1,8 +1,7 @@
 """Numbers of an agent that a run changes while it trains: scalar variables by name.
 
 An agent of one's own exposes some as `agent.scheduled`, a mapping from an attribute of TrainParams to its variable
-(float32, not trainable). Those of the collect policy travel with its weights. Learning rates that are schedules have
-their variables in the toolkit's optimizers.
+(float32, not trainable). Those of the collect policy travel with its weights.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.algorithms import value
-from tfagents_system.agents.behaviour_cloning import WEIGHT, is_wanted
-from tfagents_system.agents.optimizer_settings import PARTS
+from tfagents_system.agents.algorithms import CLONING_WEIGHT, PARTS, clones_behaviour, value
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import Rule, broken, is_number
 from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable
@@ -27,15 +24,7 @@ _ANY_NUMBER = schedulable(Rule("a finite number", is_number))
 
 def scheduled_variables(agent: Any) -> dict[str, tf.Variable]:
     """The agent's variables that follow attributes of TrainParams, by the attribute's name."""
-    optimizers = {part: getattr(agent, f"_{part}_optimizer", None) for part in PARTS}
-    rates = {
-        f"{part}_learning_rate": rate
-        for part, optimizer in optimizers.items()
-        if (rate := getattr(optimizer, "scheduled_rate", None)) is not None
-    }
-    cloning = getattr(agent, "_cloning_weight", None)
-    own = {} if cloning is None else {WEIGHT: cloning.variable}
-    return {**rates, **own, **(getattr(agent, "scheduled", None) or {})}
+    return dict(getattr(agent, "scheduled", None) or {})
 
 
 def _given(params: TrainParamsBase, name: str) -> Any:
@@ -63,10 +52,11 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
             for name, described in described_by(TrainParamsBase).items()
             if described.takes_schedule and name not in followed and is_schedule(getattr(params, name))
         ]
-        if is_wanted(params) and WEIGHT not in variables:
+        if clones_behaviour(params) and CLONING_WEIGHT not in variables:
             findings.append(
-                f"TrainParams.{WEIGHT}={params.behaviour_cloning_weight:g} is for offline updates, but the agent of "
-                f"agent_ctor does not follow it: give it a variable in agent.scheduled[{WEIGHT!r}], or set 0"
+                f"TrainParams.{CLONING_WEIGHT}={params.behaviour_cloning_weight:g} is for offline updates, but the "
+                "agent of agent_ctor does not follow it: give it a variable in "
+                f"agent.scheduled[{CLONING_WEIGHT!r}], or set 0"
             )
     if findings:
         raise UserError(*findings)
@@ -92,7 +82,7 @@ class ScheduledValues:
     def assign(self, env_steps: int, train_steps: int, iteration: int) -> None:
         """Sets all variables; arguments as of `Schedule.value`, iterations from -1, the offline one."""
         for name, schedule, variable in self._variables:
-            is_over = name == WEIGHT and iteration >= 0
+            is_over = name == CLONING_WEIGHT and iteration >= 0
             variable.assign(0.0 if is_over else schedule.value(env_steps, train_steps, iteration))
 
     def metrics(self, env_steps: int, train_steps: int, iteration: int) -> dict[str, float]:

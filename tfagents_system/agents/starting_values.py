@@ -13,22 +13,156 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from tfagents_system.agents.entropy import FrozenOptimizer
-from tfagents_system.agents.network_parts import TARGETS, networks_of, normalizations_of, statistics_of
-from tfagents_system.agents.part_names import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
-from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable, own_variables, without_numbers
+from tfagents_system.agents.agent import TARGETS, Agent, statistics_of
+from tfagents_system.agents.algorithms import ACTOR, ALPHA, CRITICS, ENCODER, NORMALIZER, OPTIMIZERS, USUAL_PARTS
+from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
+
+
+class UnsupportedAgentError(Exception):
+    """The agent is none of the toolkit's algorithms: nobody knows its networks."""
+
+
+def networks_of(agent: Any) -> dict[str, list[Any]]:
+    """As of `Agent.networks`.
+
+    Raises:
+      UnsupportedAgentError: It is none of the toolkit's agents.
+    """
+    if not isinstance(agent, Agent):
+        raise UnsupportedAgentError(f"{type(agent).__name__} is none of the toolkit's algorithms")
+    return agent.networks()
+
+
+def normalizations_of(network: Any) -> list[RunningNormalization]:
+    """What normalises the leaves of the network's observation, in the order in which checkpoints number them."""
+    found = [layer for layer in network.submodules if isinstance(layer, ObservationNormalization)]
+    return [leaf for layer in found for leaf in layer.leaves]
+
+
+_KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedVariable:
+    """A variable in a file.
+
+    Attributes:
+      node: Its number in the graph.
+      key: Its key in the file.
+      name: As its program named it, without the numbers that Keras counts.
+      shape: Of its value.
+    """
+
+    node: int
+    key: str
+    name: str
+    shape: tuple[int, ...]
+
+
+class SavedGraph:
+    """An object graph on disk.
+
+    Args:
+      prefix: Of the files, such as `checkpoint_0000001000/agent`.
+
+    Raises:
+      ValueError: It has no such graph, or can't be read.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        try:
+            self._reader = tf.train.load_checkpoint(str(prefix))
+            graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
+        except (tf.errors.OpError, OSError) as error:
+            raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}") from None
+        self._nodes = graph.nodes
+        self._shapes = self._reader.get_variable_to_shape_map()
+
+    def has(self, *path: str) -> bool:
+        """Whether there is such an attribute, from the root on."""
+        return self._find(path) is not None
+
+    def variable(self, *path: str) -> SavedVariable | None:
+        """The variable that an attribute is; None if there is none."""
+        node = self._find(path)
+        return None if node is None else self._variable(node)
+
+    def variables(self, *path: str) -> dict[str, SavedVariable]:
+        """All variables below an attribute, by their paths from there; each path to a variable counts."""
+        node = self._find(path)
+        return {} if node is None else dict(self._below(node, (), frozenset()))
+
+    def slots(self, *path: str) -> dict[str, dict[int, SavedVariable]]:
+        """The slots of an optimizer: by slot's name, then by the number of the variable that it belongs to."""
+        node, found = self._find(path), dict[str, dict[int, SavedVariable]]()
+        for slot in [] if node is None else self._nodes[node].slot_variables:
+            variable = self._variable(slot.slot_variable_node_id)
+            if variable is not None:
+                found.setdefault(slot.slot_name, {})[slot.original_variable_node_id] = variable
+        return found
+
+    def value(self, variable: SavedVariable) -> np.ndarray:
+        """What it was."""
+        value: np.ndarray = np.asarray(self._reader.get_tensor(variable.key))
+        return value
+
+    def _find(self, path: tuple[str, ...]) -> int | None:
+        node = 0
+        for name in path:
+            child = self._children(node).get(name)
+            if child is None:
+                return None
+            node = child
+        return node
+
+    def _children(self, node: int) -> dict[str, int]:
+        return {child.local_name: child.node_id for child in self._nodes[node].children}
+
+    def _variable(self, node: int) -> SavedVariable | None:
+        for attribute in self._nodes[node].attributes:
+            if attribute.checkpoint_key in self._shapes:
+                shape = tuple(self._shapes[attribute.checkpoint_key])
+                return SavedVariable(node, attribute.checkpoint_key, without_numbers(attribute.full_name), shape)
+        return None
+
+    def _below(self, node: int, path: tuple[str, ...], above: frozenset[int]) -> Iterator[tuple[str, SavedVariable]]:
+        if (variable := self._variable(node)) is not None:
+            yield "/".join(path), variable
+        for name, child in self._children(node).items():
+            if child not in above and child != node:
+                yield from self._below(child, (*path, name), above | {node})
+
+
+def own_variables(network: Any) -> dict[str, tf.Variable]:
+    """The variables of an object in memory by their paths, as a graph on disk would have them; each once."""
+    found: dict[str, tf.Variable] = {}
+    _collect(network, (), found, set())
+    return found
+
+
+def _collect(each: Any, path: tuple[str, ...], found: dict[str, tf.Variable], seen: set[int]) -> None:
+    if id(each) in seen:
+        return
+    seen.add(id(each))
+    if isinstance(each, tf.Variable):
+        found["/".join(path)] = each
+        return
+    for name, child in tf.train.TrackableView.children(each).items():
+        _collect(child, (*path, name), found, seen)
+
+
+def without_numbers(name: str) -> str:
+    """The name of a variable without the numbers that Keras increments over a whole process."""
+    return _KERAS_NUMBER.sub("", name).removesuffix(":0")
+
 
 _STATISTIC = re.compile(r"leaves/\d+/(count|mean|variance)$")
 MOMENTS = ("count", "mean", "variance")  # Of RunningNormalization.
 _LABELS = {ACTOR: "actor", CRITICS: "critic", TARGETS: "target critic", ENCODER: "encoder"}
-_ATTRIBUTES = {  # Of an agent: a list of networks, or one network each.
-    ACTOR: ("_actor_network",),
-    CRITICS: ("_critic_networks", "_critic_network_1", "_critic_network_2"),
-    TARGETS: ("_target_critic_networks", "_target_critic_network_1", "_target_critic_network_2"),
-    ENCODER: ("_encoder",),
-}
-_OPTIMIZERS = {ACTOR: "_actor_optimizer", CRITICS: "_critic_optimizer", ALPHA: "_alpha_optimizer"}
+_OPTIMIZERS = {ACTOR: "actor_optimizer", CRITICS: "critic_optimizer", ALPHA: "alpha_optimizer"}
 
 
 @dataclasses.dataclass
@@ -98,7 +232,7 @@ class _Fit:
             self._take_statistics()
         if OPTIMIZERS in self._parts:
             for part, name in _OPTIMIZERS.items():
-                if part in self._parts and hasattr(agent, name):
+                if part in self._parts and getattr(agent, name) is not None:
                     self._take_optimizer(part, name)
 
     def _take_networks(self, part: str) -> None:
@@ -143,8 +277,8 @@ class _Fit:
         ]
 
     def _take_alpha(self) -> None:
-        own, there = getattr(self._agent, "_log_alpha", None), self._graph.variable("agent", "_log_alpha")
-        is_fixed = isinstance(getattr(self._agent, "_alpha_optimizer", None), FrozenOptimizer)
+        own, there = self._agent.log_alpha, self._graph.variable("agent", "log_alpha")
+        is_fixed = own is not None and self._agent.alpha_optimizer is None
         if own is None or is_fixed:
             self._missing_here(ALPHA, "it is fixed (learn_entropy_coef)" if is_fixed else "")
         elif there is None:
@@ -219,15 +353,10 @@ class _Fit:
 
     def _saved(self, part: str) -> list[tuple[str, ...]]:
         """Paths of the networks of a part there."""
-        several, *single = _ATTRIBUTES[part]
-        found: list[tuple[str, ...]] = []
-        if not single:
-            found = [("agent", several)]
-        elif self._graph.has("agent", several):
-            found = [("agent", several, str(number)) for number in range(_MOST_NETWORKS)]
-        else:
-            found = [("agent", name) for name in single]
-        return [path for path in found if self._graph.has(*path)]
+        paths = [("agent", part)]
+        if part in (CRITICS, TARGETS):
+            paths = [("agent", part, str(number)) for number in range(_MOST_NETWORKS)]
+        return [path for path in paths if self._graph.has(*path)]
 
     def _missing_here(self, part: str, reason: str = "") -> None:
         if self._is_explicit:

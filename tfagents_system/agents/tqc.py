@@ -5,42 +5,40 @@ Section 3 and algorithm 1 of the paper have the target, the critics' loss and th
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.ensemble import EnsembleAgent
-from tfagents_system.agents.fused_update import FusedUpdate, mean
-from tfagents_system.agents.update_parts import Parts, Steps
+from tfagents_system.agents.minibatch import Steps
+from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.sac import Sac, mean
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-class TqcUpdate(FusedUpdate):
+class Tqc(Sac):
     """N critics with M quantiles each; the d * N largest of all N * M target quantiles are dropped.
 
-    Args:
-      parts: Of the agent.
-      num_dropped: d, per critic, below M.
-      seed, burn_in_steps: See FusedUpdate.
+    N, M and d are 5, 25 and 2 unless params say otherwise.
     """
 
-    def __init__(self, parts: Parts, *args: Any, num_dropped: int, **options: Any) -> None:
-        super().__init__(parts, *args, **options)
-        self._num_dropped = num_dropped
+    critic_loss_weight = 1.0
 
-    def _next_values(self, next_steps: Steps, next_actions: Any) -> tf.Tensor:
+    def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
+        super().__init__(params, time_step_spec, action_spec, train_step)
+        self.num_dropped: int = algorithms.value(params, "tqc")["num_dropped_quantiles"]
+
+    def next_values(self, next_steps: Steps, next_actions: Any, noise: Noise) -> tf.Tensor:
         """The (M - d) * N smallest quantiles of all targets, in order (equation 11), `[B, (T,) (M - d) * N]`."""
-        quantiles = [self._values(target, next_steps, next_actions) for target in self._parts.targets]
+        quantiles = [self.values(target, next_steps, next_actions) for target in self.targets]
         pooled = tf.sort(tf.concat(quantiles, axis=-1), axis=-1)
-        return pooled[..., : pooled.shape[-1] - self._num_dropped * len(quantiles)]
+        return pooled[..., : pooled.shape[-1] - self.num_dropped * len(quantiles)]
 
-    def _td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+    def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
         return quantile_huber_loss(td_targets, prediction)
 
-    def _actor_q(self, values: list[tf.Tensor]) -> tf.Tensor:
+    def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
         """The mean of all quantiles of all critics, none dropped."""
         return tf.reduce_mean(mean(values), axis=-1)
 
@@ -67,11 +65,3 @@ def quantile_huber_loss(td_targets: tf.Tensor, prediction: tf.Tensor) -> tuple[t
     loss = tf.reduce_mean(slope * (u - 0.5 * clipped), axis=(-2, -1))
     derivative = tf.reduce_sum(slope, axis=-1) / float(-count * num_targets)
     return loss, lambda upstream: (None, upstream[..., None] * derivative)
-
-
-def build_agent(
-    params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable
-) -> EnsembleAgent:
-    """TQC; N, M and d are 5, 25 and 2 unless params say otherwise."""
-    update_class = functools.partial(TqcUpdate, num_dropped=algorithms.value(params, "tqc")["num_dropped_quantiles"])
-    return EnsembleAgent(params, time_step_spec, action_spec, train_step, update_class, critic_loss_weight=1.0)

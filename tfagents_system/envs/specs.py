@@ -99,6 +99,12 @@ def observation_dtype(dtype: Any) -> np.dtype:
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 
+def _leaf_dtype(dtype: Any, shape: Sequence[int], high: Any) -> np.dtype:
+    """As of `observation_dtype`; int32 for what has an image's dtype and shape, and by its bounds no pixels."""
+    kept = observation_dtype(dtype)
+    return np.dtype(np.int32) if kept == np.uint8 and len(shape) == 3 and np.all(np.asarray(high) < 255) else kept
+
+
 def observation_spec_of_space(space: Any) -> Any:
     """The spec of an observation space.
 
@@ -118,7 +124,7 @@ def _observation_leaf(space: Any, name: str) -> array_spec.ArraySpec:
         return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
     if kind != "Box":
         raise UserError(no_fixed_shape(name, space))
-    return array_spec.ArraySpec(tuple(space.shape), observation_dtype(box_dtype(space)), name)
+    return array_spec.ArraySpec(tuple(space.shape), _leaf_dtype(box_dtype(space), space.shape, space.high), name)
 
 
 def observation_spec_of_array_specs(nest: Any) -> Any:
@@ -129,7 +135,8 @@ def observation_spec_of_array_specs(nest: Any) -> Any:
     """
 
     def convert(path: tuple[Any, ...], leaf: Any) -> array_spec.ArraySpec:
-        return array_spec.ArraySpec(tuple(leaf.shape), observation_dtype(leaf.dtype), leaf_name("observation", *path))
+        dtype = _leaf_dtype(leaf.dtype, leaf.shape, getattr(leaf, "maximum", np.inf))
+        return array_spec.ArraySpec(tuple(leaf.shape), dtype, leaf_name("observation", *path))
 
     return tree.map_structure_with_path(convert, plain_nest(nest))
 

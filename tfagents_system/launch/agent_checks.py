@@ -12,7 +12,8 @@ import tensorflow as tf
 from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 
-from tfagents_system.agents.training_agent import check_agent, make_agent
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.block_update import check_agent
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment

@@ -8,7 +8,7 @@ from typing import Any
 
 import tree
 
-from tfagents_system.agents.part_names import ACTOR, CRITICS, NORMALIZER
+from tfagents_system.agents.algorithms import ACTOR, CRITICS, NORMALIZER
 from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.actions import LeafActions, in_words
 from tfagents_system.envs.specs import load_actions

@@ -15,7 +15,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError, mean_and_std
+from tfagents_system.agents.noise import UnsupportedActorError, mean_and_std
 from tfagents_system.envs.actions import LeafActions
 
 
@@ -87,7 +87,7 @@ def _act(policy: tf_policy.TFPolicy, time_step: Any, policy_state: types.NestedT
     """What `policy.action` does, traced in a seventh of its time where actions are tanh-squashed Gaussians."""
     if type(policy) is actor_policy.ActorPolicy and not policy.info_spec:
         step = policy.distribution(time_step, policy_state)
-        with contextlib.suppress(UnsupportedAgentError):
+        with contextlib.suppress(UnsupportedActorError):
             return step._replace(action=tf.nest.map_structure(_drawn, step.action))
     return policy.action(time_step, policy_state)
 

@@ -13,7 +13,7 @@ from absl import logging
 from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.value_policy import ScorePolicy
+from tfagents_system.agents.value_network import ScorePolicy
 from tfagents_system.policies.frame_stack_policy import innermost
 from tfagents_system.policies.random_observations import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights

@@ -16,10 +16,10 @@ from tf_agents.networks.actor_distribution_network import ActorDistributionNetwo
 from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
 from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 
-from tfagents_system.agents.layered_networks import LayeredActor
+from tfagents_system.agents.actor import LayeredActor, NormalizedActor
+from tfagents_system.agents.encoder import FlattenedLeaf
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
-from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON, NormalizedActor
-from tfagents_system.agents.observation_encoding import FlattenedLeaf
+from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON
 from tfagents_system.agents.value_network import leaky_relu
 from tfagents_system.policies.policy_description import shape_and_dtype
 
@@ -52,7 +52,7 @@ class NetworkLayers:
 
     Attributes:
       observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked;
-        `is_zero` where nobody gives it.
+        `is_zero` where nobody gives it, `is_picture` where it has pixels.
       sizes: How many numbers each leaf has.
       layers: As `numpy_network.Network` takes them.
 
@@ -83,7 +83,15 @@ class NetworkLayers:
         if type(actor) is NormalizedActor:
             normalized.append(self._input_normalization(actor.normalization))
             actor = actor.actor
-        return [*normalized, *map(self._layer, _keras_layers(actor))]
+        layers = _keras_layers(actor)
+        self._mark_pictures(actor._encoder if hasattr(actor, "_encoder") else actor._lstm_encoder._input_encoder)
+        return [*normalized, *map(self._layer, layers)]
+
+    def _mark_pictures(self, encoder: Any) -> None:
+        """Says of which leaves the numbers are divided by 255, as `FlattenedLeaf` does."""
+        for described, layer in zip(self.observation, encoder._flat_preprocessing_layers or (), strict=False):
+            if layer.is_picture:
+                described["is_picture"] = True
 
     def arrays(self, weights: Weights) -> dict[str, np.ndarray]:
         """The arrays of the layers, by the names that the layers use.
@@ -125,7 +133,7 @@ class NetworkLayers:
         return described | {"limit": None}
 
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
-        """That of all leaves of an observation, as of one vector; pixels are left as they are."""
+        """That of all leaves of an observation, as of one vector; pictures are left as they are."""
         layers = {layer.leaf: layer for layer in normalization.leaves}
         sizes = self.sizes
 
@@ -197,17 +205,21 @@ def _keras_layers(actor: Any) -> list[Any]:
 
 
 def _encoder_layers(spec: Any, encoder: Any) -> list[Any]:
-    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
-    if layers is None:
+    if encoder._flat_preprocessing_layers is None:
         is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
         _require(is_vector, "the observation is not one float32 vector")
-        _require(combiner is None, "it has a preprocessing_combiner")
-    else:
-        ours = len(layers) == len(tf.nest.flatten(spec)) and all(type(layer) is FlattenedLeaf for layer in layers)
-        _require(ours, "it has preprocessing layers")
-        joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
-        _require(joins if len(layers) > 1 else combiner is None, "it has a preprocessing_combiner")
+    check_flattening(encoder, len(tf.nest.flatten(spec)))
     return [layer for layer in encoder._postprocessing_layers if type(layer) is not tf.keras.layers.Flatten]
+
+
+def check_flattening(encoder: Any, num_leaves: int) -> None:
+    """Whether an encoder only flattens and joins the leaves of an observation, as our own does."""
+    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
+    if layers is not None:
+        ours = len(layers) == num_leaves and all(type(layer) is FlattenedLeaf for layer in layers)
+        _require(ours, "it has preprocessing layers")
+    joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
+    _require(joins if layers is not None and num_leaves > 1 else combiner is None, "it has a preprocessing_combiner")
 
 
 def _require(condition: bool, reason: str) -> None:

@@ -263,7 +263,7 @@ def _place(part: np.ndarray, spec: dict[str, Any], *columns: int) -> tuple[np.nd
     The newest frame `[..., size]`, whether it is pixels, and all frames `[..., frames, size]`, None where it is not
     stacked. `columns` are the last axis of both.
     """
-    shape, count, is_pixels = spec["shape"], spec.get("frames", 1), spec["dtype"] == "uint8"
+    shape, count, is_pixels = spec["shape"], spec.get("frames", 1), spec.get("is_picture", False)
     if count == 1:
         return part.reshape((*shape, *columns)), is_pixels, None
     frames = part.reshape((*shape[:-1], count, shape[-1], *columns))

@@ -9,7 +9,7 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.value_policy import (
+from tfagents_system.agents.value_network import (
     BOLTZMANN,
     EPSILON,
     NOISE_SCALE,

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tree
+from tf_agents.policies.actor_policy import ActorPolicy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.agent_interface import sampled_actor
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError
@@ -48,10 +47,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
         num_envs: int = 1,
         frames: Sequence[int] = (),
     ) -> None:
-        try:
-            actor = sampled_actor(agent)
-        except UnsupportedAgentError as error:
-            raise UnsupportedNetworkError(str(error)) from None
+        if type(agent.collect_policy) is not ActorPolicy:  # A subclass may do more than sample its network.
+            raise UnsupportedNetworkError(f"{type(agent.collect_policy).__name__} is not TF-Agents' ActorPolicy itself")
+        actor = agent.collect_policy._actor_network
         variables = named_variables(agent.collect_policy)
         own = horizon_time_leaf(agent.collect_policy.time_step_spec.observation)
         self._layers = NetworkLayers(actor, variables, frames, own)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.policies import tf_policy
 
-from tfagents_system.agents.value_policy import ScorePolicy
+from tfagents_system.agents.value_network import ScorePolicy
 from tfagents_system.policies.frame_stack_policy import innermost
 from tfagents_system.policies.graph_session import GraphSession
 from tfagents_system.policies.weights import assign_weights, named_variables

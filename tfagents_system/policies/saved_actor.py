@@ -8,10 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.network_parts import networks_of, statistics_of
-from tfagents_system.agents.part_names import ACTOR, ENCODER, NORMALIZER
-from tfagents_system.agents.saved_graph import SavedGraph, SavedVariable
-from tfagents_system.agents.starting_values import StartingValues, difference, statistics_by_source
+from tfagents_system.agents.algorithms import ACTOR, ENCODER, NORMALIZER
+from tfagents_system.agents.starting_values import (
+    SavedGraph,
+    SavedVariable,
+    StartingValues,
+    difference,
+    networks_of,
+    statistics_by_source,
+    statistics_of,
+)
 from tfagents_system.policies.weights import distinct, named_variables
 
 VARIABLES = "variables/variables"  # Prefix in SavedModels and in policy checkpoints.

@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tfagents_system.agents.observation_encoding import FlattenedLeaf
 from tfagents_system.agents.value_network import LEAKY_SLOPE, ValueNetwork, leaky_relu
-from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError, Weights
+from tfagents_system.policies.network_layers import NetworkLayers, UnsupportedNetworkError, Weights, check_flattening
 
 
 class ScoreLayers(NetworkLayers):
@@ -23,7 +21,8 @@ class ScoreLayers(NetworkLayers):
     def _read(self, actor: ValueNetwork) -> list[dict[str, Any]]:
         if actor.images is not None:
             raise UnsupportedNetworkError("it has convolutions")
-        _check_encoder(actor.encoder, len(self.sizes))
+        check_flattening(actor.encoder, len(self.sizes))
+        self._mark_pictures(actor.encoder)
         layers = [] if actor.normalization is None else [self._input_normalization(actor.normalization)]
         layers += [self._layer(layer) for layer in actor.acting_layers]
         heads = [self._joined_heads(actor)] if actor.head_layers else []
@@ -73,15 +72,3 @@ class ScoreLayers(NetworkLayers):
             return value[1](weights) + of_advantage - of_advantage.mean()
 
         return self._described("dense", kernel=kernel, bias=bias) | {"activation": "linear"}
-
-
-def _check_encoder(encoder: Any, num_leaves: int) -> None:
-    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
-    if layers is None:
-        ours = combiner is None
-    else:
-        joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
-        ours = len(layers) == num_leaves and all(type(layer) is FlattenedLeaf for layer in layers)
-        ours = ours and (joins if num_leaves > 1 else combiner is None)
-    if not ours:
-        raise UnsupportedNetworkError("it has a preprocessing_combiner")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfagents_system.agents.saved_graph import without_numbers
+from tfagents_system.agents.starting_values import without_numbers
 
 
 def named_variables(policy: Any) -> dict[str, tf.Variable]:

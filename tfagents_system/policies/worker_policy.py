@@ -12,7 +12,7 @@ from absl import logging
 from tf_agents.policies import greedy_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.value_policy import ExploringPolicy
+from tfagents_system.agents.value_network import ExploringPolicy
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.history import policy_frames
 from tfagents_system.policies.frame_stack_policy import innermost, of_single_frames

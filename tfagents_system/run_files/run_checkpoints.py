@@ -52,7 +52,7 @@ _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
 
 
-# Class of an agent, and how many variables it has of each shape: {"class": "SacAgent", "256x256": 6, ...}.
+# Class of an agent, and how many variables it has of each shape: {"class": "Sac", "256x256": 6, ...}.
 AgentSignature = Mapping[str, str | int]
 
 

@@ -7,11 +7,15 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tfagents_system.agents.algorithms import ALGORITHMS
+from tfagents_system.agents.algorithms import (
+    ALGORITHMS,
+    PARTS,
+    network_findings,
+    optimizer_findings,
+    optimizer_settings,
+)
 from tfagents_system.agents.algorithms import value as value_of_algorithm
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, updates_ratio
-from tfagents_system.agents.network_options import network_findings
-from tfagents_system.agents.optimizer_settings import PARTS, optimizer_findings, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule, is_schedule

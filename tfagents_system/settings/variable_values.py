@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.agents.part_names import AGENT_PARTS
+from tfagents_system.agents.algorithms import AGENT_PARTS
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.machine.worker_slots import KINDS
 

@@ -9,13 +9,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfagents_system.agents import entropy
-from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.agent import make_agent, set_fixed_alpha
+from tfagents_system.agents.block_update import BlockUpdate, make_block_update
+from tfagents_system.agents.compiling import choose_precision
 from tfagents_system.agents.iteration_counts import offline_updates
-from tfagents_system.agents.matmul_precision import choose_precision
-from tfagents_system.agents.network_parts import redraw
 from tfagents_system.agents.scheduled import ScheduledValues
-from tfagents_system.agents.training_agent import check_sequences, make_agent, make_block_update
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
@@ -104,7 +102,7 @@ class Learner:
         """Goes to the newest checkpoint; whether there is one."""
         if self.checkpoints.restore() is None:
             return False
-        entropy.set_fixed_alpha(self.agent, self._role.params)
+        set_fixed_alpha(self.agent, self._role.params)
         return True
 
     def go_back(self) -> bool:
@@ -150,7 +148,6 @@ class Learner:
         params, seed = self._role.params, self._role.derived_seed(TRAIN_STREAM, self.state.recoveries)
         precision = self._choose_precision()
         update = make_block_update(params, self.agent, precision, seed)
-        check_sequences(params, update)
         if self._role.deterministic and update.kind != "fused":
             raise UserError(
                 "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
@@ -168,7 +165,7 @@ class Learner:
         tf.keras.utils.set_random_seed(self._role.derived_seed(RESET_STREAM, self.train_step, self.state.recoveries, 0))
         train_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         fresh = make_agent(params, *specs.load_specs(self._role.paths.specs), train_step)
-        redraw(self.agent, fresh)
+        self.agent.redraw(fresh)
         self.seed_noise()
 
     def _choose_precision(self) -> str:

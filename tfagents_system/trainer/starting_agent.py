@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tfagents_system.agents import starting_values
-from tfagents_system.agents.action_sampling import UnsupportedAgentError
-from tfagents_system.agents.network_parts import networks_of
-from tfagents_system.agents.part_names import ACTOR
-from tfagents_system.agents.starting_values import StartingValues
+from tfagents_system.agents.algorithms import ACTOR
+from tfagents_system.agents.starting_values import StartingValues, UnsupportedAgentError, networks_of
 from tfagents_system.errors import UserError
 from tfagents_system.policies import saved_actor
 from tfagents_system.run_files.agent_start import AgentStart

@@ -66,7 +66,7 @@ class TrainingRow:
             "env_steps_per_s": (env_steps - last_env_steps) / max(1e-9, now - since),
         }
         row.update({name: _mean(values) for name, values in self._losses.items() if name != "loss"})
-        if (log_alpha := getattr(self._agent, "_log_alpha", None)) is not None:
+        if (log_alpha := getattr(self._agent, "log_alpha", None)) is not None:
             row["alpha"] = float(np.exp(log_alpha.numpy()))
         if (scale := getattr(self._agent, "reward_scale", None)) is not None:
             row["reward_scale"] = float(scale.divisor)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.optimizer_settings import PARTS, optimizer_settings
+from tfagents_system.agents.algorithms import PARTS, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.policies.checkpoint_names import checkpoint_name

@@ -1,7 +1,8 @@
-"""Actions of tanh-squashed Gaussians and their log pi, from noise that the train step determines."""
+"""The random numbers of updates, which the train step determines, and the actor's actions that are made of them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,35 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from tf_agents.distributions.utils import SquashToSpecNormal
 
+from tfagents_system.agents.layers import dropout_noise
+
 _DRAWINGS_PER_UPDATE, _LEAVES_PER_DRAWING = 8, 64  # More than are used: positions in the run must not collide.
 _LOG_2PI, _LOG_2 = math.log(2.0 * math.pi), math.log(2.0)
 
 
-class UnsupportedAgentError(Exception):
-    """The agent's update is not known to be one of ours; the message says what differs."""
+class UnsupportedActorError(Exception):
+    """The actor's distribution is not a tanh-squashed Gaussian."""
+
+
+class Noise:
+    """The random numbers of one update: an update that is repeated after a restart draws the same ones.
+
+    Args:
+      seed: Of all updates.
+      train_step: Of the update, an int64 scalar.
+    """
+
+    def __init__(self, seed: int, train_step: tf.Variable) -> None:
+        self._seed = seed
+        self._train_step = train_step
+
+    def of(self, purpose: int) -> Drawing:
+        """Those for one purpose, numbered below 8 by the algorithm."""
+        return Drawing(self._seed, self._train_step, purpose)
+
+    def of_dropout(self) -> contextlib.AbstractContextManager[None]:
+        """Dropout that is traced in this context drops units by the train step, too."""
+        return dropout_noise(self._seed, self._train_step)
 
 
 class Drawing:
@@ -48,10 +72,7 @@ class Drawing:
         return tf.stack([tf.constant(self._seed, tf.int64), self._position * _LEAVES_PER_DRAWING + leaf])
 
 
-Noise = Drawing | Sequence[Any]  # Or one array `[B, (T,) ...]` float32 a leaf of the action.
-
-
-def sample(distributions: Any, action_spec: Any, noise: Noise) -> tuple[Any, tf.Tensor]:
+def sample(distributions: Any, action_spec: Any, noise: Drawing | Sequence[Any]) -> tuple[Any, tf.Tensor]:
     """Actions and their log pi, `[B]` or `[B, T]`.
 
     With u = mean + std * noise and a = tanh(u), per dimension (Haarnoja et al., arXiv 1812.05905, appendix C, in the
@@ -61,10 +82,10 @@ def sample(distributions: Any, action_spec: Any, noise: Noise) -> tuple[Any, tf.
     Args:
       distributions: The actor's, a nest like `action_spec`.
       action_spec: Bounds that the squashed actions are scaled to.
-      noise: Standard normal numbers, or a Drawing of them.
+      noise: Standard normal numbers: a Drawing, or an array `[B, (T,) ...]` float32 for each leaf of the action.
 
     Raises:
-      UnsupportedAgentError: A distribution is not a tanh-squashed Gaussian.
+      UnsupportedActorError: A distribution is not a tanh-squashed Gaussian.
     """
     actions, log_pis = [], []
     specs = tf.nest.flatten(action_spec)
@@ -85,7 +106,7 @@ def mean_and_std(distribution: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean and standard deviation of the Gaussian before tanh.
 
     Raises:
-      UnsupportedAgentError: It is not a tanh-squashed Gaussian.
+      UnsupportedActorError: It is not a tanh-squashed Gaussian.
     """
     if type(distribution) is SquashToSpecNormal:
         gaussian = distribution.input_distribution
@@ -93,7 +114,7 @@ def mean_and_std(distribution: Any) -> tuple[tf.Tensor, tf.Tensor]:
             return gaussian.loc, gaussian.scale.diag_part()
         if type(gaussian) is tfp.distributions.Normal:
             return gaussian.loc, gaussian.scale
-    raise UnsupportedAgentError(f"the actor's {type(distribution).__name__} is not a tanh-squashed Gaussian")
+    raise UnsupportedActorError(f"the actor's {type(distribution).__name__} is not a tanh-squashed Gaussian")
 
 
 def _constants(spec: Any) -> tuple[np.ndarray, np.ndarray]:
