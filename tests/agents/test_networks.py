@@ -90,5 +90,5 @@ def test_the_standard_deviation_is_clipped():
 
 
 def test_target_entropy_is_minus_the_number_of_action_dimensions():
-    assert build(VECTOR)._target_entropy == -2.0
-    assert build(VECTOR, target_entropy=-0.5)._target_entropy == -0.5
+    assert build(VECTOR).target_entropy == -2.0
+    assert build(VECTOR, target_entropy=-0.5).target_entropy == -0.5
