@@ -10,13 +10,14 @@ Children that users' code starts anew import this file as theirs: it imports not
 
 from __future__ import annotations
 
-from tfagents_system.errors import exit_with
-from tfagents_system.launch import forks
+import signal
 
 
 def main() -> int:
     """The program; returns its exit code."""
-    forks.end_early_on_signals()  # Before the imports, which take half a second.
+    from tfagents_system.launch import forks
+
+    forks.end_early_on_signals()  # Before the other imports, which take half a second.
     from tfagents_system.launch import prepare
 
     forks.restore_variables()
@@ -24,4 +25,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Without a traceback, from the first moment on.
+    from tfagents_system.errors import exit_with
+
     exit_with(main)
