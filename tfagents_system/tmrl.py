@@ -185,7 +185,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     _refuse_unknown(parser, sys.argv[1:] if arguments is None else arguments)
     flags = parser.parse_args(arguments)
     if flags.edits and flags.command not in ("server", "trainer"):
-        parser.error("--keep, --take_edits and --fresh are options of --server and --trainer: leave them out")
+        parser.error("--keep and --fresh are options of --server and --trainer: leave them out")
     if flags.config is not None and flags.command == "install":
         parser.error("--config is no option of --install, which writes no values of yours: leave it out")
     if flags.wandb and flags.command != "trainer":

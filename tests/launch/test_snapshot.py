@@ -129,7 +129,7 @@ def test_inside_the_prefix_what_the_prelude_made_of_a_variable_stays(user: User)
 
 def test_an_empty_variable_is_not_set_in_the_job_either(user: User) -> None:
     names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI"]
-    names += ["SAC_REPLAY_FROM", "SAC_AGENT_FROM", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_ENV_PYTHON"]
+    names += ["SAC_FROM", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE", "SAC_ENV_PYTHON"]
     user.write_vars("".join(f"{name}=\n" for name in names))
     done = user.submit()
     assert done.returncode == 0, done.stderr

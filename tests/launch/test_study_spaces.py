@@ -12,8 +12,6 @@ from tests.support.login_node import be_on_login_node
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch import study as studies
 from tfagents_system.launch.study import _keep_space, _space, open_study
-from tfagents_system.launch.sweep_plan import SweepPlan
-from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.settings.search_spaces import SPACES, Range, Space, as_json, corners, read_space
 from tfagents_system.train_params_base import TrainParamsBase
@@ -87,40 +85,6 @@ def test_a_shipped_space_is_printed_as_json_to_edit(capsys: pytest.CaptureFixtur
         space.pop(name, None)
         (tmp_path / "space.json").write_text(json.dumps(space))
         assert read_space(tmp_path / "space.json") == {k: v for k, v in SPACES["sac"].items() if k != name}
-
-
-def test_trials_that_go_on_with_edited_files_are_refused_and_have_not_failed(
-    user_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[set[str]] = []
-
-    def search(args: Any, plan: SweepPlan, *more: Any) -> int:
-        asked.append({"--keep", "--take_edits"} & set(plan.add(1, {}).command))
-        return EXIT_DONE
-
-    monkeypatch.setattr(studies, "_search", search)
-    (user_folder / "space.json").write_text('{"discount": [0.9, 0.99]}')
-    command = [str(user_folder / "vars.sh"), "--space", str(user_folder / "space.json"), "--trials", "2"]
-    assert studies.main(command) == EXIT_DONE
-    folder, run = user_folder / "a_study", RunPaths(user_folder / "a_task_1")
-    run.exp_dir.mkdir()
-    run.params.write_text((user_folder / "p.py").read_text())
-    run.config.write_text('{"horizon": 40}')
-    run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py")}))
-    run.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    with pytest.raises(UserError, match=r"c\.json"):
-        studies.main(command)
-    assert len(asked) == 1 and not open_study(folder, "none", 1).get_trials()
-    for option in ("--keep", "--take_edits"):
-        assert studies.main([*command, option]) == EXIT_DONE and asked[-1] == {option}
-    with pytest.raises(SystemExit):
-        studies.main([*command, "--fresh"])
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert studies.main(command) == EXIT_DONE and asked[-1] == {"--keep"}, "nobody is there to answer"
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    for jobs, option in ((["7"], "--take_edits"), (["7", "7 --take_edits"], "--keep")):
-        run.run_json.write_text(json.dumps({"params_source": str(user_folder / "p.py"), "jobs": jobs}))
-        assert studies.main([*command, "--take_edits"]) == EXIT_DONE and asked[-1] == {option}
 
 
 @pytest.fixture

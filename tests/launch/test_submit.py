@@ -37,7 +37,7 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     (user.folder / "parts/robot.xml").touch()
     (user.folder / "my_grid.json").write_text("[{}]")
     user.write_vars("SAC_GRID=my_grid.json\nSAC_ROBOT=$((3 + 4))\nSAC_JOB_PRELUDE='export TOKEN=123\nmodule load x'\n")
-    options = ("--array=0-99", "--time=5", "--hold", "--set", "config.note=a b", "--take_edits")
+    options = ("--array=0-99", "--time=5", "--hold", "--set", "config.note=a b", "--keep")
     told = user.submit("--dry_run", *options).stderr
     assert not list(user.folder.glob("run*")) and user.calls == [] and "TOKEN" not in told
     done = user.submit(*options)
@@ -47,24 +47,21 @@ def test_the_dry_run_tells_what_would_be_submitted_frozen_and_run(user: User) ->
     commands = re.findall(r"(?m)^  sbatch (.*)$", told)
     assert commands == [call.replace(snapshot, "SNAPSHOT") for call in user.calls]
     launch = "SNAPSHOT/package/tfagents_system/launch"
-    assert f"{launch}/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --take_edits\n" in told
+    assert f"{launch}/run_script.sh SNAPSHOT/variables.sh --set config.note=a\\ b --keep\n" in told
 
 
 def test_a_job_finds_the_files_that_are_named_beside_the_vars_file(user: User) -> None:
     """It reads its variables from the snapshot, whose package is its repository."""
     (user.folder / "expert.npz").touch()
     (user.folder / "old_run").mkdir()
-    user.write_vars(
-        "SAC_EXPERT_POLICY=expert.npz\nSAC_REPLAY_FROM=' old_run, expert.npz '\nSAC_AGENT_FROM=old_run@best\n"
-    )
+    user.write_vars("SAC_EXPERT_POLICY=expert.npz\nSAC_FROM=old_run@best\n")
     with (user.folder / "vars.sh").open("a") as file:
         file.write("SAC_PASSWORD_FILE=secret\nSAC_CREDENTIALS_DIR=~/mine\n")
     done = user.submit(HOME="/home/me")
     assert done.returncode == 0, done.stderr
     values = user.resolved()
     assert values["SAC_EXPERT_POLICY"] == f"{user.folder}/expert.npz"
-    assert values["SAC_REPLAY_FROM"] == f"{user.folder}/old_run,{user.folder}/expert.npz"
-    assert values["SAC_AGENT_FROM"] == f"{user.folder}/old_run@best"
+    assert values["SAC_FROM"] == f"{user.folder}/old_run@best"
     assert values["SAC_PASSWORD_FILE"] == str(user.folder / "secret")
     assert values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
 
@@ -86,21 +83,20 @@ def test_options_that_are_not_ours_are_sbatchs(user: User) -> None:
     assert user.submit("--", "--nodes=7").returncode == 0 and user.calls[1].startswith("--nodes=7 ")
 
 
-def test_edits_of_a_run_that_goes_on_are_kept_or_taken_but_it_is_not_moved_aside(user: User) -> None:
+def test_edits_of_a_run_that_goes_on_are_kept_but_it_is_not_moved_aside(user: User) -> None:
     assert refused(user.submit("--fresh"))[0].startswith("--fresh is for starts by hand")
-    for option in ("--keep", "--take_edits"):
-        script = user.submit("--dry_run", option).stdout
-        assert shlex.split(script.splitlines()[-1])[-1] == option and "#SBATCH --keep" not in script
+    script = user.submit("--dry_run", "--keep").stdout
+    assert shlex.split(script.splitlines()[-1])[-1] == "--keep" and "#SBATCH --keep" not in script
 
 
-def test_a_run_is_reset_by_the_job(user: User) -> None:
-    for given, passed in (
-        (("--reset_training",), ["--reset_training"]),
-        (("--reset_training", "--catch_up", "--time=5"), ["--reset_training", "--catch_up"]),
-    ):
-        script = user.submit("--dry_run", *given).stdout
-        assert shlex.split(script.splitlines()[-1])[-len(passed) :] == passed, script
-        assert "#SBATCH --reset" not in script and "#SBATCH --catch" not in script
+def test_what_another_run_has_is_named_in_the_jobs_variables(user: User) -> None:
+    """There it is when the job is requeued; a run that has begun with it goes on."""
+    (user.folder / "old_run").mkdir()
+    user.write_vars("SAC_FROM=another_run\n")
+    done = user.submit("--from", "old_run@best", "--take=all", "--time=5")
+    assert done.returncode == 0 and "--from" not in user.calls[0], done.stderr
+    values = user.resolved()
+    assert (values["SAC_FROM"], values["SAC_TAKE"]) == (f"{user.folder}/old_run@best", "all")
 
 
 def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) -> None:

@@ -19,7 +19,6 @@ from tfagents_system.launch import sweep, sweep_plan
 from tfagents_system.launch.sweep import parse_seeds
 from tfagents_system.launch.sweep_tasks import Place, Task
 from tfagents_system.machine.topology import split_cpus
-from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,18 +101,6 @@ def test_a_large_sweep_has_the_time_of_its_tasks(
     secs.append(60.0)  # Of the second task.
     with pytest.raises(UserError, match="configuration of task 1 has not ended within 2 s"):
         sweep.main([str(vars_file), "--seeds", "0-1"])
-
-
-def test_what_its_runs_begin_with_may_be_gone_where_they_have_begun(vars_file: Path, started: list[Task]) -> None:
-    vars_file.write_text(vars_file.read_text() + "SAC_AGENT_FROM=other\n")
-    with pytest.raises(UserError, match=r"^SAC_AGENT_FROM=other must be an existing file or folder"):
-        sweep.main([str(vars_file), "--seeds", "0"])
-    paths = RunPaths(vars_file.parent / "logs" / "try_task_0")
-    paths.exp_dir.mkdir(parents=True)
-    paths.run_json.write_text("{}")
-    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    sweep.main([str(vars_file), "--seeds", "0"])
-    assert [task.number for task in started] == [0]
 
 
 def test_each_task_is_a_run_with_its_settings(vars_file: Path, started: list[Task]) -> None:

@@ -73,46 +73,17 @@ def test_runs_of_earlier_seeds_are_not_those_of_the_new_ones(vars_file: Path, st
     assert [task.state for task in started] == [DONE, DONE, WAITING]
 
 
-def test_tasks_whose_files_were_edited_are_refused_together(
-    vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_go_on_with_their_copies_of_edited_files(vars_file: Path, started: list[Task]) -> None:
     for number, state in ((0, "done"), (1, "running"), (2, "running")):
         begun(vars_file.parent, number, state)
     command = [str(vars_file), "--seeds", "0-3"]
-    assert sweep.main(command) == 0 and len(started) == 4
-    started.clear()
     (vars_file.parent / "p.py").write_text(PARAMS + "\n\nX = 1\n")
-    with pytest.raises(UserError) as refused:
-        sweep.main(command)
-    (finding,) = refused.value.findings
-    assert finding.startswith("tasks 1, 2: edited since the run began") and "p.py. " in finding
-    assert "--keep goes on" in finding and "--fresh" in finding and not started
-    for option, states in (("--keep", [DONE, *[WAITING] * 3]), ("--take_edits", [DONE, *[WAITING] * 3])):
-        assert sweep.main([*command, option]) == 0
-        assert [t.state for t in started] == states and all(option in t.command for t in started)
+    for options in ([], ["--keep"]):
+        assert sweep.main([*command, *options]) == 0
+        assert [task.state for task in started] == [DONE, *[WAITING] * 3]
         started.clear()
-    assert sweep.main([*command, "--fresh"]) == 0 and [t.state for t in started] == [WAITING] * 4
-    assert all("TFAGENTS_EDITS" not in t.environ for t in started)
-    begun(vars_file.parent, 1)
-    (vars_file.parent / "p.py").write_text(PARAMS + "\n\nX = 2\n")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert sweep.main(command) == 0, "nobody is there to answer"
-    assert all("--keep" in t.command for t in started[-4:])
-
-
-def test_take_edits_asks_tasks_that_ended_early_for_a_reason_in_their_files(
-    vars_file: Path, started: list[Task], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, why in enumerate(("max_hours=1 is used up", "eval_return >= 5", None)):
-        paths = begun(vars_file.parent, number, "done")
-        status = json.loads(paths.status_json.read_text())
-        status["roles"]["trainer"] |= {"ended_early": why} if why else {}
-        paths.status_json.write_text(json.dumps(status))
-    command = [str(vars_file), "--seeds", "0-2"]
-    for options, states in ((["--take_edits"], [DONE, WAITING, DONE]), (["--keep"], [DONE] * 3)):
-        started.clear()
-        sweep.main([*command, *options])
-        assert [task.state for task in started] == states
+    assert sweep.main([*command, "--fresh"]) == 0 and [task.state for task in started] == [WAITING] * 4
+    assert all("TFAGENTS_EDITS" not in task.environ for task in started)
 
 
 def test_a_fresh_sweep_moves_no_folder_with_files_that_it_needs(vars_file: Path, started: list[Task]) -> None:
@@ -172,26 +143,15 @@ def test_cpus_are_divided_by_the_runs_that_are_left(
         assert [list(place.cpus) for place in started_places] == places
 
 
-def test_a_requeued_sweep_does_once_with_each_task_what_it_asks_for(
+def test_a_requeued_sweep_starts_each_task_over_once(
     vars_file: Path, started: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, command = vars_file.parent, [str(vars_file), "--seeds", "0-2"]
+    folder = vars_file.parent
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-
-    def begun_by_job(number: int, job: str) -> None:
-        run = begun(folder, number, "done").run_json
-        run.write_text(
-            json.dumps(json.loads(run.read_text()) | {"jobs": [job, f"{job} --take_edits", f"{job} --fresh"]})
-        )
-
     for number, job in ((0, "7"), (1, "6")):
-        begun_by_job(number, job)
-    assert sweep.main([*command, "--take_edits"]) == 0
-    options = [{"--keep", "--take_edits"} & set(task.command) for task in started]
-    # Task 2 has no run yet.
-    assert options == [{"--keep"}, {"--take_edits"}, {"--take_edits"}]
-    started.clear()
-    assert sweep.main([*command, "--fresh"]) == 0
+        run = begun(folder, number, "done").run_json
+        run.write_text(json.dumps(json.loads(run.read_text()) | {"jobs": [job]}))
+    assert sweep.main([str(vars_file), "--seeds", "0-2", "--fresh"]) == 0
     assert [task.state for task in started] == [DONE, WAITING, WAITING]
     assert [path.name for path in folder.glob("logs/try_before_*")] == ["try_before_1_task_1"]

@@ -82,7 +82,7 @@ def test_the_server_has_neither_trainer_nor_workers(data: TmrlData) -> None:
     assert read.password_file == data.password_file
     assert json.loads(read.config.read_text()) == config.translation.env_config
     assert start.script == "run_script.sh" and settings_of(start) == config.translation.attributes
-    assert "--reset_training" not in start.arguments
+    assert not {"--fresh", "--from"} & set(start.arguments)
 
     folder = data.root / "credentials"
     assert credentials.check_credentials(folder, credentials.SERVER) == []
@@ -216,17 +216,19 @@ def test_a_missing_reward_is_told_before_anything_is_made(data: TmrlData) -> Non
 
 
 def test_training_is_reset_where_there_is_something_to_reset(data: TmrlData) -> None:
+    """The run before is moved aside; the server's new one takes its experience."""
     config = loaded(data, RESET_TRAINING=True)
-    assert "--reset_training" not in server_start(data, config).arguments
-    paths = RunPaths(data.root / "server" / "car")
-    (paths.trainer_checkpoints / "checkpoint_0000000020").mkdir(parents=True)
-    paths.run_json.write_text("{}")
-    assert server_start(data, config).arguments[-2:] == ("--reset_training", "--take_edits")
-    assert server_start(data, config, "keep").arguments[-2:] == ("--reset_training", "--keep")
+    assert "--fresh" not in server_start(data, config).arguments
+    for part in ("server", "trainer"):
+        paths = RunPaths(data.root / part / "car")
+        (paths.trainer_checkpoints / "checkpoint_0000000020").mkdir(parents=True)
+        paths.run_json.write_text("{}")
+    server = str(data.root / "server" / "car")
+    assert server_start(data, config).arguments[-5:] == ("--fresh", "--from", server, "--take", "replay")
+    assert trainer_start(data, config).arguments[-1] == "--fresh"
+    assert server_start(data, config, "keep").arguments[-1] == "--keep"
     assert server_start(data, config, "fresh").arguments[-1] == "--fresh"
-    assert "--reset_training" not in server_start(data, config, "fresh").arguments
-    assert "--reset_training" not in trainer_start(data, config).arguments
-    assert not {"--reset_training", "--take_edits"} & set(server_start(data, loaded(data)).arguments)
+    assert "--fresh" not in server_start(data, loaded(data)).arguments
 
 
 def test_what_was_trained_here_is_played_here(data: TmrlData, monkeypatch: pytest.MonkeyPatch) -> None:

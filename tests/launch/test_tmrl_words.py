@@ -13,7 +13,7 @@ from tests.support.tmrl_folders import installed_in
 from tfagents_system import tmrl
 from tfagents_system.errors import TERMS, in_callers_terms, print_findings
 from tfagents_system.launch import tmrl_roles
-from tfagents_system.launch.early_answers import tell_finished
+from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.tmrl_data import TmrlData
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import credentials

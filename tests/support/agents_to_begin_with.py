@@ -1,4 +1,4 @@
-"""New agents, and trained ones that these begin with (SAC_AGENT_FROM)."""
+"""New agents, and trained ones that these begin with (SAC_FROM)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.network_parts import networks_of
-from tfagents_system.agents.starting_values import statistics_by_source
+from tfagents_system.agents.network_parts import networks_of, normalizations_of
 from tfagents_system.agents.training_agent import make_agent
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
@@ -50,8 +49,10 @@ def trained(seed=3, **options):
             variable.assign(rng.uniform(0.1, 1.0, variable.shape))
     alike = {}
     networks = [network for part in ("actor", "critics", "targets") for network in networks_of(agent)[part]]
-    for variable, source in statistics_by_source(networks):  # Alike in all networks.
-        variable.assign(alike.setdefault(source, variable.numpy()))
+    for layer in (layer for network in networks for layer in normalizations_of(network)):  # Alike in all networks.
+        for name in ("count", "mean", "variance"):
+            variable = getattr(layer, name)
+            variable.assign(alike.setdefault((layer.source, name), variable.numpy()))
     for _ in range(3):
         step(agent, rng.uniform(0.1, 1.0))
     agent.train_step_counter.assign(700)

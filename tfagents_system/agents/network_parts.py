@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tfagents_system.agents.action_sampling import UnsupportedAgentError
 from tfagents_system.agents.normalization import ObservationNormalization, RunningNormalization
-from tfagents_system.agents.part_names import ACTOR, CRITICS, ENCODER
 
-TARGETS = "targets"
+ACTOR, CRITICS, TARGETS, ENCODER = "actor", "critics", "targets", "encoder"
 _OPTIMIZERS = ("_actor_optimizer", "_critic_optimizer")
 
 

@@ -29,7 +29,6 @@ from tfagents_system.launch.python_path import LAUNCHERS
 from tfagents_system.launch.run_settings import (
     EDIT_OPTIONS,
     add_edit_options,
-    asked_once,
     edits_of_start,
 )
 from tfagents_system.launch.sweep_plan import SweepPlan
@@ -112,7 +111,7 @@ def _submit(args: argparse.Namespace, space: Space, folder: Path) -> int:
         plan = StudyPlan(args.trials, args.pruner)
         write_atomically(folder / "plan.json", json.dumps(dataclasses.asdict(plan)).encode())
     settings = [word for text in args.assignments for word in ("--set", text)]
-    edits = edits_of_start(args.edits, None, os.environ, asked_once(args.edits, None, False))
+    edits = edits_of_start(args.edits, None, os.environ)
     settings += [EDIT_OPTIONS[edits]] if edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={folder}", *settings, *args.further]
@@ -291,7 +290,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args.is_dry = "--dry_run" in further
     if further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    own = [word for word in further if re.match(r"-a|--(array|study|reset_training)(=|$)", word)]
+    own = [word for word in further if re.match(r"-a|--(array|study|from|take)(=|$)", word)]
     if own:
         parser.error(f"{' '.join(own)}: --slurm submits an array of trials: leave it out")
     for name in ("trials", "parallel"):

@@ -4,8 +4,8 @@ set -euo pipefail
 
 usage() {
   sed "s#\./submit\.sh#${TFAGENTS_COMMAND:-./submit.sh}#" <<'HELP'
-Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep | --take_edits]
-                   [--reset_training [--catch_up]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
+Usage: ./submit.sh VARS.sh [--dry_run] [--no_check] [--array IDS] [--nodes K] [--set NAME=VALUE]... [--keep]
+                   [--from RUN[@CHECKPOINT] [--take WHAT]] [SBATCH_OPTION...] [-- OPTION_OF_THIS_CLUSTER...]
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The job has the CPUs and the memory that they ask for; it is
 requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --partition long, win over what is asked for here.
@@ -15,10 +15,9 @@ requeued until the run is finished. SBATCH_OPTIONs, such as --time 24:00:00 --pa
   --array IDS  one run for each id, such as 0-9: run directory logs/<name>_task_<id>, seed SAC_SEED + id
   --nodes K    replay server and trainer on the first node, with the GPU, and SAC_NUM_COLLECT_WORKERS workers on each
   --set ...    overrides an attribute or a key of the JSON, as for run_script.sh; variables (SAC_...) belong in VARS.sh
-  --keep, --take_edits
-               what a continued run does with files that were edited since its start, as for run_script.sh
-  --reset_training, --catch_up
-               a new agent for the run's experience, as for run_script.sh: once, not each time that the job is requeued
+  --keep       a run whose files were edited since its start goes on with its own copies, as for run_script.sh
+  --from, --take
+               what a new run takes from another one, as for run_script.sh
 
 Exit codes: those of sbatch; 2 something must be changed first.
 HELP
@@ -63,6 +62,8 @@ tfagents_saved=$(declare -p "${LATE[@]}" 2>/dev/null || true)
 for tfagents_name in "${LATE[@]}"; do declare "$tfagents_name=@$tfagents_name@"; done
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_root/tfagents_system/launch/vars_file.sh"
+if [[ $tfagents_from ]]; then export SAC_FROM=$tfagents_from; fi
+if [[ $tfagents_take ]]; then export SAC_TAKE=$tfagents_take; fi
 keep_scratch
 unset "${LATE[@]}"
 eval "$tfagents_saved"

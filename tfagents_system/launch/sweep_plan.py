@@ -14,23 +14,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import UserError
-from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import check_inputs
 from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.preparation import fault_of_directory
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT, folders_of_python_path
 from tfagents_system.launch.run_settings import (
-    ASKED,
     CARRIER,
     EDIT_OPTIONS,
     EDITS,
     FRESH,
-    TAKE,
     RunSettings,
-    asked_once,
-    beginnings_of_start,
     edits_of_start,
     is_again,
     resolve,
@@ -51,10 +45,9 @@ from tfagents_system.machine.topology import (
     usable_cpus,
 )
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.run_files import experience_folders, install_inputs, run_directory
+from tfagents_system.run_files import experience_folders, run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import depends_on_files
 from tfagents_system.settings.grid import assignment
 from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.variables import (
@@ -62,7 +55,6 @@ from tfagents_system.settings.variables import (
     SEED,
     TASK,
     has_automatic_workers,
-    missing_beginnings,
     read_variables,
 )
 
@@ -103,10 +95,9 @@ class SweepPlan:
         self._vars_file = vars_file
         self._assignments = assignments
         self._is_open = is_open
-        self._edits, self._asked = edits, asked_once(edits, None, False)
+        self._edits = edits
         self._automatic = set[int]()  # Tasks whose number of workers follows from the CPUs of their place.
         self._to_move: list[Task] = []
-        self._edit_checks = EditChecks()
         planned = followed(settings.items(), "looking at tasks", "tasks", len(settings))
         self._environs = {number: self._add(number, own) for number, own in planned}
         everyone = list(settings)
@@ -153,7 +144,7 @@ class SweepPlan:
         for task in self._to_move:
             wait_for_orphans(task.paths, task.save_secs)
             with RunLock(task.paths):
-                install_inputs.move_aside(task.paths)
+                run_inputs.move_aside(task.paths)
         if self._to_move:
             name = self._to_move[0].paths.exp_dir.name.rpartition("_task_")[0]
             print(f"{len(self._to_move)} runs that were there are in {name}_before_<n>_task_<id> now", flush=True)
@@ -174,19 +165,17 @@ class SweepPlan:
             number=number,
             settings=dict(settings) | {setting.name: setting.value for setting in given},
             command=[str(LAUNCHERS / "run_script.sh"), *options, str(self._vars_file)],
-            environ={**os.environ, TASK: str(number), ASKED: self._asked},
+            environ={**os.environ, TASK: str(number)},
             paths=paths,
             save_secs=values.get("save_deadline_secs", 60.0),
         )
         if "exp_dir" in values:
-            if edits != FRESH and _has_ended(paths, resolved, edits):
+            if edits != FRESH and run_directory.is_finished(paths, resolved.overrides):
                 task.state = DONE
             elif (owner := owner_of_run(paths)) is not None:
                 self._note([number], [f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first"])
             elif (fault := fault_of_directory(paths, values, self._vars_file, edits)) is not None:
                 self._note([number], [fault])
-            else:
-                self._look_at_files(number, resolved, values)
         if edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
             self._to_move.append(task)
         self.tasks.append(task)
@@ -202,25 +191,14 @@ class SweepPlan:
         seed = [] if own_seed else [f"{SEED}={environ.get(SEED) or 0}"]
         texts = ["SAC_GRID=", *seed, *(assignment(name, value) for name, value in own.items()), *self._assignments]
         run = run_of_start(environ, texts, vars_file=self._vars_file, root=ROOT) if is_again(environ) else None
-        if edits := edits_of_start(self._edits, run, environ, self._asked):
+        if edits := edits_of_start(self._edits, run, environ):
             environ[EDITS] = edits
         resolved = resolve(environ, texts, vars_file=self._vars_file, root=ROOT, of_task=own)
         values, findings = read_variables(resolved.environ, vars_file=self._vars_file, root=ROOT)
-        run = RunPaths(values["exp_dir"]) if edits != FRESH and "exp_dir" in values else None
-        needed = beginnings_of_start(resolved.environ, run)
-        missing = missing_beginnings(resolved.environ, needed, vars_file=self._vars_file, root=ROOT)
-        self._note([number], [*resolved.findings, *findings, *missing])
+        self._note([number], [*resolved.findings, *findings])
         if has_automatic_workers({**environ, **resolved.overrides.variables}):
             self._automatic.add(number)
         return texts, resolved, values
-
-    def _look_at_files(self, number: int, resolved: RunSettings, values: Mapping[str, Any]) -> None:
-        """Notes edits of the files that a task's run has begun with."""
-        paths, edits = RunPaths(values["exp_dir"]), resolved.environ.get(EDITS)
-        if edits not in (TAKE, FRESH) and run_directory.has_begun(paths):
-            check = Check("")
-            self._edit_checks.look(values, resolved.environ, paths, edits, check)
-            self._note([number], check.errors)
 
     def _place(self, parallel: int) -> list[str]:
         """Gives each of the simultaneous runs its CPUs and its GPU; returns what prevents that."""
@@ -281,7 +259,7 @@ def _alike(tasks: Iterable[Task], environs: Mapping[int, Mapping[str, str]]) -> 
     groups = defaultdict[Any, dict[int, Mapping[str, str]]](dict)
     for task in tasks:
         environ = environs[task.number]
-        has_copies = environ.get(EDITS) not in (TAKE, FRESH) and run_directory.has_begun(task.paths)
+        has_copies = environ.get(EDITS) != FRESH and run_directory.has_begun(task.paths)
         shared = frozenset((name, text) for name, text in environ.items() if name not in _OF_TASK)
         groups[task.paths.exp_dir if has_copies else None, shared][task.number] = environ
     return list(groups.values())
@@ -342,13 +320,6 @@ def _check_group(environs: Mapping[int, Mapping[str, str]], vars_file: Path, ans
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # Threads of what was imported would be waited for.
-
-
-def _has_ended(paths: RunPaths, resolved: RunSettings, edits: str | None) -> bool:
-    """Whether a start would train no more, without a look at files that it may take."""
-    why = run_directory.why_early(paths)
-    may_go_on = edits == TAKE and why is not None and depends_on_files(why)
-    return not may_go_on and run_directory.is_finished(paths, resolved.overrides)
 
 
 def _numbered(numbers: Sequence[int]) -> str:

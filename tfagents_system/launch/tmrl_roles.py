@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH, TAKE
+from tfagents_system.launch.run_settings import EDIT_OPTIONS, FRESH
 from tfagents_system.launch.tmrl_data import PARAMS, Loaded, TmrlData
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.tmrl_translation import server_of
+from tfagents_system.settings.variable_values import REPLAY
 from tfagents_system.transport.remote import credentials
 
 SERVER, TRAINER, WORKER = "server", "trainer", "worker"
@@ -44,7 +45,6 @@ _DEFAULTS = {
 }
 TERMS = {
     "SAC_EXP_NAME": "RUN_NAME",
-    "--reset_training": "RESET_TRAINING",
     "--set num_iter=N": "a larger MAX_EPOCHS or ROUNDS_PER_EPOCH",
     "set SAC_PASSWORD_FILE to a file with it": (
         "copy config/password of the server's TmrlData to config/password of this one"
@@ -271,12 +271,13 @@ def _settings(loaded: Loaded) -> list[str]:
 
 
 def _again(data: TmrlData, loaded: Loaded, part: str, edits: str | None) -> list[str]:
-    """RESET_TRAINING: once a command, where there is something to reset; and what becomes of an edited config.json.
+    """RESET_TRAINING: once a command, where there is something to begin anew from. The run before is moved aside.
 
     Args:
-      edits: See run_settings.py. A reset takes what config.json says now, unless it is told otherwise.
+      edits: See run_settings.py.
     """
     paths = RunPaths(data.root / part / _name(loaded))
-    is_reset = loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths) and edits != FRESH
-    edits = TAKE if is_reset and edits is None else edits
-    return ["--reset_training"] * is_reset + ([EDIT_OPTIONS[edits]] if edits else [])
+    if edits is not None or not (loaded.given["RESET_TRAINING"] and run_directory.has_begun(paths)):
+        return [EDIT_OPTIONS[edits]] if edits else []
+    takes_ring = ["--from", str(paths.exp_dir), "--take", REPLAY] if part == SERVER else []
+    return [EDIT_OPTIONS[FRESH], *takes_ring]

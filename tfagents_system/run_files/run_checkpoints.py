@@ -47,7 +47,7 @@ _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
 PRIORITIES = "priorities.bin"  # The name of the ring's own file, too.
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _AGENT_ELSEWHERE = "agent_is_elsewhere"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
@@ -144,7 +144,7 @@ def finish(
     Raises:
       OSError: It can't be written; the ones before it are as they were.
     """
-    files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
+    files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != MANIFEST}
     where = {} if has_agent else {_AGENT_ELSEWHERE: True}
     manifest = {
         "train_step": train_step,
@@ -154,7 +154,7 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
         sync(path)
     sync(partial)
@@ -174,7 +174,7 @@ def read(folder: Path) -> Checkpoint:
       OSError: It can't be read now, such as over a network: that says nothing about what is in it.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
         for name, expected in files.items():
             # No way out of the folder, whatever a damaged manifest says.
@@ -269,7 +269,7 @@ def oldest_iteration(checkpoints: Path) -> int | None:
     iterations = []
     for folder in _complete_folders(checkpoints):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # Damaged, or being deleted.
-            iterations.append(int(json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["iteration"]))
+            iterations.append(int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["iteration"]))
     return min(iterations, default=None)
 
 

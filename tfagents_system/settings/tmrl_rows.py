@@ -295,7 +295,7 @@ _SIZE = "size of the camera's picture"
 
 ROWS: tuple[Row, ...] = (
     _variable("RUN_NAME", "SAC_EXP_NAME", of_machine=False),
-    Row("RESET_TRAINING", "`--reset_training`, once a command", _nothing, of_machine=True),
+    Row("RESET_TRAINING", "`--fresh --from` the run before `--take replay`, once a command", _nothing, of_machine=True),
     Row("BUFFERS_MAXLEN", "`max_unsent_mb`, at the size of a step", _put_unsent),
     Row("RW_MAX_SAMPLES_PER_EPISODE", _TRUNCATION, _nothing),
     Row("CUDA_TRAINING", "SAC_TRAIN_GPUS=1, where there is a GPU", _nothing, of_machine=True),

@@ -2,7 +2,8 @@
 # The options of submit.sh: its own, and those that it passes on to sbatch. Sourced by submit.sh.
 
 tfagents_dry_run=0 tfagents_check=1 tfagents_array='' tfagents_nodes=1
-tfagents_settings=() # --set, --keep, --reset_training and so on, for run_script.sh.
+tfagents_settings=() # --set, --keep and so on, for run_script.sh.
+tfagents_from='' tfagents_take=''
 tfagents_options=() # For sbatch, as they were given: it knows its own, and what a cluster has added to them.
 tfagents_lasting=() # Those of them that also hold when the job is submitted again.
 
@@ -13,7 +14,11 @@ read_options() {
       --dry_run) tfagents_dry_run=1 ;;
       --no_check) tfagents_check=0 ;;
       --set) value_of "$@" && tfagents_settings+=(--set "$2") && shift ;;
-      --set=* | --keep | --take_edits | --reset_training | --catch_up | --study=*) tfagents_settings+=("$1") ;;
+      --set=* | --keep | --study=*) tfagents_settings+=("$1") ;;
+      --from) value_of "$@" && tfagents_from=$2 && shift ;;
+      --take) value_of "$@" && tfagents_take=$2 && shift ;;
+      --from=*) tfagents_from=${1#*=} ;;
+      --take=*) tfagents_take=${1#*=} ;;
       --fresh)
         fail "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, or move the run's" \
           "directory away yourself"

@@ -86,7 +86,7 @@ check_request() {
   local setting
   for setting in ${tfagents_settings[@]+"${tfagents_settings[@]}"}; do
     case $setting in
-      --set | --keep | --take_edits | --reset_training | --catch_up | --study=*) ;;
+      --set | --keep | --study=*) ;;
       *) check_setting "${setting#--set=}" ;;
     esac
   done

@@ -152,7 +152,7 @@ variables_script() { # TARGET
       SAC_GRID) echo "SAC_GRID=$(quoted "$1/grid.json")" ;;
       SAC_EXP_DIR | SAC_LOGS_DIR) ;; # The one below says both.
       SAC_ENV_PYTHON) echo "$name=$(quoted "$(find_file "$name" || echo "${!name}")")" ;;
-      SAC_REPLAY_FROM | SAC_AGENT_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
+      SAC_FROM | SAC_EXPERT_POLICY) echo "$name=$(quoted "$(sources "${!name}")")" ;;
       SAC_REPLAY_DIR | SAC_CREDENTIALS_DIR | SAC_PASSWORD_FILE) echo "$name=$(quoted "$(absolute "${!name}")")" ;;
       SAC_MLFLOW_URI) echo "$name=$(quoted "$(mlflow_address "${!name}")")" ;;
       *) if [[ -n ${!name:-} ]]; then echo "$name=$(quoted "${!name}")"; fi ;;
