@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ABILITIES = 80
+ABILITIES = 81
 MOST_STARTS = 25
 # Calls that start runs, and how many runs each of them is.
 STARTS = {"start": 1, "train": 1, "train_shipped": 1, "Trained": 1, "start_programs": 1, "sweep": 2, "tune": 1}

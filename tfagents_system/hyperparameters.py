@@ -70,7 +70,7 @@ class Hyperparameters:
     """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in its paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: Annotated[SchedulableFraction, "per environment step"] = 0.99
+    discount: Annotated[SchedulableFraction, "per environment step", MayChange] = 0.99
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
     learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
     """Learning rate of critics, actor and log(alpha)."""
@@ -84,17 +84,19 @@ class Hyperparameters:
         SchedulablePositive | None, ByAlgorithm(_learning_rate), When("learn_entropy_coef"), _OF_ACTORS, MayChange
     ] = None
     """Learning rate of log(alpha), of the entropy coefficient."""
-    target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq")] = 0.005
+    target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq"), MayChange] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
-    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
+    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq"), MayChange] = 1
     """Interval between two soft updates of the target critics."""
     gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
     `global_clipnorm` of an optimizer is one for all variables of its part together."""
     learn_entropy_coef: Annotated[bool, _OF_ACTORS] = True
     """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
-    sac_log_alpha: Annotated[float, number_where("a number of at most 50", lambda value: value <= 50), _OF_ACTORS] = 0.0
-    """log(alpha) before the first update."""
+    sac_log_alpha: Annotated[
+        float, number_where("a number of at most 50", lambda value: value <= 50), _OF_ACTORS, MayChange
+    ] = 0.0
+    """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
     actions 0.98 log(n)."""

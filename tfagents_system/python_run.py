@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tfagents_system.playing.called_policy import Policy
 
 _ROLE_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Set in the processes of a run.
-_EDITS = ("keep", "take_edits", "fresh")
+_EDITS = ("keep", "fresh")
 _POLL_SECS = 0.5
 _LAST_LINES = 40
 
@@ -76,8 +76,7 @@ def train(
       attributes: Attributes of TrainParams for this run alone.
       variables: Further SAC_ variables, such as `{"SAC_TRAIN_CPUS": 4}`.
       edits: What a run that has begun does with files that were edited since: `keep` goes on with its own copies,
-        `take_edits` with the files as they are now, `fresh` starts over and moves the old run aside. None: it is
-        refused, with the differences.
+        `fresh` starts over and moves the old run aside. None: it is refused, with the differences.
 
     Raises:
       UserError: Arguments are wrong, with all findings; what the check of the start finds, `Run.wait` raises. Or the
@@ -90,7 +89,7 @@ def train(
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     environ = _environ_of(given)
     exp_dir = folder / _exp_dir(environ)
-    findings = value_findings(given, folder, goes_on=exp_dir.is_dir())
+    findings = value_findings(given, folder)
     findings += _attribute_findings(attributes or {})
     _check([in_arguments(finding, variables or ()) for finding in findings], edits, (file, config))
     inputs = folder / "logs" / f"{name}{INPUTS}"

@@ -22,7 +22,6 @@ from tfagents_system.machine.signals import StopFlag, die_with_parent
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat
-from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import REPLAY, RunPaths, worker_role
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
@@ -165,25 +164,19 @@ class Role:
             return (beat or {}).get("state") == "stopped"
         return worker_id >= slots.beside.stop and not self.is_far  # Whose heartbeats are elsewhere.
 
+    @functools.cached_property
+    def run_id(self) -> int:
+        """The run's number in run.json, which another run of the same name does not have."""
+        return int(run_directory.read_run_json(self.paths).get("id", 0))
+
     def derived_seed(self, *stream: int) -> int:
         """A 32-bit seed for one stream of random numbers, derived from the run's seed."""
-        epoch = (self.agents_before,) if self.agents_before else ()
-        return int(np.random.SeedSequence([self.seed, *stream], spawn_key=epoch).generate_state(1)[0])
-
-    @property
-    def epoch_seed(self) -> int:
-        """The run's seed; another one for each agent that has replaced its first."""
-        return self.derived_seed(EPOCH_STREAM) if self.agents_before else self.seed
-
-    @functools.cached_property
-    def agents_before(self) -> int:
-        """How often the run's agent was replaced (`--reset_training`); 0 for a worker that joined from elsewhere."""
-        return agents_before(self.paths)
+        return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
 # Streams for `derived_seed`.
 COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM, EPISODE_STREAM = 10, 11, 12, 13, 14, 15
-EPOCH_STREAM, RESET_STREAM, GREEDY_STREAM, GOAL_STREAM = 16, 17, 18, 19
+RESET_STREAM, GREEDY_STREAM, GOAL_STREAM = 17, 18, 19
 
 
 class _Log:

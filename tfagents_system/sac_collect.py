@@ -19,7 +19,7 @@ from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import ROLE
 from tfagents_system.transport.remote.errors import SlotLostError
 from tfagents_system.worker.kinds import make_worker
-from tfagents_system.worker.progress import OtherAgentError
+from tfagents_system.worker.progress import OtherRunError
 from tfagents_system.worker.worker_settings import WorkerSettings
 from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
 
@@ -32,7 +32,7 @@ def collect(role: Role, worker_id: int, settings: WorkerSettings) -> int:
         worker.run()
     except EnvironmentFault as fault:
         code, last_line = EXIT_FAILED, f"{fault}; that were {MAX_FAULTS_IN_A_ROW} faults in a row: the worker ends"
-    except (TooLargeError, OtherAgentError, SlotLostError) as error:
+    except (TooLargeError, OtherRunError, SlotLostError) as error:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:
         try:

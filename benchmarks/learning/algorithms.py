@@ -105,7 +105,7 @@ def of_expert(task: Task, variant: Variant, env_python: str | None) -> tuple[dic
         expert = _expert_of(task.expert, env_python)
         attributes["prior_data"] = str(experts.demonstrations_of(expert, variant.demonstrations))
     if variant.is_fine_tuned:
-        variables["SAC_AGENT_FROM"] = _expert_of(task.expert, env_python)
+        variables["SAC_FROM"] = _expert_of(task.expert, env_python)
     return attributes, variables
 
 

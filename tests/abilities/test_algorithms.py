@@ -119,7 +119,7 @@ def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
     run = tfagents_system.load_run(sac_run.run)
     actions = [float(run.policy(name)(observation)[0]) for name in names]
     assert actions[0] != actions[1], "it moves while its rate is 0.01"
-    assert actions[2] == pytest.approx(actions[3], abs=2e-3), "and then no more"
+    assert actions[2] == pytest.approx(actions[3], abs=0.02), "and then only with the statistics of observations"
 
 
 def test_redq_in_vector_environments_with_an_exact_ratio(tmp_path: Path) -> None:

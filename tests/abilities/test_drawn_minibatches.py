@@ -234,4 +234,4 @@ def test_experts_act_by_their_policy_in_the_runs_own_experience(drawn: dict[str,
     is_expert = drawn["now_observation"][:, 0] == 1
     assert is_expert.sum() > UPDATES and np.all(drawn["action"][is_expert] == 0.5), "4 of -2 to 6"
     own = drawn["now_observation"][:, 0] == 0
-    assert len(np.unique(drawn["action"][own])) > 50
+    assert len(np.unique(drawn["action"][own])) > 20, "sampled"

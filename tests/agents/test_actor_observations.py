@@ -16,9 +16,8 @@ from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.minibatch import Steps, Views
-from tfagents_system.agents.normalization import RunningStatistics
+from tfagents_system.agents.normalization import RunningNormalization, RunningStatistics
 from tfagents_system.agents.sac import ACTIONS
-from tfagents_system.agents.starting_values import networks_of, normalizations_of
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
 from tfagents_system.policies.policy_interface import WorkerPolicy
@@ -111,7 +110,7 @@ def test_parts_are_named_like_those_of_frame_stack() -> None:
 def test_all_agents_learn_and_no_action_depends_on_what_critics_alone_see(kind: str) -> None:
     params, spec, agent = built(kind)
     rng = np.random.default_rng(0)
-    actor = networks_of(agent)["actor"][0]
+    actor = agent.networks()["actor"][0]
     before = [variable.numpy() for variable in actor.trainable_variables]
     losses = step(params, spec, agent, rng)
     assert np.isfinite(list(losses.values())).all() and {"actor_loss", "critic_loss"} <= losses.keys()
@@ -187,14 +186,18 @@ def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> N
     floats = [k for k, leaf in enumerate(leaves) if leaf.dtype.is_floating]
     assert [k for k in floats if of_actor[k] is not None] == [k for k in floats if k in seen]
     assert all(of_critic[k] is not None for k in floats)
-    own = tape.gradient(log_pi, networks_of(agent)["actor"][0].trainable_variables)
+    own = tape.gradient(log_pi, agent.networks()["actor"][0].trainable_variables)
     assert all(gradient is not None for gradient in own)
     if kind == "images":
-        names = [variable.name for variable in networks_of(agent)["actor"][0].trainable_variables]
+        names = [variable.name for variable in agent.networks()["actor"][0].trainable_variables]
         assert sum("conv2d" in name for name in names) == 4, "two convolutions of the one image that it sees"
-        (encoder,) = networks_of(agent)["encoder"]
+        (encoder,) = agent.networks()["encoder"]
         assert len(encoder.trainable_variables) == 8, "of both images, for the critics"
         assert tape.gradient(log_pi, encoder.trainable_variables) == [None] * 8
+
+
+def normalizations_of(network: Any) -> list[RunningNormalization]:
+    return [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
 
 
 @pytest.mark.parametrize("kind", ["normalised", "images", "mini-races", "sac_discrete"])
@@ -204,11 +207,11 @@ def test_statistics_are_those_of_the_part_and_not_of_one_at_its_place(kind: str)
     whole = tree.flatten(observation)
     RunningStatistics(agent).update([tf.constant(leaf) for leaf in whole])
     sources = leaves_seen_by_actor(observation, params.actor_observations)
-    for part, networks in networks_of(agent).items():
+    for part, networks in agent.networks().items():
         for network in networks:
             for layer in normalizations_of(network):
                 source = sources[layer.leaf] if part == "actor" else layer.leaf
                 assert layer.source == source
                 np.testing.assert_allclose(layer.mean, whole[source].mean(0), rtol=1e-4)
-    of_actor, of_critics = (networks_of(agent)[part][0] for part in ("actor", "critics"))
+    of_actor, of_critics = (agent.networks()[part][0] for part in ("actor", "critics"))
     assert 0 < len(normalizations_of(of_actor)) < len(normalizations_of(of_critics)) or kind == "images"

@@ -154,7 +154,7 @@ def test_experts_are_trained_once_demonstrate_and_are_fine_tuned(
     algorithms.train(TASKS["heavy_pendulum"], tuned, 0, "python")
     (expert, own), (config, variables) = FakeRun.started[-2:]
     assert (expert["environment"], own["SAC_SEED"]) == ("Pendulum-v1", 1000)
-    assert variables["SAC_AGENT_FROM"] == tmp_path / "pendulum" and "HeavyPendulum" in config["environment"]
+    assert variables["SAC_FROM"] == tmp_path / "pendulum" and "HeavyPendulum" in config["environment"]
 
 
 def test_a_demonstration_has_what_was_seen_done_and_earned() -> None:

@@ -132,18 +132,17 @@ def test_what_a_request_follows_from_can_not_be_in_a_grid() -> None:
 
 
 def test_options_go_to_the_run_or_to_sbatch(user: User) -> None:
-    given = ["--set", "config.note=it's a", "--keep", "--set=n_step=2", "--reset_training", "--study=/the study"]
+    given = ["--set", "config.note=it's a", "--keep", "--set=n_step=2", "--study=/the study"]
     options = submit.parse(["vars.sh", *given, "--part=long", "-C", "fast", "--begin", "now", "-d1", "--", "--nodes=7"])
     assert options.run == [
         "--set=config.note=it's a",
         "--keep",
         "--set=n_step=2",
-        "--reset_training",
         "--study=/the study",
     ]
     assert options.lasting == ["--part=long", "-C", "fast", "--nodes=7"]
     assert options.sbatch == ["--begin=now", "--dependency=1", *options.lasting]
-    assert shlex.split(script(user, *given)[-1])[-5:] == options.run
+    assert shlex.split(script(user, *given)[-1])[-4:] == options.run
 
 
 # What is refused.
@@ -278,7 +277,7 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
         (elsewhere / name).parent.mkdir(exist_ok=True)
         (elsewhere / name).touch()
     user.write_vars(
-        "SAC_EXPERT_POLICY=expert.npz SAC_REPLAY_FROM=' old_run, expert.npz ' SAC_AGENT_FROM=old_run@best\n"
+        "SAC_EXPERT_POLICY=expert.npz SAC_FROM=old_run@best\n"
         "SAC_PASSWORD_FILE=secret SAC_CREDENTIALS_DIR=~/mine SAC_REPLAY_DIR=../ring\n"
         "SAC_MLFLOW_URI=sqlite:///runs/a.db\n"
     )
@@ -287,16 +286,23 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     values = variables(user, tmp_path, HOME="/home/me")
     assert values["SAC_PARAMS"] == f"{SNAPSHOT}/params/my_params.py"
     assert values["SAC_EXPERT_POLICY"] == f"{elsewhere}/expert.npz"
-    assert values["SAC_REPLAY_FROM"] == f"{elsewhere}/old_run,{elsewhere}/expert.npz"
-    assert values["SAC_AGENT_FROM"] == f"{elsewhere}/old_run@best"
+    assert values["SAC_FROM"] == f"{elsewhere}/old_run@best"
     assert values["SAC_PASSWORD_FILE"] == f"{user.folder}/secret" and values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
     assert values["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder}/runs/a.db"
     assert values["SAC_REPLAY_DIR"] == str(user.folder.parent / "ring"), "each run has a folder of its own there"
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
 
 
+def test_what_a_run_takes_of_another_one_is_a_variable_of_the_job(user: User, tmp_path: Path) -> None:
+    (user.folder / "old_run").mkdir()
+    (user.folder / "old_run/run.json").touch()
+    user.write_vars("SAC_FROM=another_run\n")
+    values = variables(user, tmp_path, "--from", "old_run@best", "--take=all")
+    assert (values["SAC_FROM"], values["SAC_TAKE"]) == (f"{user.folder}/old_run@best", "all")
+
+
 def test_an_empty_variable_is_not_set_in_the_job_either(user: User, tmp_path: Path) -> None:
-    names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI", "SAC_AGENT_FROM"]
+    names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI", "SAC_FROM"]
     user.write_vars("".join(f"{name}=\n" for name in names))
     values = variables(user, tmp_path, job=dict.fromkeys(names, "/of/the/node"))
     assert {name: values[name] for name in names} == dict.fromkeys(names, "")

@@ -51,8 +51,8 @@ class TrainParams(TrainParamsBase):
 
     def agent_ctor(self, time_step_spec, action_spec, train_step):
         agent = super().agent_ctor(time_step_spec, action_spec, train_step)
-        loss = agent._td_errors_loss_fn
-        agent._td_errors_loss_fn = lambda target, value: loss(target, value) + tf.ensure_shape(
+        loss = agent.td_loss
+        agent.td_loss = lambda target, value: loss(target, value) + tf.ensure_shape(
             tf.numpy_function(poison, [train_step], tf.float32), ()
         )
         return agent

@@ -43,7 +43,7 @@ def test_a_file_comes_in_and_goes_out_as_it_was(tmp_path: Path, files: dict[str,
     stored, lines, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert_are_the_episodes(stored)
     assert "13 steps, 3 episodes (3 whole, 2 terminated), mean return of the whole ones 10.3" in lines[0]
-    assert notes == [] and f"SAC_REPLAY_FROM={tmp_path}/imported" in lines[1]
+    assert notes == [] and f"--from {tmp_path}/imported --take replay" in lines[1]
     transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), notes.append)
     again = list(columns.read(tmp_path / "again.npz", notes.append))
     for ours, theirs in zip(EPISODES, again, strict=True):

@@ -148,7 +148,7 @@ def test_a_run_with_a_gateway_is_up_once_its_gateway_is(running: RunPaths) -> No
     running.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1, "started": 5}')
     assert not waits(running)
     forget_address(running)
-    assert running.gateway_json.read_text() == '{"port": 8443}' and waits(running)
+    assert running.gateway_json.read_text() == '{"port": 8443}\n' and waits(running)
     tell(running, "running", roles={"gateway": {"state": "stopped", "given_up": True}})
     assert not waits(running), "it would wait in vain: the error says that there is no gateway"
 
@@ -499,7 +499,7 @@ def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path
     folder.mkdir()
     (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
     assert workers_in(folder, stop, "exit 0").run() == 0
-    assert (folder / "gateway.json").read_text() == '{"port": 8443}'
+    assert (folder / "gateway.json").read_text() == '{"port": 8443}\n'
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

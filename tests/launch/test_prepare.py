@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -22,20 +23,15 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.machine_checks import check_gpu
 from tfagents_system.launch.preparation import Preparation
-from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, TAKE, RunSettings, resolve
+from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
+from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files import params_folder, run_checkpoints, run_directory, run_lock
-from tfagents_system.run_files.resets import resets_of_run
+from tfagents_system.run_files import run_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.run_checkpoints import AgentSignature
-from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.trainer.trainer_checkpoints import signature_of
-from tfagents_system.transport.layout import Column, Layout
-from tfagents_system.transport.remote import check
 
 
 def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
@@ -153,7 +149,8 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     with pytest.raises(UserError) as refused:
         prepare.prepare(environ, None)
     (finding,) = refused.value.findings
-    assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh starts over" in finding
+    assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh moves the old run aside" in finding
+    assert f"--from {tmp_path / 'run'} --set SAC_EXP_NAME=run_2 makes another run of the edited files" in finding
     capsys.readouterr()
     assert prepare.prepare(environ | {"SAC_SEED": "6", EDITS: KEEP}, None)
     out = capsys.readouterr().out
@@ -222,119 +219,6 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
         assert json.loads(paths.overrides.read_text())["params"] == {"num_iter": 7, "actor_learning_rate": 0.001}
 
 
-def test_a_reset_takes_another_agent_and_keeps_experience_once(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    train(paths)
-    paths.replay.mkdir(exist_ok=True)
-    (paths.replay / "header.bin").write_bytes(b"experience")
-    assert resolve(environ, ["discount=0.5"], vars_file=None, root=tmp_path).findings, "another agent is refused"
-    again = {**environ, "TFAGENTS_RESET": "agent"}
-    settings = resolve(again, ["discount=0.5"], vars_file=None, root=tmp_path)
-    assert settings.findings == () and prepare.prepare(settings.environ, None, settings=settings)
-    assert "reset: a new agent learns from the experience that is there" in capsys.readouterr().out
-    assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.5}
-    assert (paths.exp_dir / "before_reset_1").is_dir()
-    assert (paths.replay / "header.bin").read_bytes() == b"experience"
-    assert prepare.prepare(environ, None) and len(run_directory.read_run_json(paths)["resets"]) == 1
-
-
-def test_a_reset_refuses_what_it_can_not_do(environ: dict[str, str], tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    train(paths)
-    Ring.open(
-        paths.replay, Layout((Column("observation", (99,), "float32"),), (Column("action", (1,), "float32"),)), 210
-    )
-    with pytest.raises(UserError, match=r"observation: now float32 \[3\], before float32 \[99\]"):
-        prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
-    with pytest.raises(UserError, match="--catch_up has no effect"):
-        prepare.prepare({**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}, None)
-    assert not (paths.exp_dir / "before_reset_1").exists()
-
-
-def test_edited_bounds_of_actions_are_refused_where_a_run_has_experience(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
-    """They would make others of the actions that are stored, whose numbers stay."""
-    assert prepare.prepare(environ, None)
-    train(RunPaths(tmp_path / "run"))
-    own, was = 'gymnasium.make("Pendulum-v1")', (tmp_path / "params.py").read_text()
-    (tmp_path / "params.py").write_text(was.replace(own, f"gymnasium.wrappers.RescaleAction({own}, -1.0, 1.0)"))
-    for more in ({}, {"TFAGENTS_RESET": "agent"}):
-        with pytest.raises(UserError, match=r"action was \(1,\) in \[-2, 2\], is \(1,\) in \[-1, 1\], and not the"):
-            prepare.prepare({**environ, EDITS: TAKE, **more}, None)
-
-
-OWN_AGENT = """
-    def agent_ctor(self, time_step_spec, action_spec, train_step):
-        from tf_agents.agents.ddpg import actor_network, critic_network, ddpg_agent
-        import tensorflow as tf
-        adam = tf.keras.optimizers.legacy.Adam
-        return ddpg_agent.DdpgAgent(
-            time_step_spec,
-            action_spec,
-            actor_network.ActorNetwork(time_step_spec.observation, action_spec, fc_layer_params=(4,)),
-            critic_network.CriticNetwork((time_step_spec.observation, action_spec), joint_fc_layer_params=(4,)),
-            adam(),
-            adam(),
-            train_step_counter=train_step,
-        )
-"""
-
-
-def test_a_reset_after_which_the_run_would_end_at_once_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    status = {"state": "done", "train_step": 15, "num_iter": 3}
-    paths.status_json.write_text(json.dumps({"roles": {"trainer": status}}))
-    paths.metrics_csv.write_text("train_step,env_steps,wall_time_s\n15,60,5400\n")
-
-    def start(*assignments: str) -> None:
-        asked = {**environ, "TFAGENTS_RESET": "agent"}
-        settings = resolve(asked, assignments, vars_file=None, root=tmp_path)
-        assert prepare.prepare(settings.environ, None, settings=settings)
-
-    with pytest.raises(UserError, match="max_hours=1.2 counts the hours of the whole run, which has had 1.50: say"):
-        start("max_hours=1.2")
-    assert not (paths.exp_dir / "before_reset_1").exists()
-    start("max_hours=1.6")
-    assert [each.kind for each in resets_of_run(paths)] == ["agent"]
-
-
-def test_a_trainer_that_would_be_ahead_of_its_server_is_not_reset(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "keys").mkdir()
-    environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
-    paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
-    train(paths)
-    monkeypatch.setattr(check, "run_there", lambda *args: {"resets": []})
-    with pytest.raises(
-        UserError, match="the agent of the run at node7:8443 was replaced 0 times, and would be 1 times"
-    ):
-        prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
-    assert not resets_of_run(paths) and not (paths.exp_dir / "before_reset_1").exists()
-    monkeypatch.setattr(check, "run_there", lambda *args: None)
-    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None) and len(resets_of_run(paths)) == 1
-
-
-def test_a_reset_of_what_has_not_begun_says_so(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = {**environ, "TFAGENTS_RESET": "agent", "TFAGENTS_CATCH_UP": "1"}
-    for _ in range(2):  # Where there is no run directory, and where there is one.
-        assert prepare.prepare(asked, None)
-        told = capsys.readouterr().out
-        assert f"note: --reset_training --catch_up has no effect: {tmp_path / 'run'} has no update yet" in told
-    train(RunPaths(tmp_path / "run"))
-    assert prepare.prepare({**environ, "TFAGENTS_RESET": "agent"}, None)
-    assert "has no effect" not in capsys.readouterr().out
-
-
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,16 +247,17 @@ def test_a_run_at_work_is_told_before_any_check(
                 prepare.main()
 
 
-def begun_with(settings: RunSettings, tmp_path: Path, helper: str) -> RunPaths:
-    """A run that has finished, with this module beside its params."""
-    (tmp_path / "helper.py").write_text(helper)
-    paths = RunPaths(tmp_path / "run")
-    values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
-    digests = params_folder.digests(tmp_path, ["params.py", "helper.py", "config.json"])
-    inputs = Inputs(values["params"], values["config"], tmp_path, digests)
-    run_directory.write_inputs(paths, RunVariables(**values), 2, settings.overrides, inputs=inputs)
-    paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 2}}}))
-    return paths
+def test_a_start_while_another_one_is_in_its_checks_is_refused_at_once(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Claims()
+    assert other.take(f"start/{hashlib.sha256(os.fsencode(os.path.realpath(tmp_path / 'run'))).hexdigest()}")
+    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(sys, "argv", ["prepare"])
+    with pytest.raises(UserError, match="another start of the run in .* is in its checks: wait until it runs, or"):
+        prepare.main()
+    assert not (tmp_path / "run").exists()
+    other.release_all()
 
 
 def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
@@ -430,19 +315,6 @@ def test_a_signal_before_the_run_has_begun_says_that_nothing_was_started(prefix:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGINT if prefix else -signal.SIGINT, "closed\n")
     assert ended.stderr == "stopped by SIGINT: nothing was started; the run is in run_before_1 now\n"
-
-
-def test_what_was_interrupted_is_completed_in_the_run_that_set_names(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def completed(paths: RunPaths) -> None:
-        raise LookupError(paths.exp_dir)
-
-    monkeypatch.setattr(prepare, "finish_interrupted", completed)
-    monkeypatch.setattr(os, "environ", environ)
-    monkeypatch.setattr(sys, "argv", ["prepare", "--set", f"SAC_EXP_DIR={tmp_path / 'other'}"])
-    with pytest.raises(LookupError, match="other"):
-        prepare.main()
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

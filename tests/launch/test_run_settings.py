@@ -121,24 +121,21 @@ def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "files"),
+    "given",
     [
-        (["n_step=256"], ["overrides.json"]),
-        (["discount=0.9", "critic_optimizer.name=sgd"], ["params.py"]),
-        (["config.horizon=9"], ["config.json"]),
-        (["config.horizon=9", "n_step=256"], ["overrides.json", "config.json"]),
+        ["n_step=256"],
+        ["target_entropy=-3", "critic_optimizer.name=sgd"],
+        ["config.horizon=9"],
+        ["config.horizon=9", "n_step=256"],
     ],
 )
-def test_other_settings_for_a_run_that_has_begun_are_refused(
-    environ: dict[str, str], given: list[str], files: list[str]
-) -> None:
+def test_other_settings_for_a_run_that_has_begun_are_refused(environ: dict[str, str], given: list[str]) -> None:
     paths = begin(environ, "n_step=512", "critic_optimizer.momentum=0.5")
     (finding,) = settle(environ, *given).findings
     assert "is not what this run began with (n_step=512 critic_optimizer.momentum=0.5)" in finding
-    assert all(text in finding for text in given) and "another SAC_EXP_NAME" in finding
+    assert all(text in finding for text in given)
+    assert f"--from {paths.exp_dir} --set SAC_EXP_NAME={paths.exp_dir.name}_2" in finding
     assert "(--set may change num_iter and others, which " in finding and len(finding) < 600, "not all of their names"
-    for name in ("overrides.json", "params.py", "config.json"):
-        assert (str(paths.exp_dir / name) in finding) == (name in files)
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 
 
@@ -162,8 +159,7 @@ def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
     findings = settle(environ).findings
     assert len(findings) == (told is not None)
     assert told is None or re.match(told, findings[0])
-    for name, value in {"TFAGENTS_EDITS": "fresh", "TFAGENTS_RESET": "agent"}.items():
-        assert settle({**environ, name: value}).findings == ()
+    assert settle({**environ, "TFAGENTS_EDITS": "fresh"}).findings == ()
 
 
 def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
@@ -193,7 +189,7 @@ def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: di
     given = settle(environ, "batchsize=3", "config.foo=3")
     assert given.findings == ()
     assert given.overrides.settings() == {"n_step": 512, "batchsize": 3, "config.foo": 3}
-    for known in ("mine=2", "discount=0.5", "config.horizon=3"):
+    for known in ("mine=2", "target_entropy=0.5", "config.horizon=3"):
         (finding,) = settle(environ, "batchsize=3", known).findings
         assert finding.startswith(f"{known} is not what this run began with (n_step=512)")
 
@@ -201,8 +197,7 @@ def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: di
 def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
     paths = begin(environ)
     assert not paths.overrides.exists()
-    finding = settle(environ, "discount=0.9").findings[0]
-    assert "began with (no settings)" in finding and str(paths.overrides) not in finding
+    assert "began with (no settings)" in settle(environ, "n_step=3").findings[0]
 
 
 def test_a_seed_that_is_ignored_is_not_kept(environ: dict[str, str]) -> None:

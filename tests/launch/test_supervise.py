@@ -27,7 +27,7 @@ from tests.support.supervised import (
 )
 from tests.support.waiting import until
 from tfagents_system.launch import directory_guard, run_status, wrap_up
-from tfagents_system.launch.early_answers import tell_finished
+from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import read_status, summary, write_status

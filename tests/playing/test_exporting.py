@@ -203,7 +203,7 @@ def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = export_files._acts(source.reference, [export_files._one(observations, k) for k in range(8)])
     np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), expected, atol=4e-5)
-    assert np.ptp(expected, axis=0).min() > 0.02, "observations matter"
+    assert np.ptp(expected, axis=0).min() > 0.002, "observations matter"
 
 
 def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):

@@ -1,30 +1,36 @@
-"""A new run's ring begins with the experience of others, once, whatever is killed meanwhile."""
+"""A new run's ring begins with the experience of another one, once, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams
 from tests.support.killed_starts import killed_at
+from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
-from tfagents_system.replay import filling, server
-from tfagents_system.replay.filling import fill
+from tfagents_system.replay import filling, recovery, server
+from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.frame_stacks import observation_leaves
+from tfagents_system.replay.pacing import Asynchronous
+from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import NEVER, Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import run_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
 
@@ -39,9 +45,17 @@ def new_ring(run: Path, capacity: int = 60) -> Ring:
     return Ring.open(run / "replay", LAYOUT, capacity, 24)
 
 
-def fill_run(run: Path, *sources: Path, capacity: int = 60) -> Ring:
+def of(source: Path, **more: Any) -> Taken:
+    return Taken(str(source), "replay", str(source), mark=7, **more)
+
+
+def places_of(run: Path) -> RingFolders:
+    return RingFolders(run / "replay", run / "replay", run / "checkpoints")
+
+
+def fill_run(run: Path, source: Path, capacity: int = 60, **more: Any) -> Ring:
     ring = new_ring(run, capacity)
-    fill(ring, sources, run / "replay", run / "checkpoints")
+    fill(ring, of(source), places_of(run), **more)
     return ring
 
 
@@ -67,16 +81,15 @@ def test_what_is_read_is_what_was_stored(tmp_path: Path) -> None:
 
 
 def test_a_new_run_has_the_experience_and_none_of_its_counts(tmp_path: Path) -> None:
-    one, two = run_with(tmp_path / "one", 2), run_with(tmp_path / "two", 3)
-    ring = fill_run(tmp_path / "new", one, two)
-    assert (ring.ring_steps, ring.env_steps, ring.init_steps, ring.segments) == (25, 0, 0, 0)
+    ring = fill_run(tmp_path / "new", run_with(tmp_path / "one", 3))
+    assert (ring.ring_steps, ring.env_steps, ring.init_steps, ring.segments, ring.run) == (15, 0, 0, 0, 7)
     assert ring.steps_up_to(10**6) == 0 and ring.worker(0).iteration_done == NEVER
     starts = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
     episodes = ring.observation[0][starts][:, 1].tolist()
-    assert episodes == [0] * 5 + [1] * 5 + [0] * 5 + [1] * 5 + [2] * 5
+    assert episodes == [0] * 5 + [1] * 5 + [2] * 5
     assert ring.verify() == 0, "checksums are of the new places"
     append_more(ring, 1)
-    assert (ring.ring_steps, ring.env_steps, ring.worker(0).number) == (30, 5, 0), (
+    assert (ring.ring_steps, ring.env_steps, ring.worker(0).number) == (20, 5, 0), (
         "a worker's first segment is its first"
     )
 
@@ -86,7 +99,7 @@ def test_numbers_that_are_not_finite_are_refused_and_not_taken_over(tmp_path: Pa
     segment.observation[0][2] = np.nan
     ring = Ring.open(tmp_path / "source" / "replay", LAYOUT, 60, 24)
     ring.take_over([segment])
-    told = f"SAC_REPLAY_FROM={tmp_path / 'source'} has numbers that are not finite"
+    told = f"SAC_FROM={tmp_path / 'source'} has numbers that are not finite"
     for _ in range(2):
         with pytest.raises(UserError, match=told):
             fill_run(tmp_path / "new", tmp_path / "source")
@@ -141,7 +154,7 @@ def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
 
 def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    ring = fill_run(run)
+    ring = new_ring(run)
     append_more(ring, 1)
     partial = run_checkpoints.begin(run / "checkpoints", 10)
     (partial / "agent.index").write_bytes(b"index")
@@ -149,48 +162,101 @@ def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
     assert fill_run(run, source).ring_steps == 5
 
 
-def test_other_sources_before_the_first_checkpoint_take_the_place_of_the_first(tmp_path: Path) -> None:
-    one, two, run = run_with(tmp_path / "one", 1), run_with(tmp_path / "two", 2), tmp_path / "new"
-    assert fill_run(run, one).ring_steps == 5
-    assert fill_run(run, two).ring_steps == 10
-    assert fill_run(run).ring_steps == 0
+def test_a_run_that_counts_on_begins_where_the_other_one_was(tmp_path: Path) -> None:
+    """Its steps are those of both; iterations promise updates for their own steps alone."""
+    source, run = run_with(tmp_path / "source", 2), tmp_path / "new"
+    ring = new_ring(run)
+    fill(ring, of(source, env_steps=800, iteration=40, train_step=400), places_of(run))
+    assert (ring.env_steps, ring.steps_up_to(39), ring.random_steps) == (800, 0, 0)
+    assert ring.append(numbered_segment(iteration=40))
+    assert (ring.env_steps, ring.steps_up_to(40)) == (805, 5)
 
 
-def test_a_run_that_has_begun_keeps_its_steps_whatever_is_asked_for_now(tmp_path: Path) -> None:
-    one, two, run = run_with(tmp_path / "one", 1), run_with(tmp_path / "two", 2), tmp_path / "new"
-    ring = fill_run(run, one)
-    append_more(ring, 2)
-
-    def of_begun(*sources: Path) -> Ring:
-        ring = new_ring(run)
-        fill(ring, sources, run / "replay", run / "checkpoints", has_begun=True)
-        return ring
-
-    for sources in ((), (two,), (one,)):
-        again = of_begun(*sources)
-        assert (again.ring_steps, again.env_steps) == (15, 10)
-    again.clear()  # As recovery does after a power cut.
-    assert of_begun(two).ring_steps == 0 and of_begun(one).ring_steps == 5
+def test_rows_count_for_a_ratio_that_is_a_limit(tmp_path: Path) -> None:
+    ring = fill_run(tmp_path / "new", run_with(tmp_path / "source", 3), counts=True)
+    assert Asynchronous(ring, 0.5, 0, 0)._budget() == 7, "half of 15 steps"
+    assert (ring.env_steps, ring.init_steps) == (0, -15)
 
 
-def test_the_server_of_a_run_that_has_begun_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its metrics say so before the first checkpoint does."""
+def moved(tmp_path: Path, segments: int = 4) -> tuple[Taken, RunPaths]:
+    """A run that was moved aside, and the new one in its place."""
+    aside = run_with(tmp_path / "run_before_1", segments)
+    paths = RunPaths(tmp_path / "run")
+    paths.exp_dir.mkdir()
+    return of(tmp_path / "run").from_aside(aside), paths
+
+
+def opened(taken: Taken, paths: RunPaths, capacity: int = 60, layout: Layout = LAYOUT) -> Ring:
+    """As the replay server of a start opens it."""
+    places = folders_of_ring(paths, paths.replay, taken)
+    move_ring(taken, places, layout, capacity)
+    ring, _ = open_ring(places, layout, capacity, 24)
+    fill(ring, taken, places)
+    return ring
+
+
+def test_the_ring_of_a_run_that_was_moved_aside_is_moved(tmp_path: Path) -> None:
+    taken, paths = moved(tmp_path)
+    rows = content(Ring.open(Path(taken.run) / "replay", LAYOUT, 60, 24))
+    inode = (Path(taken.run) / "replay").stat().st_ino
+    write_origin(Path(taken.run))
+    ring = opened(taken, paths)
+    assert paths.replay.stat().st_ino == inode and not (Path(taken.run) / "replay").exists()
+    assert (ring.ring_steps, ring.env_steps, ring.run, ring.worker(0).number) == (20, 0, 7, -1)
+    kept = content(ring)
+    assert all(rows[name] == kept[name] for name in ("steps_left", "transitions", "step_type"))
+    append_more(ring, 1)
+    again = opened(taken, paths)
+    assert (again.ring_steps, again.env_steps) == (25, 5), "once, not at every start"
+
+
+def write_origin(run: Path) -> None:
+    """As the server of the run before has left it."""
+    recovery._write_origin(places_of(run))
+
+
+def test_after_a_power_cut_a_moved_ring_goes_back_to_the_checkpoint_of_the_run_before(tmp_path: Path) -> None:
+    taken, paths = moved(tmp_path)
+    before = RunFolders(Path(taken.run), capacity=60, slack=24)
+    append_more(before.ring, 2)
+    before.checkpoint(10)
+    append_more(before.ring, 1)
+    ring = opened(taken, paths)
+    held = ring.ring_steps
+    append_more(ring, 1)
+    (paths.replay / "origin.json").unlink()
+    again = opened(taken, paths)
+    assert again.run == 7 and again.env_steps == 0 and 0 < again.ring_steps <= held and again.verify() == 0
+
+
+def test_another_size_is_copied_and_a_moved_ring_is_moved_whatever_is_killed(tmp_path: Path) -> None:
+    taken, paths = moved(tmp_path, 4)
+    ring = opened(taken, paths, capacity=30)
+    assert ring.ring_steps == 20 and (Path(taken.run) / "replay").exists()
+    shutil.rmtree(paths.exp_dir)
+    place = 0
+    while True:
+        shutil.rmtree(tmp_path / "run_before_1", ignore_errors=True)
+        shutil.rmtree(paths.exp_dir, ignore_errors=True)
+        taken, paths = moved(tmp_path, 4)
+        write_origin(Path(taken.run))
+        place += 1
+        if not killed_at(place, functools.partial(opened, taken, paths)):
+            break
+        again = opened(taken, paths)
+        assert (again.ring_steps, again.run) == (20, 7), place
+    assert place > 3
+
+
+def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> None:
     params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
     paths.exp_dir.mkdir()
-    role = types.SimpleNamespace(params=params, paths=paths, deterministic=False, max_workers=4, agents_before=0)
-
-    def opened(replay_from: str) -> Ring:
-        monkeypatch.setenv("SAC_REPLAY_FROM", replay_from)
-        return server._open_ring(role, LAYOUT, LongWork("ring"))[0]  # type: ignore[arg-type]
-
-    append_more(opened(str(source)), 1)
-    assert opened(str(source)).ring_steps == 15
-    paths.run_json.write_text("{}")
-    paths.metrics_csv.write_text("train_step,env_steps\n5,5\n")
-    assert opened("").ring_steps == 15
-    paths.metrics_csv.unlink()
-    assert opened("").ring_steps == 0
+    role: Any = types.SimpleNamespace(params=params, paths=paths, deterministic=False, max_workers=4)
+    for take, steps in (("agent", 0), ("replay", 10)):
+        taken = dataclasses.replace(of(source), take=take)
+        paths.run_json.write_text(json.dumps({"from": taken.to_json()}))
+        assert server._open_ring(role, LAYOUT, LongWork("ring"))[0].ring_steps == steps
 
 
 def test_damaged_segments_are_left_out(tmp_path: Path) -> None:
@@ -226,7 +292,7 @@ def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> 
     source = Ring.open(tmp_path / "source", layout, 60, 24)
     source.extend([segment(0, 0), segment(1, 5)])  # The second has no history.
     ring = Ring.open(tmp_path / "new/replay", layout, 60, 24)
-    fill(ring, [tmp_path / "source"], tmp_path / "new/replay", tmp_path / "new/checkpoints", frame_stack=3)
+    fill(ring, of(tmp_path / "source"), places_of(tmp_path / "new"), frame_stack=3)
     drawn = draw_transitions(ring, np.random.default_rng(0), 20, 32, frame_stack=3)
     steps = drawn.observation[0][..., 2].astype(int)
     assert set(steps.ravel()) == {0, 1, 2, 3, 4, 7, 8, 9}
@@ -253,7 +319,7 @@ def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
     cutting = dataclasses.replace(full, potential=None)
     run_with(tmp_path / "plain", 2)
     ring = Ring.open(tmp_path / "cutting" / "replay", cutting, 60, 24)
-    fill(ring, [tmp_path / "plain"], tmp_path / "cutting", tmp_path / "checkpoints")
+    fill(ring, of(tmp_path / "plain"), places_of(tmp_path / "cutting"))
     assert ring.explored is not None and ring.ring_steps == 10 and not ring.explored[ring.held_rows].any()
     assert differences(full, LAYOUT) == differences(full, cutting) == ["potential: here float32 [], there none"]
     other = Ring.open(tmp_path / "full", full, 60, 24)
@@ -262,7 +328,7 @@ def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
     for layout in (LAYOUT, cutting, full):
         folder = tmp_path / f"of {layout.optional}"
         ring = Ring.open(folder, layout, 60, 24)
-        fill(ring, [tmp_path / "full"], folder, tmp_path / "checkpoints")
+        fill(ring, of(tmp_path / "full"), places_of(folder))
         (segment,) = StoredRing(folder).segments()
         for name, wanted in (("explored", explored.tolist()), ("potential", potential.tolist())):
             found = getattr(segment, name)

@@ -87,7 +87,7 @@ class Numbered(GoalParams):
 
 
 def role_of(params: Any) -> Any:
-    return types.SimpleNamespace(params=params, epoch_seed=3, max_workers=3, derived_seed=lambda stream: 100 + stream)
+    return types.SimpleNamespace(params=params, seed=3, max_workers=3, derived_seed=lambda stream: 100 + stream)
 
 
 def test_its_id_and_seed_are_no_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from tfagents_system.errors import UserError
 from tfagents_system.report import compare
 from tfagents_system.report.compare import Group, curve_of, group_runs, interquartile_mean, table_of, with_interval
 from tfagents_system.report.curves import Run, read_runs
-from tfagents_system.run_files.resets import Reset
 
 
 def our_run(
@@ -281,17 +279,6 @@ def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
     (worse / "policies").mkdir()
     (worse / "policies" / "best.json").write_text('{"checkpoint": "c", "eval_return": 1.0}')  # Of the present stage.
     assert best(worse) == 1.0
-
-
-def test_the_policies_of_an_agent_that_was_replaced_are_not_the_best_ones(tmp_path: Path) -> None:
-    """Of `--reset_training`: best.json went with the agent before."""
-    run = our_run(tmp_path / "run", [0.0, 9.0])
-    reset = Reset("agent", "before_reset_1", 100, 100, False, "2026-01-01T00:00:00+00:00")
-    (run / "run.json").write_text(json.dumps({"num_iter": 3, "resets": [dataclasses.asdict(reset)]}))
-    assert read_runs([run])[0].best is None, "it has no evaluation yet"
-    rows = "train_step,env_steps,eval_return,reset\n100,100,9,\n0,100,1,1\n100,200,3,1\n200,300,2,1\n"
-    (run / "metrics.csv").write_text(rows)
-    assert read_runs([run])[0].best == 3.0
 
 
 # The command.

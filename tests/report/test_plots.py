@@ -1,8 +1,5 @@
 """The learning curve: of any run, however little of it there is."""
 
-import dataclasses
-import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +10,6 @@ from matplotlib.image import imread
 
 from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.run_files.metrics import MetricsLog
-from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,34 +131,6 @@ def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
     assert line(axes, "held out") == [(2, 201.0), (4, 202.0)]
     assert line(axes, "trained on") == [(2, 50.0), (4, pytest.approx(100 / 3))]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["trained on", "held out"]
-
-
-def write_with_reset(paths, before, after):
-    """Rows of two agents: the second one begins at the first one's last step."""
-    write(paths, *before)
-    paths.run_json.write_text(json.dumps({"resets": [dataclasses.asdict(RESET)]}))
-    write(paths, *after)
-
-
-RESET = Reset("agent", "before_reset_1", 40, 80, False, "2026-01-01T00:00:00+00:00")
-
-
-def test_agents_before_and_after_a_reset_are_two_curves_with_a_line_between(paths, figure):
-    before = [train(20, alpha=0.9), evaluation(20, -900.0, 50.0), evaluation(40, -300.0, 20.0), train(40)]
-    after = [{**row, "env_steps": row["env_steps"] + 80} for row in (evaluation(0, -1400.0, 10.0), train(5), train(10))]
-    write_with_reset(paths, before, after)
-    draw_learning_curve(paths)
-    returns, *small = figure().axes
-    steps, means = zip(*line(returns, "evaluation"), strict=True)
-    assert steps == (40, 80, 80, 80) and means[:2] == (-900.0, -300.0) and math.isnan(means[2]) and means[3] == -1400.0
-    bands = [path.vertices[:, 1] for path in returns.collections[0].get_paths()]
-    assert [(low.min(), low.max()) for low in bands] == [(-950.0, -280.0), (-1410.0, -1390.0)]
-    assert sum(math.isnan(value) for _, value in line(returns, "collected")) == 1
-    for axes in (returns, *small):
-        (reset,) = [each for each in axes.get_lines() if each.get_label() == "_reset"]
-        assert list(reset.get_xdata()) == [80, 80] and reset.get_linestyle() == "--"
-    assert [text.get_text() for text in returns.texts] == ["reset 1"]
-    assert [text.get_text() for text in returns.get_legend().get_texts()][0] == "collected episodes, exploring"
 
 
 def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):

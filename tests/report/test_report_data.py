@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.support.run_to_report import HOSTILE, make_run, reset_run
+from tests.support.run_to_report import HOSTILE, make_run
 from tfagents_system.errors import UserError
 from tfagents_system.report import compare, plots
 from tfagents_system.report.page.assembly import page, page_data, plotly_js
@@ -60,17 +60,6 @@ def test_an_evaluation_is_drawn_at_the_steps_of_its_policy(tmp_path):
     assert [found["axes"][axis][row] for axis in AXES] == [100, 10, 0.04]
     facts = dict(found["facts"])
     assert (facts["environment steps"], facts["updates"], facts["last evaluation"]) == ("300", "30", "7")
-    assert found["resets"] == []
-
-
-def test_after_a_reset_updates_and_facts_are_those_of_the_new_agent(tmp_path):
-    run = reset_run(tmp_path)
-    found = run_data(run, Budget())
-    assert found["axes"]["updates"] == [10, 20, 20, 5, 8] and found["resets"] == [3]
-    assert found["axes"]["env_steps"] == [100, 200, 200, 300, 400]
-    facts = dict(found["facts"])
-    assert "last evaluation" not in facts and "best evaluation" not in facts
-    assert (facts["environment steps"], facts["updates"], facts["trained for"]) == ("400", "8", "00:40")
 
 
 def test_settings_tell_defaults_and_no_secrets(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.browser import Browser, chromium
-from tests.support.run_to_report import HOSTILE, make_run, reset_run
+from tests.support.run_to_report import HOSTILE, make_run
 from tfagents_system.report.page.write import main
 
 READY = "document.body && document.body.dataset.ready === 'yes'"
@@ -61,43 +61,6 @@ def test_a_run_is_drawn_filtered_and_zoomed_without_a_network(browser, tmp_path)
     browser.value("document.querySelector('[data-axis=updates]').click()")
     assert browser.value(f"{alpha}.data[0].x[100]") == 10_000
     assert [url for url in browser.requests if not url.startswith("data:")] == [run.report.as_uri()]
-
-
-def test_curves_have_a_gap_where_another_agent_begins(browser, tmp_path):
-    run = reset_run(tmp_path)
-    with run.metrics_csv.open("a") as file:
-        file.write("5,1,300,41,,100,1\n8,2,400,42,,200,1\n")
-    assert main([str(run.exp_dir)]) == 0
-    browser.open(run.report.as_uri(), READY)
-    browser.value("document.querySelector('[data-axis=updates]').click()")
-    returns = "document.getElementById('learning-plot').data.filter(each => each.y[0] === 900)"
-    assert browser.value(f"{returns}.map(each => each.x)") == [[20], [20], [20, None, 5, 8]]
-    assert browser.value("document.getElementById('learning-plot').data.map(each => each.y)")[2:4] == [[100, 200]] * 2
-    browser.value("view.smooth = 0.5, drawMetrics()")
-    loss = "document.querySelector('[data-metric=critic_loss]').data[1]"
-    assert browser.value(f"{loss}.x") == [10, 20, None, 5, 8]
-    means = browser.value(f"{loss}.y")
-    assert means[2:4] == [None, 9] and means[4] == pytest.approx((0.25 * 9 + 0.5 * 8) / 0.75)
-
-
-def test_a_curve_shows_the_only_point_of_an_agent(browser, tmp_path):
-    run = reset_run(tmp_path)
-    header = "train_step,iteration,env_steps,eval_success,curriculum/mass,long,reset"
-    long = [f"{k},{k},{100 * k},,,{k}," for k in range(3, 80)]
-    lines = ["1,1,100,0.1,1,1,", "2,2,200,0.2,,2,", *long, "5,1,9000,0.5,2,9,1"]
-    run.metrics_csv.write_text("\n".join([header, *lines]) + "\n")
-    assert main([str(run.exp_dir)]) == 0
-    browser.open(run.report.as_uri(), READY)
-    drawn = "document.getElementById('learning-plot').data.map(each => [each.name, each.mode, each.marker.opacity])"
-    assert browser.value(drawn) == [
-        ["eval_success", "lines+markers", [0, 0, 0, 1]],
-        ["curriculum/mass", "lines+markers", [1, 0, 1]],
-    ]
-    shown = """[...document.querySelectorAll('#learning-plot .scatterlayer .points path')].filter(
-        path => getComputedStyle(path).opacity > 0 && path.getBBox().width > 0).length"""
-    assert browser.value(shown) == 3
-    points = browser.value("document.querySelector('[data-metric=long]').data[0].marker")
-    assert points["opacity"] == [0] * 80 + [1] and points["size"] == 3.5
 
 
 def test_several_runs_are_compared_and_one_is_left_out(browser, tmp_path):

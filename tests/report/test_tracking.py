@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.tracked_runs import history
 from tfagents_system.checks.checklist import Check
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_FAILED, UserError
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
@@ -179,12 +179,12 @@ def test_a_refusal_is_told_from_a_missing_network(is_refusing: bool, words: str)
     assert told[0].startswith(f"recorder {words} (ConnectionError: no route to host): it is tried again")
 
 
-def test_each_agent_of_a_run_has_one_name_for_ever(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_one_name_for_ever(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_PROJECT", "swings")
     assert read_tracked(paths) is None
-    first = keep_tracked(paths, TrackingSettings(wandb="offline"), 0)
-    second = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 1)
-    assert second.ids["0"] == first.ids["0"] != second.ids["1"]
+    first = keep_tracked(paths, TrackingSettings(wandb="offline"))
+    second = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"))
+    assert second.run_id == first.run_id
     assert read_tracked(paths) == second and second.names["WANDB_PROJECT"] == "swings"
 
 
@@ -204,28 +204,11 @@ def test_without_its_package_a_destination_fails_in_one_line_and_the_other_gets_
     for name in [name for name in sys.modules if name == missing or name.startswith(f"{missing}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    keep_tracked(paths, TrackingSettings(wandb="offline", mlflow_uri="http://127.0.0.1:9"), 0)
+    keep_tracked(paths, TrackingSettings(wandb="offline", mlflow_uri="http://127.0.0.1:9"))
     write_metrics(paths, [row(100)])
     assert tracking.main([str(paths.exp_dir)]) == EXIT_FAILED
     assert [each["env_steps"] for each in recorder.rows] == [100]
     assert f"ModuleNotFoundError: import of {missing} halted" in capsys.readouterr().out
-
-
-def test_an_agent_that_was_not_tracked_is_sent_by_hand_under_a_name_of_its_own(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named: list[str] = []
-
-    def destination(settings: TrackingSettings, run_id: str, name: str) -> Recorder:
-        named.append(run_id)
-        return Recorder()
-
-    monkeypatch.setattr(tracking, "ToMlflow", destination)
-    first = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"), 0)
-    monkeypatch.setattr(tracking, "agents_before", lambda paths: 1)  # `--reset_training`, without SAC_MLFLOW_URI.
-    for _ in range(2):
-        assert tracking.main([str(paths.exp_dir)]) == EXIT_DONE
-    assert len(set(named)) == 1 and named[0] not in first.ids.values()
 
 
 def test_a_file_system_without_locks_is_told_in_words(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +232,7 @@ def send_by_hand(paths: RunPaths) -> str:
 
 
 def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_resume(paths: RunPaths) -> None:
-    tracked = keep_tracked(paths, TrackingSettings(wandb="offline"), 0)
+    tracked = keep_tracked(paths, TrackingSettings(wandb="offline"))
     write_metrics(paths, [row(100, value=-1.0), row(200), row(300)])
     send_by_hand(paths)
     (file,) = paths.exp_dir.glob("wandb/offline-run-*/*.wandb")
@@ -259,7 +242,7 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
     (folder,) = paths.exp_dir.glob("wandb/offline-run-*")
     assert last_line == f"Weights & Biases: in files; to send them: wandb sync {folder}"
     run_id, rows = history(folder)
-    assert run_id == tracked.ids["0"]
+    assert run_id == tracked.run_id
     assert [(each["env_steps"], each.get(TRAIN), each.get(EVAL)) for each in rows] == [
         (100, -1, None),
         (150, 1, None),
@@ -297,7 +280,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(
 
     uri = mlflow_server
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "swings")
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=uri), 0)
+    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=uri))
     write_metrics(paths, [row(100 * k) for k in range(1, 400)])  # More values than one request takes.
     first = Tracker(paths, tracked, print)
     first.look()
@@ -331,7 +314,7 @@ def test_mlflow_has_rows_and_settings_whatever_they_are_called(paths: RunPaths, 
     steps = (1000, 1000, 990)
     rows = [{**row(at, value=k), "iteration": k, **dict.fromkeys(names, float(k))} for k, at in enumerate(steps, 1)]
     write_metrics(paths, rows)
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server), 0)
+    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server))
     for _ in range(2):
         tracker = Tracker(paths, tracked, print)
         tracker.look()
@@ -362,7 +345,7 @@ def test_mlflow_gets_the_settings_that_an_attempt_before_could_not_send(
     sent: list[str] = []
     log_batch = MlflowClient.log_batch
     monkeypatch.setattr(MlflowClient, "log_batch", send)
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server), 0)
+    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server))
     tracker = Tracker(paths, tracked, print)
     tracker.feeds[0].take([row(100)])
     assert tracker.feeds[0].problem == "ConnectionError: no route to host"
@@ -406,7 +389,7 @@ def test_a_server_that_does_not_answer_is_tried_again_later(
 
 
 def test_only_one_sends(paths: RunPaths) -> None:
-    keep_tracked(paths, TrackingSettings(wandb="offline"), 0)
+    keep_tracked(paths, TrackingSettings(wandb="offline"))
     with alone(paths), pytest.raises(UserError, match="is under way and sends its metrics itself"):
         tracking.main([str(paths.exp_dir)])
 

@@ -77,7 +77,7 @@ def test_nothing_is_deleted_behind_a_link(
     (paths.exp_dir / name).symlink_to(elsewhere)
     assert start().code == 0, "it goes on with what is there"
     before = sorted(tmp_path.rglob("*"))
-    (project / "models/robot.xml").write_text("<robot name='other'/>")
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
     refused = start()
     assert refused.code == 2 and "starts over" not in refused.told and sorted(tmp_path.rglob("*")) == before
     assert f"{paths.exp_dir / name} is a link to {elsewhere}, and a start over would empty that folder" in refused.told

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfagents_system.errors import UserError
-from tfagents_system.run_files import agent_start, run_checkpoints
+from tfagents_system.run_files import run_checkpoints, taken
 from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -182,9 +182,9 @@ def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_p
     told = f"{newest.folder} can't be read: {os.strerror(errno.EIO)}"
     refuse_to_open(monkeypatch, newest.folder / "agent.index", errno.EIO)
     assert run_checkpoints.why_not_to_go_on(paths, {}).startswith(f"{told}. Where that stays so, move this folder away")
-    for source in (tmp_path, newest.folder):
+    for source in (tmp_path, f"{tmp_path}@{newest.folder.name}"):
         with pytest.raises(UserError) as raised:
-            agent_start.find_start(str(source))
+            taken.find(str(source), "agent")
         assert raised.value.findings == (told,)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.fakes import FakeParams
 from tests.support.trainer_without_agent import Run, now
 from tfagents_system import sac_train
-from tfagents_system.launch.early_answers import what_goes_on
+from tfagents_system.launch.prepare import what_goes_on
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
@@ -63,28 +63,6 @@ def test_when_it_ends(stop_when: Any, rows: list[dict[str, float]], ends_after: 
     again = end_of(stop_when=stop_when)
     again.begin(rows)
     assert again.why == end.why
-
-
-@pytest.mark.parametrize("stop_when", [{"eval_return": 5.0}, {"no_improvement_env_steps": 2000}])
-def test_evaluations_before_an_edit_was_taken_do_not_count(stop_when: dict[str, float]) -> None:
-    """They are of another task, or another reward."""
-    before = evaluations(9.0, 2.0, 1.0, 1.0, name="eval_return")
-    after = [
-        {**row, "env_steps": row["env_steps"] + 4000, "edits": 1.0} for row in evaluations(1.0, name="eval_return")
-    ]
-    ends = []
-    for edits in (0, 1):
-        params = type("TrainParams", (FakeParams,), {"num_iter": 100, "stop_when": stop_when})({"horizon": 10})
-        end = EarlyEnd(params, edits)
-        end.begin([*before, *after])
-        ends.append(end.why is not None)
-    assert ends == [True, False]
-    end.begin([*before, {"wall_time_s": 7200.0}])
-    assert end.why is None
-    params = type("TrainParams", (FakeParams,), {"num_iter": 100, "max_hours": 2.0})({"horizon": 10})
-    end = EarlyEnd(params, 1)
-    end.begin([*before, {"wall_time_s": 7200.0}])
-    assert end.why == "max_hours=2 is reached", "hours are of the whole run"
 
 
 def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
@@ -244,21 +222,6 @@ def test_settings_that_let_it_go_on_do(tmp_path: Path, now: list[float]) -> None
         assert again.trainer._log.is_over() == is_over
 
 
-@pytest.mark.parametrize(
-    ("why", "goes_on"), [("the evaluation at 40 steps had ... (stop_when)", True), ("max_hours=2 is reached", False)]
-)
-def test_edited_files_let_a_run_go_on_that_its_evaluations_ended(
-    tmp_path: Path, now: list[float], why: str, goes_on: bool
-) -> None:
-    for edits, is_over in ((0, True), (1, not goes_on)):
-        (tmp_path / "run.json").write_text(json.dumps({"edits": [{"train_step": 5, "before": None}] * edits}))
-        again = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9})
-        ended = {"ended_early": why, "ended_for": again.trainer._log._early_end.settings}
-        vars(again.trainer._state).update(ended)
-        assert again.trainer._log.is_over() == is_over
-        assert again.trainer._state.ended_early == (why if is_over else None)
-
-
 def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: list[float]) -> None:
     told: list[Logged] = []
 
@@ -312,7 +275,7 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
     told = (
         "callback divide of TrainParams.callbacks_ctor raised ZeroDivisionError: division by zero (test_early_end.py, "
     )
-    assert str(caught.value).startswith(told) and "--take_edits" in str(caught.value)
+    assert str(caught.value).startswith(told) and "--from RUN --take all" in str(caught.value)
     assert saved == [10] and run.best == [("policy_checkpoint_0000001000", 1.0)]
 
 

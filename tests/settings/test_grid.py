@@ -163,10 +163,10 @@ def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
 def test_a_job_array_has_one_request_one_copy_of_files_and_whole_paths() -> None:
     values: dict[str, list[Any]] = {
         "SAC_CONFIG": ["/c.json"], "SAC_NUM_COLLECT_WORKERS": [2, 3], "discount": [0.9], "SAC_SEED": [1, 2],
-        "SAC_AGENT_FROM": ["logs/a@best", "/b@best", "~/c", ""], "SAC_REPLAY_FROM": ["/a, logs/a"],
+        "SAC_FROM": ["logs/a@best", "/b@best", "~/c", ""],
     }  # fmt: skip
     rules = [re.sub(r" (can't be|must be) .*", "", fault) for fault in faults_in_job(values)]
-    assert rules == ["SAC_CONFIG", "SAC_NUM_COLLECT_WORKERS", "SAC_AGENT_FROM=logs/a@best", "SAC_REPLAY_FROM=logs/a"]
+    assert rules == ["SAC_CONFIG", "SAC_NUM_COLLECT_WORKERS", "SAC_FROM=logs/a@best"]
 
 
 def test_every_path_is_known_to_be_one() -> None:

@@ -22,7 +22,7 @@ def test_all_attributes_are_listed_with_what_may_change() -> None:
 def test_a_word_chooses_attributes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["discount"]) == 0
     head, first, *text = capsys.readouterr().out.splitlines()
-    assert head.startswith("*: --set may change") and first.startswith("discount = 0.99")
+    assert head.startswith("*: --set may change") and first.startswith("discount* = 0.99")
     told = " ".join(line.strip() for line in text)
     assert told.startswith(DESCRIBED["discount"].rule.words)
     with pytest.raises(UserError, match=r"no attribute has nosuch or b4 in its name: .* lists them all"):

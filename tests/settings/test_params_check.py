@@ -102,6 +102,10 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
         | {"log_period_iters"},
     )
     assert {each.name for each in described if each.may_change} == rates | ends | periods | {
+        "discount",
+        "target_update_tau",
+        "target_update_period",
+        "sac_log_alpha",
         "num_eval_episodes",
         "keep_policies",
         "best_metric",

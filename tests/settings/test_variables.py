@@ -239,7 +239,7 @@ def test_the_run_name_stays_below_logs(environ: dict[str, str], tmp_path: Path) 
 def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
     assert [variable.field for variable in VARIABLES] == list(RunVariables.__dataclass_fields__)
     for variable in VARIABLES:
-        assert variable.name == f"SAC_{variable.field.upper()}" and variable.meaning
+        assert variable.name == f"SAC_{variable.field.strip('_').upper()}" and variable.meaning
         assert variable.kind in {*variable_values._PARSERS, *variable_values._FINDERS}
     assert VARIABLES[0].meaning == "CPUs of the replay server; auto: 1" and VARIABLES[0].default == "auto"
 

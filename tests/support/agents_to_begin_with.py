@@ -1,4 +1,4 @@
-"""New agents, and trained ones that these begin with (SAC_AGENT_FROM)."""
+"""New agents, and trained ones that these begin with (SAC_FROM)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent import make_agent
-from tfagents_system.agents.starting_values import networks_of, statistics_by_source
+from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -48,9 +48,13 @@ def trained(seed=3, **options):
         if variable.dtype.is_floating:
             variable.assign(rng.uniform(0.1, 1.0, variable.shape))
     alike = {}
-    networks = [network for part in ("actor", "critics", "targets") for network in networks_of(agent)[part]]
-    for variable, source in statistics_by_source(networks):  # Alike in all networks.
-        variable.assign(alike.setdefault(source, variable.numpy()))
+    networks = [network for part in ("actor", "critics", "targets") for network in agent.networks()[part]]
+    for layer in (
+        layer for network in networks for layer in network.submodules if isinstance(layer, RunningNormalization)
+    ):  # Alike in all networks.
+        for name in ("count", "mean", "variance"):
+            variable = getattr(layer, name)
+            variable.assign(alike.setdefault((layer.source, name), variable.numpy()))
     for _ in range(3):
         step(agent, rng.uniform(0.1, 1.0))
     agent.train_step_counter.assign(700)
@@ -58,7 +62,7 @@ def trained(seed=3, **options):
 
 
 def trained_variables(agent):
-    networks = networks_of(agent)
+    networks = agent.networks()
     critics = networks["critics"] + networks["encoder"]
     found = [networks["actor"], critics]
     lists = [[v for network in each for v in network.trainable_variables] for each in found]

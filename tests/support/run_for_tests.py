@@ -28,7 +28,6 @@ class RunFolders:
         slack: int = SLACK,
         priority_exponent: float | None = None,
         layout: Layout = LAYOUT,
-        epoch: int = 1,
     ) -> None:
         home = exp_dir / "replay"
         self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
@@ -38,7 +37,6 @@ class RunFolders:
             capacity,
             slack,
             from_checkpoint=from_checkpoint,
-            epoch=epoch,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
         self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)

@@ -50,17 +50,6 @@ def make_run(
     return paths
 
 
-def reset_run(folder: Path) -> RunPaths:
-    """Its second agent (`--reset_training`) has done 8 updates after 20 of the first one, without an evaluation."""
-    paths = RunPaths(folder)
-    header = "train_step,iteration,env_steps,wall_time_s,critic_loss,eval_return,reset"
-    lines = ["10,1,100,10,0.5,,", "20,2,200,20,0.4,,", "20,2,200,21,,900,", "5,1,300,30,9,,1", "8,2,400,40,8,,1"]
-    paths.metrics_csv.write_text("\n".join([header, *lines]) + "\n")
-    told = {"train_step": 20, "env_steps": 200, "catch_up": False, "time": "2026-01-01T00:00:00"}
-    paths.run_json.write_text(json.dumps({"resets": [{"kind": "agent", "before": "before_reset_1", **told}]}))
-    return paths
-
-
 def _write_inputs(paths: RunPaths, seed: int) -> None:
     write = lambda path, content: path.write_text(json.dumps(content))  # noqa: E731
     paths.params.write_text("class TrainParams: pass\n")

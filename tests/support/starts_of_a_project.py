@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tfagents_system.run_files import params_folder, run_checkpoints, run_directory
-from tfagents_system.run_files.resets import Reset
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -59,9 +58,7 @@ def write(
     environ: dict[str, str],
     *,
     folder: Path | None,
-    take_edits: bool = False,
     overrides: Overrides | None = None,
-    reset: Reset | None = None,
     reward: Path | None = None,
     inputs: Inputs | None = None,
 ) -> RunPaths:
@@ -71,8 +68,7 @@ def write(
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
     inputs = inputs or Inputs(values["params"], values["config"], folder, digests, reward=reward)
-    asked: dict[str, Any] = {"take_edits": take_edits, "reset": reset}
-    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs, **asked)
+    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs)
     return paths
 
 

@@ -85,12 +85,12 @@ class Run:
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
         role: Any = types.SimpleNamespace(
-            agents_before=0,
             paths=self.paths,
             slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
             deterministic=deterministic,
             has_left=lambda worker: False,
             is_far=False,
+            run_id=0,
             is_stopped=lambda: False,
         )
         role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
@@ -122,10 +122,11 @@ class Run:
         saves: Any = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._saves = saves
         export: Any = types.SimpleNamespace(
-            save_checkpoint=lambda version: None,
+            save_checkpoint=lambda *where, with_agent: None,
             has_checkpoint=lambda name: name not in self.deleted,
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
+            delete_agent=lambda name: None,
             delete_later=lambda train_step: None,
             mark_best=self._mark_best,
         )

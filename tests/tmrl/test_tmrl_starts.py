@@ -262,13 +262,15 @@ def test_credentials_of_another_machine_are_copied_as_files(data: Path, tmp_path
 
 def test_training_is_reset_where_there_is_something_to_reset(data: Path) -> None:
     reset = load(RESET_TRAINING=True)
-    assert "--reset_training" not in tmrl.server_command(reset)
+    assert "--fresh" not in tmrl.server_command(reset)
     paths = tmrl.paths_of(reset, tmrl.SERVER)
     (paths.trainer_checkpoints / "checkpoint_0000000020").mkdir(parents=True)
     paths.run_json.write_text("{}")
-    assert {"--reset_training", "--catch_up"} <= set(tmrl.server_command(reset)), "kept steps count"
-    assert "--reset_training" not in tmrl.trainer_command(reset)
-    assert "--reset_training" not in tmrl.server_command(load())
+    command = tmrl.server_command(reset)
+    at = command.index("--fresh")
+    assert command[at : at + 5] == ["--fresh", "--from", str(paths.exp_dir), "--take", "replay"]
+    assert "--fresh" not in tmrl.trainer_command(reset)
+    assert "--fresh" not in tmrl.server_command(load())
 
 
 def test_what_was_trained_here_is_played_here(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

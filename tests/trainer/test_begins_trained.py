@@ -17,13 +17,18 @@ class Export:
         self.there: list[str] = []
         self.best: list[Any] = []
 
-    def save_checkpoint(self, iteration: int) -> str:
+    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool) -> str:
+        del env_steps
+        assert with_agent, "another run may begin with it"
         name = f"policy_checkpoint_{10 * iteration:010d}"
         self.there += [name] * (name not in self.there)
         return name
 
     def has_checkpoint(self, name: str) -> bool:
         return name in self.there
+
+    def delete_agent(self, name: str) -> None:
+        pass
 
     def is_first(self, name: str) -> bool:
         return name == min(self.there)

@@ -69,17 +69,6 @@ def test_a_start_goes_on_with_those_that_are_there_and_keeps_none_twice(tmp_path
     assert found(tmp_path) == [5.0], "--set keep_best_episodes=1"
 
 
-def test_edits_may_change_returns_so_what_is_best_begins_anew_and_what_was_stays(tmp_path: Path) -> None:
-    BestEpisodes(tmp_path, 2).add(report(0, 90.0, 70.0))
-    edited = BestEpisodes(tmp_path, 2, edits=1)
-    edited.add(report(0, 1.0, 5.0, first=2))
-    edited.add(report(0, 3.0, first=4))
-    assert found(tmp_path) == [90.0, 70.0, 5.0, 3.0]
-    BestEpisodes(tmp_path, 2, edits=1).add(report(0, 4.0, first=5))
-    BestEpisodes(tmp_path, 2, edits=11).add(report(0, -4.0, first=6))
-    assert found(tmp_path) == [90.0, 70.0, 5.0, 4.0, -4.0]
-
-
 def test_without_it_there_is_no_folder(tmp_path: Path) -> None:
     BestEpisodes(tmp_path / "episodes", 0).add(report(0, 1.0))
     assert not (tmp_path / "episodes").exists()

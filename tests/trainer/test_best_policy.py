@@ -58,15 +58,6 @@ def test_where_evaluations_stay_the_same_the_highest_return_of_all_is_the_best(c
     assert results == [(None, 0), None, None, ("c10", 10)]
 
 
-def test_edited_files_that_are_taken_begin_anew() -> None:
-    state = TrainerState()
-    assert evaluate(BestPolicy(params_with(), state), 10, 5.0) == (None, 0)
-    assert evaluate(BestPolicy(params_with(), state, edits=1), 20, -3.0) == ("c10", 10)
-    best = BestPolicy(params_with(), after_a_resume(state), edits=1)  # A resume takes nothing.
-    assert evaluate(best, 40, -4.0) is None
-    assert evaluate(best, 50, -2.0) == ("c20", 20)
-
-
 def test_a_run_that_got_more_iterations_keeps_what_its_last_policy_was_evaluated_with() -> None:
     state = TrainerState()
     best = BestPolicy(params_with({"wind": WIND}, num_iter=40), state)

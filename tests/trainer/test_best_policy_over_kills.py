@@ -60,7 +60,10 @@ class Export(PolicyExport):
         self._paths, self._weights, self._moment = paths, weights, moment
         paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
 
-    def save_checkpoint(self, iteration: int | None = None) -> str:
+    def save_checkpoint(
+        self, iteration: int | None = None, env_steps: int | None = None, *, with_agent: bool = False
+    ) -> str:
+        del env_steps, with_agent
         assert iteration is not None
         self._moment()
         folder = self._paths.policy_checkpoints / checkpoint_name(UPDATES * iteration)
@@ -123,7 +126,7 @@ class Life:
         )
         self._metrics = MetricsLog(paths, [])
         self._metrics.rewind(self.train_step if saved else -1, self.state.iteration)
-        self._evaluated.begin(self._metrics.rows_of_agent(), self.train_step if saved else -1)
+        self._evaluated.begin(self._metrics.rows(), self.train_step if saved else -1)
 
     @property
     def train_step(self) -> int:
@@ -148,7 +151,7 @@ class Life:
         self._saves._save_checkpoint({}, wait=True)
 
     def _newest_evaluated(self) -> int:
-        return int(max((row["iteration"] for row in self._metrics.rows_of_agent()), default=0))
+        return int(max((row["iteration"] for row in self._metrics.rows()), default=0))
 
     def _weights_of(self, iteration: int) -> str:
         """Those after an iteration that the checkpoint has seen are known; later ones are this start's own."""

@@ -103,14 +103,14 @@ def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pyt
             return lambda: did.append(name)
 
     def refuse() -> None:
-        raise UserError("the agent of the run was replaced")
+        raise UserError("the run has begun anew")
 
     monkeypatch.setattr(sac_train, "Trainer", Replaced)
-    joined = types.SimpleNamespace(check_agents=refuse, leave=lambda: did.append("leave"))
-    with pytest.raises(UserError, match="was replaced"):
+    joined = types.SimpleNamespace(check_run=refuse, leave=lambda: did.append("leave"))
+    with pytest.raises(UserError, match="begun anew"):
         sac_train.train(types.SimpleNamespace(joined=joined, is_far=True))  # type: ignore[arg-type]
     assert did == ["stop", "close", "leave"]
-    joined.check_agents = lambda: None
+    joined.check_run = lambda: None
     role = types.SimpleNamespace(joined=joined, is_far=True)
     assert sac_train.train(role) == EXIT_RESUMABLE  # type: ignore[arg-type]
 

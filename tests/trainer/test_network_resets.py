@@ -8,8 +8,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
-from tfagents_system.agents.agent import make_agent
-from tfagents_system.agents.starting_values import networks_of, statistics_of
+from tfagents_system.agents.agent import make_agent, statistics_of
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
@@ -41,18 +40,18 @@ def values(networks):
 @pytest.mark.parametrize("algorithm", ["sac", "redq"])
 def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(algorithm):
     old, fresh = agent(algorithm), agent(algorithm)
-    for network in [network for part in networks_of(old).values() for network in part]:
+    for network in [network for part in old.networks().values() for network in part]:
         for variable in statistics_of(network):
             variable.assign(tf.fill(variable.shape, 3.0))
     old.log_alpha.assign(-1.5)
     for optimizer, variables in old.optimized:
         optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
-    before = {part: values(networks) for part, networks in networks_of(old).items()}
-    drawn = {part: values(networks) for part, networks in networks_of(fresh).items()}
-    statistics = {id(v) for part in networks_of(old).values() for n in part for v in statistics_of(n)}
+    before = {part: values(networks) for part, networks in old.networks().items()}
+    drawn = {part: values(networks) for part, networks in fresh.networks().items()}
+    statistics = {id(v) for part in old.networks().values() for n in part for v in statistics_of(n)}
     assert statistics
     old.redraw(fresh)
-    for part, networks in networks_of(old).items():
+    for part, networks in old.networks().items():
         variables = [variable for network in networks for variable in network.variables]
         for variable, was, new in zip(variables, before[part], drawn[part], strict=True):
             wanted = was if id(variable) in statistics else new
@@ -69,9 +68,9 @@ def test_networks_of_values_are_drawn_anew_too(algorithm):
     choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
     old.redraw(fresh)
-    for part, networks in networks_of(old).items():
-        np.testing.assert_equal(values(networks), values(networks_of(fresh)[part]))
-    assert [len(networks) for networks in networks_of(old).values()] == (
+    for part, networks in old.networks().items():
+        np.testing.assert_equal(values(networks), values(fresh.networks()[part]))
+    assert [len(networks) for networks in old.networks().values()] == (
         [0, 1, 1, 0] if algorithm == "dqn" else [1, 2, 2, 0]
     )
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -86,29 +87,12 @@ def test_another_machine_is_not_spoken_to_in_plain(environ):
         joining.join("worker_0", never, environ | {"SAC_SERVER": "node7:8443"})
 
 
-def test_agents_that_differ_are_refused(tmp_path):
-    paths = RunPaths(tmp_path)
-    reset = {
-        "kind": "agent",
-        "before": "before_reset_1",
-        "train_step": 5,
-        "env_steps": 9,
-        "catch_up": False,
-        "time": "",
-    }
-    paths.run_json.write_text(json.dumps({"resets": [reset]}))
-    joining._check_agents(paths, json.dumps({"resets": [reset]}), 1)
-    with pytest.raises(UserError, match="replaced 0 times where its replay server is, and 1 times in"):
-        joining._check_agents(paths, json.dumps({}), 1)
-
-
-def test_a_far_trainer_hears_that_its_agent_was_replaced_where_the_server_is(environ, monkeypatch):
+def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(environ, monkeypatch, tmp_path):
     """Its channel stays: another gateway welcomes it, with the run.json of another start."""
-    reset = {"kind": "agent", "before": "b", "train_step": 5, "env_steps": 9, "catch_up": False, "time": ""}
 
     class Remote(FakeConnection):
         end_of_run = None
-        welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="one", run=json.dumps({"seed": 11}))
+        welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="one", run=json.dumps({"id": 11}))
 
         def __init__(self, address, stop, hello, *, credentials, password_file):
             super().__init__(address, stop)
@@ -121,13 +105,20 @@ def test_a_far_trainer_hears_that_its_agent_was_replaced_where_the_server_is(env
     environ |= {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/c/credentials"}
     membership = joining.join("trainer", never, environ)
     assert membership.is_far and membership.ended() is None
-    Remote.welcome = types.SimpleNamespace(gateway="two", run=json.dumps({"seed": 11, "settings": {}}))
-    membership.check_agents()
-    assert membership.ended() is None, "the same agent after a restart"
-    Remote.welcome = types.SimpleNamespace(gateway="three", run=json.dumps({"seed": 11, "resets": [reset]}))
+    Remote.welcome = types.SimpleNamespace(gateway="two", run=json.dumps({"id": 11, "settings": {}}))
+    membership.check_run()
+    assert membership.ended() is None, "the same run after a restart"
+    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="three", run=json.dumps({"id": 12}))
     assert membership.ended() == "replaced"
-    with pytest.raises(UserError, match="replaced 1 times where its replay server is, and 0 times in .*--reset_train"):
-        membership.check_agents()
+    with pytest.raises(UserError, match="the run at node7:8443 has begun anew since .* joined it: .*--fresh"):
+        membership.check_run()
+    assert joining.join("trainer", never, environ).ended() is None, "one that has trained nothing yet may join it"
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    paths.metrics_csv.write_text("train_step\n5\n")
+    paths.run_json.write_text("{}")
+    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="four", run=json.dumps({"id": 13}))
+    with pytest.raises(UserError, match="has begun anew"):
+        joining.join("trainer", never, environ)
     Remote.end_of_run = "done"
     assert membership.ended() == "done"
 

@@ -270,7 +270,7 @@ def test_a_reader_returns_what_an_earlier_call_has_begun_to_read() -> None:
 def test_a_look_at_the_progress_is_taken_by_the_next_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LOOK_SECS", "_MAX_LOOK_SECS"):
         monkeypatch.setattr(progress_module, name, 1000.0)
-    told: Any = types.SimpleNamespace(agents_before=0)
+    told: Any = types.SimpleNamespace(run=0)
     connection: Any = BackgroundConnection(server, sender_to(server))  # type: ignore[arg-type]
     progress = ProgressReader(connection, 0, straggler_secs=1e6)
     progress._take = lambda _: setattr(progress, "newest", told)  # type: ignore

@@ -100,7 +100,7 @@ def evaluator_of(
 ) -> Evaluator:
     """What one of so many workers evaluates with, without its process and its server."""
     numbers = eval_episodes(num_episodes, range(workers), worker)
-    role: Any = types.SimpleNamespace(agents_before=0, params=params, deterministic=deterministic, seed=0)
+    role: Any = types.SimpleNamespace(params=params, deterministic=deterministic, seed=0)
     role.derived_seed = functools.partial(Role.derived_seed, role)
     curriculum = Curriculum.from_config(params.env_config)
     environments = WorkerEnvironments(params, worker, envs, min(envs, len(numbers)), role.derived_seed, curriculum)

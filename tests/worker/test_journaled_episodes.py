@@ -155,7 +155,6 @@ class Start:
         self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
         role = types.SimpleNamespace(
-            agents_before=0,
             name="worker_1",
             params=params,
             deterministic=True,

@@ -225,9 +225,7 @@ class Work:
     def __init__(self, folder: Path) -> None:
         self.params = params = Params()
         self.environments = build(params)
-        role: Any = types.SimpleNamespace(
-            agents_before=0, params=params, deterministic=False, num_workers=1, seed=0, name="worker_0"
-        )
+        role: Any = types.SimpleNamespace(params=params, deterministic=False, num_workers=1, seed=0, name="worker_0")
         role.paths, role.derived_seed = RunPaths(folder), functools.partial(Role.derived_seed, role)
         silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
         activity = Activity(silent, 0, lambda state: {})

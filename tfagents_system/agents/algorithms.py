@@ -124,13 +124,8 @@ def clones_behaviour(params: Any) -> bool:
     return bool(params.behaviour_cloning_weight > 0 and offline_updates(params) > 0)
 
 
-# The parts of an agent by name, as settings and files name them.
+# Networks of an agent by name.
 ACTOR, CRITICS, ENCODER = "actor", "critics", "encoder"
-ALPHA, NORMALIZER, OPTIMIZERS = "alpha", "normalizer", "optimizers"
-
-# What a run can take from another agent; all but the last where it does not say.
-AGENT_PARTS = (ACTOR, CRITICS, ENCODER, NORMALIZER, ALPHA, OPTIMIZERS)
-USUAL_PARTS = AGENT_PARTS[:-1]
 
 
 PARTS = ("critic", "actor", "alpha")

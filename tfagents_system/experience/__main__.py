@@ -5,7 +5,7 @@
     python -m tfagents_system.experience export logs/hopper --out hopper.npz
     python -m tfagents_system.experience show logs/hopper
 
-SAC_REPLAY_FROM begins a run with what was imported, or with another run's experience.
+`--from FOLDER --take replay` begins a run with what was imported, or with another run's experience.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    take = commands.add_parser("import", help="a data set becomes a folder for SAC_REPLAY_FROM")
+    take = commands.add_parser("import", help="a data set becomes a folder for `--from FOLDER --take replay`")
     take.add_argument(
-        "source", help="file.npz, minari:NAME, or the folder of a Minari data set; of a run, SAC_REPLAY_FROM takes it"
+        "source", help="file.npz, minari:NAME, or the folder of a Minari data set; of a run, `--from` takes it"
     )
     take.add_argument("--out", required=True, help="the folder to make")
     take.add_argument("--exp_dir", help="a run of the environment, whose observations and actions these are")

@@ -63,7 +63,7 @@ def import_into(
         raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return [f"{out}: {_summary(episodes)}", f"begin a run with it: SAC_REPLAY_FROM={out}"]
+    return [f"{out}: {_summary(episodes)}", f"begin a run with it: --from {out} --take replay"]
 
 
 def export(source: str, out: str, tell: Tell) -> list[str]:

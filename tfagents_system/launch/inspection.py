@@ -10,8 +10,9 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,29 @@ import psutil
 
 from tfagents_system.agents.iteration_counts import (
     iterations_of_run,
+    random_steps,
     steps_of_run,
     updates_of_iteration,
     updates_ratio,
 )
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.curriculum import check_curriculum
-from tfagents_system.errors import SettingsError
+from tfagents_system.errors import SettingsError, UserError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.prior_checks import PriorStart
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, RESET, TAKE, carried
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
 from tfagents_system.machine.worker_slots import EVAL
-from tfagents_system.run_files import reward_copy, run_checkpoints, run_directory, run_inputs
-from tfagents_system.run_files.agent_start import AgentStart
-from tfagents_system.run_files.resets import AGENT
+from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
 from tfagents_system.run_files.run_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.taken import Taken, find
 from tfagents_system.settings import own_attributes, params_check
 from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
-from tfagents_system.settings.run_defaults import defaults_of, kept_defaults
+from tfagents_system.settings.run_defaults import WITHOUT_RANDOM_STEPS, defaults_of, kept_defaults
+from tfagents_system.settings.variable_values import AGENT
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -57,7 +59,8 @@ class Inspection:
       defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
-      agent_start: What the agent begins with where SAC_AGENT_FROM names another one and one begins.
+      imported: Files beside the params file that it has imported, by relative path.
+      taken: What a run that begins takes of the one that SAC_FROM names.
       prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
       doing: The current activity; empty once the inspection is complete.
     """
@@ -68,7 +71,8 @@ class Inspection:
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
-    agent_start: AgentStart | None = None
+    imported: list[str] = dataclasses.field(default_factory=list)
+    taken: Taken | None = None
     prior_data: Path | None = None
     doing: str = ""
 
@@ -92,15 +96,13 @@ class Inspector:
         self._environ = environ
         self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
-        edits = environ.get(EDITS)
-        self._run = None if edits == FRESH else self._paths  # The run to continue.
+        self._run = None if environ.get(EDITS) == FRESH else self._paths  # The run to continue.
         self._seed = run_directory.seed_of_run(self._run, int(self._values.get("seed", 0)))
         self._tell = tell
         self.found = Inspection()
         self._folder = environ.get(FOLDER)
         # The run of joining workers has begun elsewhere.
-        has_begun = "server" in self._values or run_directory.has_begun(self._run)
-        self._uses_copies = has_begun and edits != TAKE
+        self._uses_copies = "server" in self._values or run_directory.has_begun(self._run)
 
     def run(self, render: bool, plan: CpuPlan | None) -> Inspection:
         before_bytes = psutil.Process().memory_info().rss
@@ -134,8 +136,11 @@ class Inspector:
                     self.found.checks[environment_checks.AGENT].errors.append(reason)
                 check_saved_expert(self._values, *trial.specs[:2], self.found.checks, self._enter)
                 self._check_experience(params, trial)
-                self._check_replay_sources(params, self.found.specs)
-                self._check_agent_start(trial, params.actor_observations)
+                if self.found.taken is not None and not self.found.checks[PARAMS].errors:
+                    from tfagents_system.launch.taken_checks import check_taken
+
+                    check_taken(self.found.taken, params, trial, self.found.specs, self.found.checks["another run"])
+                self.found.imported = self._imported()
                 if not self.found.checks[PARAMS].errors:
                     start, folder = self._prior_start(params), self._origin().parent
                     self.found.prior_data = start.make(self.found.specs, folder, self.found.checks, self._enter)
@@ -150,13 +155,11 @@ class Inspector:
     def load_inputs(self) -> TrainParamsBase | None:
         """Params and configuration, which are checked on their own and together; returns the params if they load."""
         checks = self.found.checks
-        config, named = None, False
+        config = None
         if "config" in self._values:
             check, path = checks[CONFIG], self._choose(CONFIG)
             with check.catching():
                 config = self._merged(load_env_config(path))
-                folder = self._values.get("params", path).parent
-                config, named = reward_copy.with_other_reward(self._run if self._uses_copies else None, config, folder)
                 check.errors += params_check.check_env_config(config)
                 check.errors += check_curriculum(config)
                 check.facts.append(f"{path}: {', '.join(config) or 'no keys'}")
@@ -171,9 +174,10 @@ class Inspector:
                 return None
             compute = {f"SAC_{key.upper()}": str(self._values[key]) for key in _COMPUTE_FIELDS if key in self._values}
             own = {"origin": origin, "compute_config": compute_config_from(compute | {"SAC_SEED": str(self._seed)})}
-            load = functools.partial(load_params, path, config, **own, finds_reward=not named)
+            load = functools.partial(load_params, path, config, **own)
             params, attributes = _with_possible(load, self._overrides.params, check)
             errors = params_check.check_params(params)
+            self.found.taken = self._taken()
             self.found.defaults = self._defaults(params) if not errors else {}
             if self.found.defaults:
                 params = load(attributes=self.found.defaults | attributes)
@@ -205,7 +209,36 @@ class Inspector:
         workers = self._values.get("num_collect_workers", 1)
         if "server" in self._values or run_directory.has_begun(self._run):
             return kept_defaults(params, workers, self._overrides.defaults)
-        return defaults_of(params, workers)
+        return defaults_of(params, workers) | self._without_random_steps(params)
+
+    def _without_random_steps(self, params: TrainParamsBase) -> dict[str, Any]:
+        """An agent that is taken acts from the first step on; and rows count for the steps before the first update."""
+        taken, given = self.found.taken, self._overrides.params
+        if taken is None or {"initial_collect_steps", "num_initial_episodes"} & given.keys():
+            return {}
+        if taken.agent is not None:
+            return WITHOUT_RANDOM_STEPS
+        from tfagents_system.replay.stored_ring import StoredRing
+
+        with contextlib.suppress(UserError):  # It is reported with all that is wrong with the other ring.
+            return WITHOUT_RANDOM_STEPS if StoredRing(Path(taken.run)).steps >= random_steps(params) else {}
+        return {}
+
+    def _taken(self) -> Taken | None:
+        """What a run that begins takes of another one."""
+        source = self._values.get("from_")
+        if source is None or self._uses_copies or self._paths is None:
+            return None
+        with self.found.checks["another run"].catching():
+            return find(str(source), self._values.get("take", AGENT))
+        return None
+
+    def _imported(self) -> list[str]:
+        """Modules of the params' folder, by relative path."""
+        folder = self._origin().parent.resolve()
+        files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+        own = [Path(file) for file in files if file.startswith(f"{folder}{os.sep}")]
+        return sorted(str(path.relative_to(folder)) for path in own if path != self._origin().resolve())
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]
@@ -224,54 +257,25 @@ class Inspector:
 
     def _why_not_of_its_checkpoint(self, signature: AgentSignature | None) -> str:
         """Why the run can't continue with this agent; empty if it can, or is new."""
-        if self._run is None or signature is None or "server" in self._values or self._environ.get(RESET) == AGENT:
+        if self._run is None or signature is None or "server" in self._values:
             return ""
         return run_checkpoints.why_not_to_go_on(self._run, signature)
 
     def _check_experience(self, params: TrainParamsBase, trial: Any) -> None:
-        """Whether the run can be reset, and the experience that it has fits what observations and actions are now."""
+        """Whether the experience that the run has fits what observations and actions are now."""
         if "server" in self._values or not run_directory.has_begun(self._run):
             return
-        from tfagents_system.launch import reset_checks, stored_meaning
+        from tfagents_system.launch.taken_checks import ring_findings
 
         assert self._run is not None
         folders = {folder.resolve(): folder for folder in (self._run.replay, self._values.get("replay_dir")) if folder}
         check = self.found.checks["experience"]
         for folder in folders.values():
-            check.errors += reset_checks.ring_findings(params, trial.layout, folder, self._run)
-        if not (check.errors or self.found.checks[PARAMS].errors) and self.found.specs is not None:
-            check.errors += stored_meaning.action_findings(self._run, self.found.specs)
-        if self._environ.get(RESET):
-            check.errors += reset_checks.reset_findings(self._environ, params, self._run)
-
-    def _check_replay_sources(self, params: TrainParamsBase, specs: bytes) -> None:
-        """Whether the experience of SAC_REPLAY_FROM fits the run."""
-        sources = self._values.get("replay_from")
-        if not sources or self._paths is None or "server" in self._values or self.found.checks[PARAMS].errors:
-            return
-        from tfagents_system.launch.replay_sources import check_sources
-
-        has_begun = run_directory.has_begun(self._run)
-        check_sources(sources, self._paths.exp_dir, params, specs, has_begun, self.found.checks["replay sources"])
-
-    def _check_agent_start(self, trial: Any, actor_observations: Sequence[str] | None) -> None:
-        """Whether the agent that SAC_AGENT_FROM names fits this one."""
-        source, parts = self._values.get("agent_from"), self._values.get("agent_parts", ())
-        if (source is None and not parts) or self._paths is None or "server" in self._values:
-            return
-        from tfagents_system.envs.actions import actions_of
-        from tfagents_system.launch.agent_start_checks import check_start
-
-        check, actions = self.found.checks["agent's start"], actions_of(*trial.specs[1:])
-        settings = self._paths.exp_dir, trial.agent, self._agent_begins, check, actions, actor_observations
-        self.found.agent_start = check_start(source, parts, *settings)
-
-    @property
-    def _agent_begins(self) -> bool:
-        return not run_directory.has_begun(self._run) or self._environ.get(RESET) == AGENT
+            check.errors += ring_findings(params, trial.layout, folder, self._run)
 
     def _prior_start(self, params: TrainParamsBase) -> PriorStart:
-        return PriorStart(params, self._values, self._run, self._agent_begins, self._environ.get(PRIOR_FOLDER))
+        begins = not run_directory.has_begun(self._run)
+        return PriorStart(params, self._values, self._run, begins, self._environ.get(PRIOR_FOLDER))
 
     def _check_sizes(self, params: TrainParamsBase, trial: Any, own_bytes: int) -> None:
         """Checks memory and disk, unless a value that they follow from is wrong."""

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist, counted
-from tfagents_system.launch.edit_checks import NEVER_KEPT
 from tfagents_system.run_files import params_folder
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _COPY = "sac_params_"  # Folders of that name in the temporary one are ours.
 
 
 class KeptFolder:
-    """Copies the folder of SAC_PARAMS for a run that begins, or that takes edited files.
+    """Copies the folder of SAC_PARAMS for a run that begins.
 
     Attributes:
       copy: The temporary copy; None if there is none.
@@ -41,7 +41,7 @@ class KeptFolder:
         params: Path | None = values.get("params")
         if params is None or params_folder.is_kept_otherwise(params):
             return
-        left_out = [values[name] for name in NEVER_KEPT if name in values]
+        left_out = [values[name] for name in _NEVER_KEPT if name in values]
         try:
             files = params_folder.files_of(params.parent, left_out)
             digests = params_folder.digests(params.parent, files)

@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.called_as import option
+from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.envs.reward_places import name_in, named_in
+from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import resources
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.edit_checks import EditChecks
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.kept_folder import KeptFolder
 from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.reset_checks import reset_in_words, server_findings
-from tfagents_system.launch.run_settings import (
-    CATCH_UP,
-    EDITS,
-    FOLDER,
-    FRESH,
-    PRIOR_FOLDER,
-    RESET,
-    TAKE,
-    RunSettings,
-    beginnings_of_start,
-    resolve,
-)
+from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, PRIOR_FOLDER, RunSettings, resolve
 from tfagents_system.launch.trial import run_trial
 from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
-from tfagents_system.replay.stored_ring import StoredRing, ring_folder
+from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import experience_folders, run_directory
-from tfagents_system.run_files.agent_start import find_start, split
-from tfagents_system.run_files.resets import Reset
+from tfagents_system.run_files import experience_folders, run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import (
-    AGENT_FROM,
-    REPLAY_FROM,
-    RunVariables,
-    missing_beginnings,
-    read_variables,
-    unknown_names,
-)
+from tfagents_system.run_files.taken import find, split, taken_by
+from tfagents_system.settings.variable_values import AGENT
+from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
 
 
 class Preparation:
@@ -63,6 +43,7 @@ class Preparation:
     Attributes:
       overrides: How the run differs from what its files say.
       run_json: As of RunSettings.
+      moved_aside: Where the run is that was there before (`--fresh`), once it is moved.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
@@ -70,6 +51,7 @@ class Preparation:
         settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
         environ, self.overrides, self.run_json = settings.environ, settings.overrides, settings.run_json
         self.plan: CpuPlan | None = None
+        self.moved_aside: Path | None = None
         self.inspection = Inspection()
         self._kept = KeptFolder()
         self._made = tempfile.TemporaryDirectory(prefix="sac_prior_")  # What the inspection makes for the run.
@@ -110,11 +92,8 @@ class Preparation:
         if not self._is_for_job:
             self.plan = check_machine(self._values, self._environ, self.checks)
         check_packages(self.checks["packages"])
-        if self.reset is not None and self._paths is not None and not self._is_for_job:
-            work.doing = "the replay server"
-            self.checks["replay server"].errors += server_findings(self._environ, self._values, self._paths)
-        is_let_in, has_sources = self._is_let_in(), self._has_sources()
-        if is_let_in and has_sources and not self.checks["run directory"].errors:
+        self._check_source(self.checks["another run"])
+        if self._is_let_in() and not self.checks["another run"].errors and not self.checks["run directory"].errors:
             work.doing = "the files beside the params"
             self._look_at_files()
             environ = {**self._environ, PRIOR_FOLDER: self._made.name}
@@ -147,36 +126,71 @@ class Preparation:
             return None
         return values["trainer_server"], values["credentials_dir"], values.get("password_file")
 
-    def _has_sources(self) -> bool:
-        """Whether what a run is to begin with is there: a misspelt one is told before TensorFlow is imported."""
-        needed = set[str]() if "server" in self._values else beginnings_of_start(self._environ, self._run_before)
-        missing = missing_beginnings(self._environ, needed, vars_file=self._vars_file, root=ROOT)
-        self.checks["variables"].errors += missing
-        given = {name.removeprefix("SAC_").lower() for name in needed if self._environ.get(name)}
-        if missing or given - self._values.keys():
-            return False  # The variables' errors say what is missing.
-        if self._paths is None:
-            return True
-        agent = self._values.get("agent_from") if AGENT_FROM in needed else None
-        if agent is not None and split(str(agent))[0].resolve() != self._paths.exp_dir.resolve():
-            with self.checks["agent's start"].catching():
-                find_start(str(agent))
-        for source in self._values.get("replay_from", ()) if REPLAY_FROM in needed else ():
-            try:
-                ring_folder(source)
-            except UserError as error:
-                self.checks["replay sources"].errors.append(f"SAC_REPLAY_FROM: {error}")
-        return not (self.checks["agent's start"].errors or self.checks["replay sources"].errors)
+    def _check_source(self, check: Check) -> None:
+        """Whether the run that SAC_FROM names is there: a misspelt one is told before TensorFlow is imported."""
+        source, take = self._values.get("from_"), self._values.get("take", AGENT)
+        if self._paths is None or "server" in self._values:
+            return
+        if source is None:
+            if "take" in self._values:
+                check.errors.append(f"SAC_TAKE={take} says what of another run is taken: set SAC_FROM, or unset it")
+            return
+        has_begun, began = run_directory.has_begun(self._run_before), taken_by(self._paths)
+        if has_begun and began is not None and (began.source, began.take) == (str(source), take):
+            return
+        if self.edits != FRESH and split(str(source))[0].resolve() == self._paths.exp_dir.resolve():
+            check.errors.append(
+                f"SAC_FROM={source} is this run's own directory: choose another SAC_EXP_NAME, or give "
+                f"{option('fresh')}, too, which moves it aside first"
+            )
+            return
+        if has_begun:
+            what = "nothing of another one" if began is None else f"SAC_FROM={began.source} SAC_TAKE={began.take}"
+            check.errors.append(
+                f"SAC_FROM={source} SAC_TAKE={take} is for a run that begins, and {self._paths.exp_dir} began with "
+                f"{what}: choose another SAC_EXP_NAME, start over with {option('fresh')}, or leave it out"
+            )
+            return
+        with check.catching():
+            taken = find(str(source), take)
+            if taken.has_rows:
+                ring_folder(Path(taken.run))
 
     def _look_at_files(self) -> None:
         """Copies those that the run begins with, or compares those of a run that goes on with its copies."""
-        run, check = self._run_before, self.checks["params folder"]
+        check = self.checks["params folder"]
         if "server" in self._values:
             return
-        if run is not None and run_directory.has_begun(run) and self.edits != TAKE:
-            EditChecks().look(self._values, self._environ, run, self.edits, check)
+        if run_directory.has_begun(self._run_before):
+            self._compare_files(check)
         else:
             self._kept.take(self._values, check)
+
+    def _compare_files(self, check: Check) -> None:
+        """A run that goes on would train other files than the user has now: that is refused, unless told how."""
+        params, config = self._values.get("params"), self._values.get("config")
+        if self._paths is None or params is None or config is None or self.edits == KEEP:
+            return
+        try:
+            edits = run_inputs.edits(self._paths, params, config)
+        except OSError as error:
+            check.errors.append(
+                f"{error.filename} can't be read ({error.strerror}), to compare it with what the run began with: make "
+                f"it readable, or give {option('keep')}"
+            )
+            return
+        if not edits:
+            return
+        anew = "" if self._is_for_job else f", {option('fresh')} moves the old run aside and starts over"
+        words = (
+            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. {option('keep')} goes "
+            f"on with the run's copies{anew}, {run_directory.from_line(self._paths)} makes another run of the edited "
+            "files, which begins with what this one has learned"
+        )
+        text = "\n  | ".join([words, *run_inputs.shown(edits)])
+        for folder in (params.parent, config.parent) if self._is_for_job else ():  # The user never sees these.
+            text = text.replace(f"{folder}/", "")
+        check.errors.append(text)
 
     def close(self) -> None:
         """Removes what only the checks needed."""
@@ -203,26 +217,21 @@ class Preparation:
         """The run to continue, if there is one."""
         return None if self.edits == FRESH else self._paths
 
-    @property
-    def reset(self) -> Reset | None:
-        """What this start resets of the run; None where there is nothing to reset."""
-        kind = self._environ.get(RESET)
-        if kind is None or self._paths is None or not run_directory.has_begun(self._run_before):
-            return None
-        stored = _stored_steps(self._paths.replay, self._values.get("replay_dir"))
-        return run_directory.new_reset(self._paths, kind, catch_up=CATCH_UP in self._environ, stored_steps=stored)
-
     def files(self) -> Inputs:
         """The user's files, for the run."""
+        taken = self.inspection.taken
+        if taken is not None and self.moved_aside is not None and self._paths is not None:
+            is_own = Path(taken.run).resolve() == self._paths.exp_dir.resolve()
+            taken = taken.from_aside(self.moved_aside) if is_own else taken
         return Inputs(
             self._values["params"],
             self._values["config"],
             self._kept.copy,
             self._kept.digests,
-            self.inspection.agent_start,
-            self.inspection.prior_data,
+            imported=self.inspection.imported,
             reward=named_in(self.inspection.config, self._values["params"].parent),
-            reward_named=name_in(self.inspection.config),
+            taken=taken,
+            prior_data=self.inspection.prior_data,
         )
 
     @property
@@ -266,9 +275,6 @@ class Preparation:
             check.errors.append(fault)
             return
         check.facts.append(f"{self._paths.exp_dir}: {self._state_of_run(self._paths)}")
-        if RESET in self._environ and not run_directory.has_begun(self._run_before):
-            options = f"--reset_training{' --catch_up' if CATCH_UP in self._environ else ''}"
-            check.notes.append(f"{options} has no effect: {self._paths.exp_dir} has no update yet, its agent is new")
         if not (starts or self._is_for_job) and (owner := owner_of_run(self._paths)) is not None:
             check.errors.append(
                 f"the run directory {self._paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
@@ -279,8 +285,6 @@ class Preparation:
         if self.edits == FRESH or not paths.run_json.exists():
             is_moved = paths.run_json.exists() or experience_folders.strays(paths)
             return "a new run" + (", what is there is moved aside" if is_moved else "")
-        if self._environ.get(RESET) and run_directory.has_begun(paths):
-            return f"a run that is reset: {reset_in_words(self._environ)}"
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
         return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
@@ -296,18 +300,9 @@ def fault_of_directory(
       edits: With `--fresh` the directory is moved aside, and the user's files must not be in it.
     """
     fields = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
-    begins_with = [split(str(path))[0] for path in (values.get("agent_from"), *values.get("replay_from", ())) if path]
-    named = [vars_file, Path.cwd(), *map(values.get, fields), *(path for path in begins_with if path != paths.exp_dir)]
+    source = split(str(values["from_"]))[0] if "from_" in values else None
+    named = [vars_file, Path.cwd(), *map(values.get, fields), source if source != paths.exp_dir else None]
     used = [path for path in named if path is not None]
     if edits == FRESH:
         return experience_folders.why_not_moved(paths, used)
     return experience_folders.fault_of(paths, used)
-
-
-def _stored_steps(*folders: Path | None) -> int:
-    """Environment steps of a run as its ring tells: where the trainer is elsewhere, metrics.csv is, too."""
-    found = [0]
-    for folder in filter(None, folders):
-        with contextlib.suppress(UserError):  # No ring, or a damaged one.
-            found.append(StoredRing(folder).env_steps)
-    return max(found)

@@ -127,15 +127,15 @@ def check_kept(params: TrainParamsBase, paths: RunPaths, check: Check) -> None:
     is_there = (paths.prior_data / DESCRIPTION).is_file()
     if given and not is_there:
         check.errors.append(
-            f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it. Let another one begin "
-            "(--reset_training), choose another SAC_EXP_NAME, or set it to None"
+            f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it. Choose "
+            "another SAC_EXP_NAME, or set it to None"
         )
     elif is_there and not given:
         check.notes.append("nothing is drawn from prior data any more: prior_data=None")
     elif is_there and (before := (read_json(paths.prior_data / _GIVEN) or {}).get("prior_data", given)) != given:
         check.notes.append(
-            f"TrainParams.prior_data={', '.join(given)} is for an agent that begins (--reset_training): this "
-            f"one keeps what it began with, {', '.join(before)}"
+            f"TrainParams.prior_data={', '.join(given)} is for a run that begins: this one "
+            f"keeps what it began with, {', '.join(before)}"
         )
 
 

@@ -34,6 +34,7 @@ _FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _FILES_V2 = ("memory.max", "memory.current", "")
 
 _CHECKPOINTS = 3  # The last two, and one being written.
+_BEST_AGENTS = 2  # Of the best policy, and of one that is being evaluated.
 _MODEL_BYTES = 2 * 2**20  # Of a SavedModel, beside the weights.
 _MODELS = 3
 _POLICY_CHECKPOINT_BYTES = 50 * 2**10  # Beside the weights.
@@ -81,7 +82,7 @@ def disk_of_run(agent_bytes: int, policy_bytes: int, checkpoints: int) -> int:
     """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
     policies = checkpoints + 2
     return (
-        _CHECKPOINTS * agent_bytes
+        (_CHECKPOINTS + _BEST_AGENTS) * agent_bytes
         + _MODELS * (policy_bytes + _MODEL_BYTES)
         + policies * (policy_bytes + _POLICY_CHECKPOINT_BYTES)
         + _LOGS_BYTES

@@ -4,18 +4,16 @@ set -euo pipefail
 
 usage() {
   sed "s#\./run_script\.sh#${TFAGENTS_COMMAND:-./run_script.sh}#" <<'HELP'
-Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--fresh | --keep | --take_edits]
-                       [--reset_training [--catch_up]] VARS.sh
+Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--from RUN[@CHECKPOINT] [--take WHAT]] [--fresh | --keep] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
 --set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
-A run keeps copies of its JSON and of its params' folder. If what it uses of these was edited since it began, the start is
-refused with the differences: --keep continues with the copies, --take_edits with the files as they are now, and --fresh
-starts over: the existing run is moved aside.
---reset_training keeps the run's experience and lets a new agent learn from it, once: agent, optimizers, counters and the
-best policy are new, what was there is in before_reset_<n>. With --catch_up the kept steps count for the updates that are
-due.
+--from begins a new run with what another one has: --take agent (the default: networks, alpha, optimizers), networks,
+replay (experience) or all (both, and the counters). RUN@best is its best agent, RUN its newest.
+A run keeps copies of its JSON and of its params' folder. If these were edited since it began, the start is refused with the
+differences: --keep continues with the copies, --fresh starts over (the existing run is moved aside), and --from with another
+SAC_EXP_NAME makes another run of the edited files.
 Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
 
 Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
@@ -40,7 +38,7 @@ source "$tfagents_launch/toolkit_python.sh"
 # One line on an option that is none of ours, with the one that is meant.
 refuse_option() { # OPTION
   local known meant=''
-  for known in --check --set --fresh --keep --take_edits --reset_training --catch_up; do
+  for known in --check --set --from --take --fresh --keep; do
     if [[ ${1:0:5} == "${known:0:5}" ]]; then meant="$known is meant; "; fi
   done
   fail "$1 is no option of $tfagents_name: ${meant}$tfagents_name --help has all"
@@ -57,9 +55,12 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
-    --reset_training | --catch_up) tfagents_options+=("$1") ;;
+    --from | --take)
+      (($# > 1)) || fail "$1 needs a value: $tfagents_name --help"
+      tfagents_options+=("$1" "$2") && shift
+      ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see tasks/study.py.
-    --set=* | --fresh | --keep | --take_edits) tfagents_options+=("$1") ;;
+    --set=* | --from=* | --take=* | --fresh | --keep) tfagents_options+=("$1") ;;
     -*) refuse_option "${1%%=*}" ;;
     *) tfagents_files+=("$1") ;;
   esac

@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError, shown
-from tfagents_system.run_files import run_directory, run_starts
-from tfagents_system.run_files.resets import AGENT
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.settings.variables import (
-    AGENT_FROM,
-    BEGINNINGS,
     COUNTS,
     GRID,
-    REPLAY_FROM,
     SEED,
     TASK,
     counts_of_start,
@@ -36,13 +32,11 @@ from tfagents_system.settings.variables import (
 # Carries the overrides from the start to the check of params and environment, which is another process.
 CARRIER = "TFAGENTS_OVERRIDES"
 # Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
-EDITS, KEEP, TAKE, FRESH = "TFAGENTS_EDITS", "keep", "take", "fresh"
-EDIT_OPTIONS = {KEEP: "--keep", TAKE: "--take_edits", FRESH: "--fresh"}
+EDITS, KEEP, FRESH = "TFAGENTS_EDITS", "keep", "fresh"
+EDIT_OPTIONS = {KEEP: "--keep", FRESH: "--fresh"}
 FOLDER = "TFAGENTS_PARAMS_FOLDER"
 # Where it makes the ring of prior data.
 PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
-# Tell it whether the run gets another agent, and whether the kept steps count for the ratio.
-RESET, CATCH_UP = "TFAGENTS_RESET", "TFAGENTS_CATCH_UP"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (cluster/requeue.py).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
@@ -97,9 +91,8 @@ def resolve(
             run if environ.get(EDITS) != FRESH else None,
             overrides,
             joins="server" in values,
-            has_new_agent=environ.get(RESET) == AGENT,
         )
-        if run is not None and not (environ.get(EDITS) == FRESH or environ.get(RESET) == AGENT or "server" in values):
+        if run is not None and not (environ.get(EDITS) == FRESH or "server" in values):
             findings += faults_of_task(run, own, environ)
     except UserError as error:
         findings += error.findings
@@ -123,11 +116,10 @@ def file_of(run: RunPaths | None) -> tuple[int, int] | None:
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
-    """Adds --keep, --take_edits and --fresh: what goes on with which files; the answer is `edits`."""
+    """Adds --keep and --fresh: what becomes of a run whose files were edited; the answer is `edits`."""
     group = parser.add_mutually_exclusive_group()
     words = {
         KEEP: "continue with the run's own copies of files edited since",
-        TAKE: "continue with the files as they are now",
         FRESH: "start over; the existing run is moved aside",
     }
     for edits, told in words.items():
@@ -145,35 +137,18 @@ def job_of(environ: Mapping[str, str]) -> str | None:
     return environ.get(SUBMITTED_AGAIN) or environ.get("SLURM_JOB_ID")
 
 
-def jobs_of(environ: Mapping[str, str]) -> list[str]:
-    """What run.json records of the SLURM job that makes this start: its id, and with it what the start does once."""
-    job = job_of(environ)
-    asked = asked_once(environ.get(EDITS), environ.get(RESET), CATCH_UP in environ)
-    return [] if job is None else list(dict.fromkeys([job, f"{job} {asked}".rstrip()]))
+def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
+    """What this start does about edits where `edits` is asked for.
 
-
-def asked_once(edits: str | None, reset: str | None, catches_up: bool) -> str:
-    """The options of a start that do something once: `--take_edits --reset_training`; empty without any."""
-    words = [EDIT_OPTIONS[edits]] if edits in (TAKE, FRESH) else []
-    words += ["--reset_training"] if reset else []
-    return " ".join([*words, *(["--catch_up"] if catches_up else [])])
-
-
-def has_done_its_part(run: RunPaths | None, environ: Mapping[str, str], asked: str) -> bool:
-    """Whether an earlier start by the same job has done with this run what the job asks for once, as by --fresh.
+    Jobs that are requeued and tasks never compare files, and a job begins a run anew (`--fresh`) once.
 
     Args:
       run: Its directory; None: whatever it is.
-      environ: Of this start.
-      asked: What this command of the job's script asks for, see `asked_once`.
     """
-    job = job_of(environ)
-    return is_again(environ) and (run is None or job is None or run_starts.was_started_by(run, job, asked))
-
-
-def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str], asked: str) -> str | None:
-    """What this start does about edits where `edits` is asked for: each command of a job does it once with each run."""
-    return KEEP if is_again(environ) and (edits is None or has_done_its_part(run, environ, asked)) else edits
+    if edits == FRESH and is_again(environ):
+        jobs = run_directory.read_run_json(run).get("jobs", []) if run is not None else [job_of(environ)]
+        return KEEP if job_of(environ) in jobs else FRESH
+    return KEEP if edits is None and (is_again(environ) or task_of(environ)) else edits
 
 
 def run_of_start(
@@ -183,18 +158,6 @@ def run_of_start(
     resolved = resolve(environ, assignments, vars_file=vars_file, root=root).environ
     values, _ = read_variables(resolved, vars_file=vars_file, root=root)
     return RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
-
-
-def beginnings_of_start(environ: Mapping[str, str], run: RunPaths | None) -> set[str]:
-    """Which of BEGINNINGS this start needs.
-
-    Args:
-      environ: Says whether the agent is a new one.
-      run: The run that goes on if it has begun; None: a new one.
-    """
-    has_begun = run_directory.has_begun(run)
-    needs = {AGENT_FROM: not has_begun or environ.get(RESET) == AGENT, REPLAY_FROM: not has_begun}
-    return {name for name in BEGINNINGS if needs[name]}
 
 
 def carried(environ: Mapping[str, str]) -> Overrides:

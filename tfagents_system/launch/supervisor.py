@@ -39,10 +39,9 @@ from tfagents_system.machine.memory import OomWatch
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
-from tfagents_system.run_files import install_inputs, run_directory
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
-from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import (
     DISPENSABLE,
@@ -84,7 +83,6 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
     if lock is None:
         wait_for_orphans(paths, variables.save_deadline_secs)
     with lock or RunLock(paths) as lock:
-        install_inputs.finish_install(paths)
         if run_directory.is_finished(paths):
             return EXIT_DONE
         end_orphans(paths, variables.save_deadline_secs)
@@ -93,7 +91,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         port = claim_port(variables, claims) if variables.trainer_server is None else 0
         seed = run_directory.read_run_json(paths).get("seed", variables.seed)
         if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
-            keep_tracked(paths, tracking, agents_before(paths))
+            keep_tracked(paths, tracking)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)

@@ -13,7 +13,6 @@ from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.policies.checkpoint_names import train_step_of
 from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
@@ -91,9 +90,8 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
     elif name == "best":
         best = best_checkpoint(paths)
         if best is None:
-            when = _since_when(paths)
             raise UserError(
-                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated {when}: wait for an evaluation, or "
+                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or "
                 f"take latest ({there_are})"
             )
         name = best
@@ -102,11 +100,6 @@ def find_checkpoint(paths: RunPaths, name: str) -> Path:
         meant = is_meant(name, ("best", "latest"))
         raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}{meant}: {there_are}, latest and best")
     return paths.policy_checkpoints / name
-
-
-def _since_when(paths: RunPaths) -> str:
-    """There is no best policy: since when no policy was evaluated."""
-    return "yet" if read_json(paths.best_json) is None else "since the run took edited files"
 
 
 def milestones(paths: RunPaths) -> list[Path]:

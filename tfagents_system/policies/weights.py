@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfagents_system.agents.starting_values import without_numbers
+_KERAS_NUMBER = re.compile(r"_\d+(?=/|:|$)")
 
 
 def named_variables(policy: Any) -> dict[str, tf.Variable]:
@@ -20,6 +21,11 @@ def named_variables(policy: Any) -> dict[str, tf.Variable]:
     """
     variables = policy.variables()
     return dict(zip(distinct([f"{without_numbers(each.name)}:0" for each in variables]), variables, strict=True))
+
+
+def without_numbers(name: str) -> str:
+    """The name of a variable without the numbers that Keras increments over a whole process."""
+    return _KERAS_NUMBER.sub("", name).removesuffix(":0")
 
 
 def distinct(names: Sequence[str]) -> list[str]:

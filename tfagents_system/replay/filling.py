@@ -1,13 +1,14 @@
-"""Fills the ring of a new run with experience of other runs, before the replay server serves.
+"""Gives the ring of a new run the experience that it takes from another one, before the replay server serves.
 
-It happens once, before the run's first checkpoint. Every checkpoint from then on includes what was filled in. A server
-that is killed meanwhile begins again with an empty ring.
+It happens once, before the run's first checkpoint: the ring's header then has the mark of the run. A server that is
+killed meanwhile begins again with an empty ring.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,62 +19,84 @@ from absl import logging
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.replay.priorities import discard
+from tfagents_system.replay.recovery import RingFolders
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_files import find_files
 from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
-from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_checkpoints import newest_complete
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
-_DONE = "filled_from.json"
 _SEGMENTS_AT_ONCE = 1000
 
 
-def fill(
-    ring: Ring,
-    sources: Sequence[Path],
-    home: Path,
-    checkpoints: Path,
-    frame_stack: FrameStack = 1,
-    *,
-    has_begun: bool = False,
-) -> None:
+def folders_of_ring(paths: RunPaths, ring: Path, taken: Taken | None) -> RingFolders:
+    """Where the experience of a run is, and where it was before it was moved.
+
+    Args:
+      paths: Of the run.
+      ring: Folder of its ring.
+      taken: What it takes of another run.
+    """
+    moves = taken is not None and taken.has_rows and taken.moves
+    earlier = RunPaths(Path(taken.run)).trainer_checkpoints if moves and taken is not None else None
+    return RingFolders(ring, paths.replay, paths.trainer_checkpoints, earlier)
+
+
+def move_ring(taken: Taken, places: RingFolders, layout: Layout, capacity_rows: int) -> None:
+    """Moves the ring of a run that was moved aside, where it has the columns and the size of this run's; before
+    `open_ring`. Others are copied by `fill`.
+    """
+    if not taken.moves or places.is_copied or places.home.exists():
+        return
+    theirs = _ring_there(taken)
+    files = find_files(theirs, layout)
+    if files is not None and files.capacity_rows == capacity_rows:
+        os.rename(theirs, places.home)
+
+
+def fill(ring: Ring, taken: Taken, places: RingFolders, frame_stack: FrameStack = 1, *, counts: bool = False) -> None:
     """Fills the ring, unless that was done or the run has a checkpoint.
 
     Args:
       ring: Of the run.
-      sources: Rings, or run directories, oldest experience first.
-      home: The run directory's `replay/`, which remembers that it is done.
-      checkpoints: The run directory's checkpoints.
+      taken: What the run takes.
+      places: Where its experience is.
       frame_stack: How many frames of which leaves samples see at once.
-      has_begun: The run has done updates: whatever is asked for now, its own steps stay.
+      counts: The rows count for the ratio of updates to steps.
 
     Raises:
-      UserError: A source has another layout than the ring, can't be read, or has segments that are too long for it, or
+      UserError: The other ring has another layout, can't be read, or has segments that are too long for this one, or
         numbers that are not finite.
     """
-    wanted = [str(source) for source in sources]
-    is_done = wanted == (read_json(home / _DONE) or {}).get("sources", [])
-    if newest_complete(checkpoints) is not None or (is_done and (ring.total_rows or not wanted)):
-        return
-    if has_begun and not is_done:
+    if ring.run == taken.mark or newest_complete(places.checkpoints) is not None:
         return
     began = time.monotonic()
-    ring.clear()
     discard(ring.folder)
-    for source in sources:
-        stored = StoredRing(source)
-        if lines := differences(ring.layout, stored.layout):
-            raise UserError(f"SAC_REPLAY_FROM={source} has another layout than this run: {'; '.join(lines)}")
-        steps = ring.ring_steps
-        segments = finite(stored.segments(ring.capacity_rows), f"SAC_REPLAY_FROM={source}")
-        add_segments(ring, segments, source, frame_stack)
-        logging.info("%s: %d steps taken over", source, ring.ring_steps - steps)
-        if stored.damaged_steps:
-            logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
+    if taken.moves and not _ring_there(taken).exists():
+        logging.info("the ring was moved from %s", taken.run)
+    else:
+        ring.clear()
+        _copy(ring, Path(taken.run), frame_stack)
+    ring.begin_run(taken.mark, taken.env_steps, counts_rows=counts)
     ring.make_durable()
-    write_json(home / _DONE, {"sources": wanted, "steps": ring.ring_steps})
-    logging.info("the ring was filled with %d steps in %.1f s", ring.ring_steps, time.monotonic() - began)
+    logging.info("the ring has %d steps of %s after %.1f s", ring.ring_steps, taken.run, time.monotonic() - began)
+
+
+def _ring_there(taken: Taken) -> Path:
+    return RunPaths(Path(taken.run)).replay
+
+
+def _copy(ring: Ring, source: Path, frame_stack: FrameStack) -> None:
+    stored = StoredRing(source)
+    if lines := differences(ring.layout, stored.layout):
+        raise UserError(f"SAC_FROM={source} has another layout than this run: {'; '.join(lines)}")
+    segments = finite(stored.segments(ring.capacity_rows), f"SAC_FROM={source}")
+    add_segments(ring, segments, source, frame_stack)
+    if stored.damaged_steps:
+        logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
 
 
 def finite(segments: Iterable[Segment], what: str) -> Iterator[Segment]:
@@ -110,7 +133,7 @@ def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
     try:
         ring.take_over(segments)
     except ValueError as error:
-        raise UserError(f"SAC_REPLAY_FROM={source}: {error}: raise buffer_size") from None
+        raise UserError(f"SAC_FROM={source}: {error}: raise buffer_size") from None
 
 
 def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:

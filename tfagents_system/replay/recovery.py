@@ -41,13 +41,13 @@ class RingFolders:
       ring: Folder of the ring, perhaps on node-local scratch.
       home: The run directory's `replay/`: the same folder, or that of the ring's copy.
       checkpoints: The run directory's checkpoints.
-      earlier: Those of the agents before, the newest first: one that has no checkpoint yet goes on from these.
+      earlier: Those of the run from which the ring was moved here: until this run has a checkpoint, these count.
     """
 
     ring: Path
     home: Path
     checkpoints: Path
-    earlier: tuple[Path, ...] = ()
+    earlier: Path | None = None
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """What a ring is gone back to.
@@ -60,8 +60,7 @@ class RingFolders:
             return newest
         if reason := why_lost(self.checkpoints, RunPaths(self.checkpoints.parent).saved):
             raise UserError(reason)
-        found = (newest_complete(folder) for folder in self.earlier)
-        return next((checkpoint for checkpoint in found if checkpoint is not None), None)
+        return None if self.earlier is None else newest_complete(self.earlier)
 
     @property
     def is_copied(self) -> bool:
@@ -77,8 +76,6 @@ def open_ring(
     *,
     from_checkpoint: bool = False,
     max_workers: int | None = None,
-    epoch: int = 1,
-    counts_kept_steps: bool = False,
     work: LongWork | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
@@ -87,7 +84,6 @@ def open_ring(
       places: Where it is.
       layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
-      epoch, counts_kept_steps: Of the agent that learns from it, as of `Ring.begin_epoch`.
       work: Is told what takes long.
 
     Raises:
@@ -113,7 +109,6 @@ def open_ring(
         _recover(ring, copy if has_copy else None, places.newest_checkpoint())
     elif copy is not None and has_copy:
         _begin_copying(copy, places.newest_checkpoint())
-    _begin_epoch(ring, epoch, counts_kept_steps)
     _write_origin(places)
     logging.info("ring: %s, opened in %.1f s", _in_words(ring), time.monotonic() - began)
     return ring, copy
@@ -126,14 +121,6 @@ def _in_words(ring: Ring) -> str:
 def _forget_origin(places: RingFolders) -> None:
     with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
         (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
-
-
-def _begin_epoch(ring: Ring, epoch: int, counts_kept_steps: bool) -> None:
-    """Where the ring is of an agent before, also since it went back to a checkpoint of that one."""
-    if ring.epoch < epoch:
-        discard(ring.folder)  # They are of what another agent had to learn.
-        ring.begin_epoch(epoch, counts_kept_steps=counts_kept_steps)
-        logging.info("the ring counts iterations anew, for agent %d of the run", epoch)
 
 
 def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> None:

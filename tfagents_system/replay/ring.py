@@ -72,7 +72,7 @@ class Ring:
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.
-    epoch = _Counter("epoch")  # Which of the run's agents it is filled for, from 1; see `begin_epoch`.
+    run = _Counter("run")  # For which run it counts: 1, or the mark of `begin_run`.
 
     def __init__(self, files: RingFiles) -> None:
         self.files = files
@@ -209,11 +209,10 @@ class Ring:
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
 
-    def begin_epoch(self, epoch: int, *, counts_kept_steps: bool) -> None:
-        """See `ring_header.begin_epoch`: one write of the header. Steps that the ring holds count for it or do not."""
+    def begin_run(self, mark: int, env_steps: int = 0, *, counts_rows: bool = False) -> None:
+        """See `ring_header.begin_run`: one write of the header. `counts_rows`: what it holds counts for the ratio."""
         with self.lock:
-            kept = min(self.ring_steps, self.env_steps - self.random_steps) if counts_kept_steps else 0
-            ring_header.begin_epoch(self._header, epoch, kept)
+            ring_header.begin_run(self._header, mark, env_steps, self.ring_steps if counts_rows else 0)
             self._write_header()
 
     def clear(self) -> None:

@@ -25,7 +25,7 @@ _WORKER_DTYPE = np.dtype(
 )
 _FIELDS = (
     ("crc", "<u4"),  # of all that follows
-    ("epoch", "<u4"),  # 1 for the run's first agent, one more with each that has replaced it; 0 is no header
+    ("run", "<u4"),  # 1, or `Taken.mark` once rows of another run count for this one; 0 is no header
     ("layout", "<u8"),  # checksum of what layout.json says: of which ring it is
     ("generation", "<i8"),  # counts the headers of a ring
     ("total_rows", "<i8"),  # the number that the next row gets
@@ -54,7 +54,7 @@ class DamagedHeaderError(ValueError):
 def empty(layout: int, num_workers: int = MAX_WORKERS) -> np.ndarray:
     """The header of a ring without experience, sealed. `layout` is the checksum of the ring's description."""
     header = np.zeros((), dtype(num_workers))
-    header["epoch"] = 1
+    header["run"] = 1
     header["layout"] = layout
     header["cut_crc"] = -1
     header["newest_iteration"] = INIT_ITERATION
@@ -110,25 +110,20 @@ def count_segment(header: np.ndarray, segment: Segment, *, counts_init_steps: bo
         record["iteration_done"] = max(int(record["iteration_done"]), segment.iteration)
 
 
-def begin_epoch(header: np.ndarray, epoch: int, counted_steps: int) -> None:
-    """Another agent learns from what the ring holds: iterations are counted from 0 again.
-
-    Workers' records keep their numbers. A process that began before is not the next of its worker any more, since what
-    it still sends is of an iteration of the agent before.
+def begin_run(header: np.ndarray, mark: int, env_steps: int, counted_steps: int) -> None:
+    """Rows of another run count for this one: iterations, segments and workers are counted anew.
 
     Args:
       header: Of the ring.
-      epoch: Of that agent.
-      counted_steps: Of the stored steps, those that count for its ratio of updates to steps: as if the others had been
-        collected before training.
+      mark: See `Taken`.
+      env_steps: Of the other run, if this one counts on from there.
+      counted_steps: Of the rows, those that count for the ratio of updates to steps.
     """
-    header["epoch"] = epoch
-    header["init_steps"] = int(header["env_steps"]) - counted_steps
+    header["run"] = mark
+    header["env_steps"], header["init_steps"] = env_steps, env_steps - counted_steps
+    header["random_steps"] = header["segments"] = header["iteration_steps"] = 0
     header["newest_iteration"] = INIT_ITERATION
-    header["iteration_steps"] = 0
-    records = header["workers"]
-    records["incarnation"] += records["incarnation"] > 0
-    records["iteration_done"] = np.minimum(records["iteration_done"], INIT_ITERATION)
+    header["workers"] = empty(int(header["layout"]), len(header["workers"]))["workers"]
 
 
 def steps_up_to(header: np.ndarray, iteration: int) -> int:
@@ -150,7 +145,7 @@ def worker_rows(header: np.ndarray) -> np.ndarray:
 
 def is_whole(header: np.ndarray, layout: int) -> bool:
     """Whether it is what was sealed, for a ring of this layout."""
-    return bool(header["epoch"] >= 1 and header["layout"] == layout and header["crc"] == _checksum(header))
+    return bool(header["run"] >= 1 and header["layout"] == layout and header["crc"] == _checksum(header))
 
 
 def parse(data: bytes, layout: int) -> np.ndarray:
@@ -161,7 +156,7 @@ def parse(data: bytes, layout: int) -> np.ndarray:
     """
     found = _dtype_of(len(data))
     header = np.array(np.frombuffer(data, found)[0], found)
-    if header["crc"] != _checksum(header) or header["epoch"] < 1:
+    if header["crc"] != _checksum(header) or header["run"] < 1:
         raise DamagedHeaderError("the checksum is wrong")
     if header["layout"] != layout:
         raise DamagedHeaderError("it belongs to a ring of another layout or size")

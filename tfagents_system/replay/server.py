@@ -23,13 +23,13 @@ from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
-from tfagents_system.replay.filling import fill
+from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
 from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
-from tfagents_system.replay.recovery import RingFolders, open_ring
+from tfagents_system.replay.recovery import open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
@@ -37,10 +37,10 @@ from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
-from tfagents_system.run_files import episode_journal, run_directory
+from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.resets import catches_up, earlier_checkpoints, steps_before
 from tfagents_system.run_files.run_paths import TRAINER
+from tfagents_system.run_files.taken import taken_by
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
@@ -90,22 +90,24 @@ def serve(role: Role) -> int:
 
 
 def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
-    params, paths = role.params, role.paths
+    params, taken = role.params, taken_by(role.paths)
+    rows = capacity_rows(params, layout)
+    places = folders_of_ring(role.paths, _replay_folder(role), taken)
+    if taken is not None and taken.has_rows:
+        move_ring(taken, places, layout, rows)
     ring, copy = open_ring(
-        _folders(role),
+        places,
         layout,
-        capacity_rows(params, layout),
+        rows,
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
         max_workers=role.max_workers,
-        epoch=1 + role.agents_before,
-        counts_kept_steps=catches_up(paths),
         work=work,
     )
-    if not role.agents_before:  # Another agent has no checkpoint at first, and the run's experience all the same.
-        work.doing = "experience of other runs"
-        has_begun = run_directory.has_begun(paths)
-        fill(ring, _replay_from(), paths.replay, paths.trainer_checkpoints, params.frame_stack, has_begun=has_begun)
+    if taken is not None and taken.has_rows:
+        work.doing = "experience of another run"
+        # In lock-step an iteration promises updates for its own steps; else the ratio is a limit.
+        fill(ring, taken, places, params.frame_stack, counts=params.asynchronous)
     return ring, copy
 
 
@@ -174,7 +176,7 @@ def with_priorities(settings: DrawSettings, params: TrainParamsBase, ring: Ring)
 
 def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     """With the run's priorities, prior data, and an environment that says what goals are worth, if it has them."""
-    settings = with_priorities(draw_settings(role.params, layout, role.epoch_seed), role.params, ring)
+    settings = with_priorities(draw_settings(role.params, layout, role.seed), role.params, ring)
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
         env_id = role.max_workers * int(os.environ.get("SAC_ENVS_PER_WORKER") or 1)
@@ -184,17 +186,8 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         return settings
     prior = open_prior(role.paths.prior_data, layout)
     samples = iteration_counts.prior_samples(role.params)
-    return dataclasses.replace(settings, prior=PriorData(prior, samples, steps_before(role.paths)))
-
-
-def _folders(role: Role) -> RingFolders:
-    paths = role.paths
-    return RingFolders(_replay_folder(role), paths.replay, paths.trainer_checkpoints, earlier_checkpoints(paths))
-
-
-def _replay_from() -> list[Path]:
-    """SAC_REPLAY_FROM."""
-    return [Path(source) for source in os.environ.get("SAC_REPLAY_FROM", "").split(",") if source]
+    taken = taken_by(role.paths)
+    return dataclasses.replace(settings, prior=PriorData(prior, samples, taken.env_steps if taken is not None else 0))
 
 
 def _replay_folder(role: Role) -> Path:

@@ -18,10 +18,9 @@ from tfagents_system.errors import UserError
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import read_status, state_of
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.best import edits_taken, read_best
+from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.metrics import of_agent, read_metrics
-from tfagents_system.run_files.resets import agents_before
+from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
@@ -145,7 +144,7 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
 def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RETURN) -> float | None:
     """What is best of a run: the value of the policy that it keeps as the best one; else of any after an update.
 
-    An untrained policy is never the best one, nor is one of an agent that was replaced, or from before an edit.
+    An untrained policy is never the best one.
 
     Args:
       rows: Of metrics.csv.
@@ -156,10 +155,7 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
         return float(kept[metric])
     if metric not in HIGHEST:
         return None
-    edits, present = edits_taken(paths), of_agent(rows, agents_before(paths))
-    if metric in (RETURN, SUCCESS):
-        present = [row for row in present if (row.get("edits") or 0) == edits]
-    return max((row[metric] for row in present if row.get("train_step") and row.get(metric) is not None), default=None)
+    return max((row[metric] for row in rows if row.get("train_step") and row.get(metric) is not None), default=None)
 
 
 def _evaluates_nothing(paths: RunPaths) -> bool:

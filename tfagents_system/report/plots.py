@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
 
     Above: the mean return of evaluations with a band of one standard deviation between episodes, and the return of
     collected episodes. Below: a small panel for each of losses, alpha and the curriculum's parameters that has values;
-    losses with those of held-out episodes. Curves have a gap, and a dashed line, at a reset.
+    losses with those of held-out episodes.
 
     Raises:
       ValueError: There are no metrics yet.
@@ -49,7 +48,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
     """
     from matplotlib.figure import Figure
 
-    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: (_agent(row), row.get("env_steps") or 0.0))
+    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: row.get("env_steps") or 0.0)
     if not rows:
         raise ValueError(f"{paths.metrics_csv} has no rows: there is nothing to draw yet")
     panels = _panels(rows)
@@ -65,7 +64,6 @@ def draw_learning_curve(paths: RunPaths) -> Path:
         _draw_panel(axes, rows, name, title)
     for axes in figure.axes:
         axes.set_xlim(-0.02 * last_step, 1.02 * last_step)
-        _mark_resets(axes, rows, in_words=axes is returns)
         _tidy(axes, small=axes is not returns)
     with replacing(paths.learning_curve) as file:
         figure.savefig(file, format="png")
@@ -88,11 +86,11 @@ def _places(count: int) -> list[tuple[int, slice]]:
 
 
 def _draw_returns(axes: Any, rows: Rows) -> None:
-    steps, returns = _curve(rows, "train_return")
+    steps, returns = _series(rows, "train_return")
     axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **_marker(returns), label="collected episodes, exploring")
     evaluated = [row for row in rows if row.get("eval_return") is not None]
-    steps, means = _curve(evaluated, "eval_return")
-    _, stds = _curve(
+    steps, means = _series(evaluated, "eval_return")
+    _, stds = _series(
         [{**row, "eval_return_std": row.get("eval_return_std") or 0.0} for row in evaluated], "eval_return_std"
     )
     low = [mean - std for mean, std in zip(means, stds, strict=True)]
@@ -109,8 +107,8 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
 
 
 def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
-    steps, values = _curve(rows, name)
-    held_out_steps, held_out = _curve(rows, f"validation/{name}")
+    steps, values = _series(rows, name)
+    held_out_steps, held_out = _series(rows, f"validation/{name}")
     if name.startswith("curriculum/"):
         axes.step(steps, values, where="post", color=_OTHER, linewidth=1.4, **_marker(values))
     else:
@@ -131,16 +129,6 @@ def _draw_panel(axes: Any, rows: Rows, name: str, title: str) -> None:
 
 def _is_for_log_scale(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM
-
-
-def _mark_resets(axes: Any, rows: Rows, *, in_words: bool) -> None:
-    """A dashed line where each agent but the first begins."""
-    for number, agent in enumerate(_by_agent(rows)[1:], 1):
-        step = agent[0].get("env_steps") or 0.0
-        axes.axvline(step, color="gray", linestyle="--", linewidth=0.9, label="_reset")
-        if in_words:
-            place = {"xy": (step, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (3, -9)}
-            axes.annotate(f"reset {number}", **place, textcoords="offset points", fontsize=8, color="gray")
 
 
 def tidy_steps(axes: Any) -> None:
@@ -179,28 +167,6 @@ def _values(rows: Rows, name: str) -> list[float]:
 
 def _trained_and_held_out(rows: Rows, name: str) -> tuple[list[float], list[float]]:
     return _series(rows, name)[1], _series(rows, f"validation/{name}")[1]
-
-
-def _agent(row: Mapping[str, float | None]) -> int:
-    """How many agents the run had before that of a row (`--reset_training`)."""
-    return int(row.get("reset") or 0)
-
-
-def _by_agent(rows: Rows) -> list[Rows]:
-    """Rows of each agent, the oldest first."""
-    return [list(agent) for _, agent in itertools.groupby(rows, _agent)]
-
-
-def _curve(rows: Rows, name: str) -> tuple[list[float], list[float]]:
-    """As `_series`, with NaN between the values of two agents: Matplotlib leaves a gap there."""
-    steps: list[float] = []
-    values: list[float] = []
-    for agent in _by_agent(rows):
-        own_steps, own = _series(agent, name)
-        gap = [math.nan] * bool(values and own)
-        steps += [*own_steps[: len(gap)], *own_steps]
-        values += [*gap, *own]
-    return steps, values
 
 
 def _thousands(value: float, _: Any = None) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfagents_system.run_files.metrics import is_before
-from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.rows_file import RowsFile, numbers_of, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -34,19 +33,17 @@ class EpisodeRows:
 
     def __init__(self, paths: RunPaths) -> None:
         self._file = RowsFile(paths.episodes_csv, _COLUMNS, "episodes")
-        self._agents_before = agents_before(paths)
 
     def write(self, row: Mapping[str, float], episodes: Iterable[EpisodeOfWorker]) -> None:
         """Adds the episodes of a row of metrics.csv."""
         known = list(episodes)
         where = {name: row[name] for name in _COLUMNS[:4] if name in row}
-        where |= {"reset": self._agents_before} if self._agents_before else {}
         every = -(-len(known) // MOST_OF_A_ROW) or 1
         self._file.add([numbers_of({**where, **_columns(each)}) for each in known[::every]])
 
     def rewind(self, train_step: int, iteration: int) -> None:
-        """Drops episodes of this agent beyond a checkpoint's train step and iteration."""
-        self._file.keep(lambda row: is_before(row, train_step, iteration, self._agents_before))
+        """Drops episodes beyond a checkpoint's train step and iteration."""
+        self._file.keep(lambda row: is_before(row, train_step, iteration))
 
 
 def _columns(episode: EpisodeOfWorker) -> dict[str, float | None]:

@@ -39,8 +39,6 @@ FURTHER: Mapping[str, str] = {
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
     "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/iterations.md)",
     "network_resets": "how often networks were drawn anew within the run",
-    "edits": "how often the run has taken edited files (`--take_edits`), or gone on after an edit in its directory",
-    "reset": "agents before this one (`--reset_training`)",
     "train/<name>": "mean over training episodes of your environment's `info[\"log/<name>\"]`; an observer's result",
     "eval/<name>": "the same of the evaluation's episodes",
     "train/late_steps": "in real time (docs/tutorials/real_robot.md): steps whose action was late, summed over workers",

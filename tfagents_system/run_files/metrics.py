@@ -10,8 +10,6 @@ from typing import Any
 
 from tfagents_system.machine.files import held
 from tfagents_system.run_files import metric_columns
-from tfagents_system.run_files.best import edits_taken
-from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.rows_file import RowsFile, cell, numbers_of, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -20,9 +18,6 @@ _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: i
 
 class MetricsLog:
     """Appends rows to metrics.csv and to TensorBoard summaries under `train/` and `eval/`.
-
-    `edits` counts how often the run has taken edited files (`--take_edits`), and `reset` how often its agent was
-    replaced (`--reset_training`), where it has.
 
     A row of a log period has the training columns, a row of an evaluation the `eval` ones; missing values are empty.
     Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
@@ -38,8 +33,6 @@ class MetricsLog:
         self._folders = {"train": paths.train_summaries, "eval": paths.eval_summaries}
         self._writers: dict[str, Any] = {}
         self._held = contextlib.ExitStack()  # The folders that they write into.
-        self._edits = edits_taken(paths)
-        self._agents_before = agents_before(paths)
         names = (f"curriculum/{name}" for name in curriculum_names)
         self._file = RowsFile(paths.metrics_csv, [*metric_columns.ALWAYS, *names], "metrics")
         self._continue_clock(self._file.rows())
@@ -54,10 +47,6 @@ class MetricsLog:
           The row as in `rows`: with numbers rounded as in the file, and without empty values.
         """
         full = {**numbers_of(row), "wall_time_s": time.monotonic() - self._began}
-        if self._edits:
-            full["edits"] = self._edits
-        if self._agents_before:
-            full["reset"] = self._agents_before
         self._file.add([full])
         self._summarize(full)
         return {name: float(cell(value)) for name, value in full.items()}
@@ -66,16 +55,12 @@ class MetricsLog:
         """All rows, including those that a full disk has not taken yet."""
         return self._file.rows()
 
-    def rows_of_agent(self) -> list[Mapping[str, Any]]:
-        """Those of the agent that is trained now."""
-        return of_agent(self.rows(), self._agents_before)
-
     def rewind(self, train_step: int, iteration: int) -> None:
-        """Drops rows of this agent beyond a checkpoint's train step and iteration: they come again.
+        """Drops rows beyond a checkpoint's train step and iteration: they come again.
 
         TensorBoard does the same by itself when a tag's step goes back.
         """
-        kept = self._file.keep(lambda row: is_before(row, train_step, iteration, self._agents_before))
+        kept = self._file.keep(lambda row: is_before(row, train_step, iteration))
         if kept is not None:
             self._continue_clock(kept)
 
@@ -124,18 +109,12 @@ def read_metrics(path: Path) -> list[dict[str, float | None]]:
     return read_rows(path)
 
 
-def of_agent(rows: Sequence[Mapping[str, Any]], agents_before: int) -> list[Mapping[str, Any]]:
-    """Rows of the agent that has so many before it."""
-    return [row for row in rows if (row.get("reset") or 0) == agents_before]
-
-
-def is_before(row: Mapping[str, Any], train_step: int, iteration: int, agents_before: int) -> bool:
-    """Whether a row does not come again where the agent that has so many before it goes back to a checkpoint.
+def is_before(row: Mapping[str, Any], train_step: int, iteration: int) -> bool:
+    """Whether a row does not come again where training goes back to a checkpoint.
 
     Iterations may have no update: then its train step is also that of later ones.
 
     Args:
       train_step, iteration: Of the checkpoint.
     """
-    where = row.get("train_step") or 0, row.get("iteration") or 0
-    return where <= (train_step, iteration) or (row.get("reset") or 0) < agents_before
+    return (row.get("train_step") or 0, row.get("iteration") or 0) <= (train_step, iteration)

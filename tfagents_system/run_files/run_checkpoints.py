@@ -46,7 +46,7 @@ _SHOWN = 3  # Differences between two agents: there may be dozens.
 AGENT = "agent"
 REPLAY = "replay.bin"
 PRIORITIES = "priorities.bin"  # The name of the ring's own file, too.
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _AGENT_ELSEWHERE = "agent_is_elsewhere"
 _PARTIAL = ".partial"
 _NAME = re.compile(r"checkpoint_(\d{10,})(?:_(\d+))?")
@@ -143,7 +143,7 @@ def finish(
     Raises:
       OSError: It can't be written; the ones before it are as they were.
     """
-    files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != _MANIFEST}
+    files = {path.name: _describe(path) for path in sorted(partial.iterdir()) if path.name != MANIFEST}
     where = {} if has_agent else {_AGENT_ELSEWHERE: True}
     manifest = {
         "train_step": train_step,
@@ -153,7 +153,7 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in partial.iterdir():
         sync(path)
     sync(partial)
@@ -173,7 +173,7 @@ def read(folder: Path) -> Checkpoint:
       OSError: It can't be read now, such as over a network: that says nothing about what is in it.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
         for name, expected in files.items():
             # No way out of the folder, whatever a damaged manifest says.
@@ -268,7 +268,7 @@ def oldest_iteration(checkpoints: Path) -> int | None:
     iterations = []
     for folder in _complete_folders(checkpoints):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # Damaged, or being deleted.
-            iterations.append(int((read_json(folder / _MANIFEST) or {})["iteration"]))
+            iterations.append(int((read_json(folder / MANIFEST) or {})["iteration"]))
     return min(iterations, default=None)
 
 

@@ -1,19 +1,37 @@
-"""The run's own copies of the user's files: which a start uses, and how they differ from these."""
+"""The run's own copies of the user's files: made once, when the run begins, and compared at each later start.
+
+    params.py config.json reward.points   copies of SAC_PARAMS, of SAC_CONFIG, and of the reward file that this names
+    params/                               a copy of the folder of SAC_PARAMS
+    run.json                              "began_with": digests of the files that a later start compares
+
+Compared are the params file, the JSON, the reward file, and the modules of the params' folder that the check of the
+first start had imported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
-from collections.abc import Mapping
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.run_files.agent_start import AgentStart
+from tfagents_system.envs import reward_places
+from tfagents_system.machine.files import copy_tree, write_atomically
+from tfagents_system.run_files import params_folder
 from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.taken import Taken
+from tfagents_system.settings.overrides import Overrides
 
-# Files of these kinds decide what experience is; others may be what the run itself writes beside its params.
-_DECISIVE = (".py", ".json", ".toml", ".yaml", ".yml", ".xml", ".urdf")
+_IN_FOLDER = "params/"
+_MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
+_CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,28 +41,74 @@ class Inputs:
     Attributes:
       params, config: SAC_PARAMS and SAC_CONFIG.
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
-      name: Of the params file in that folder; None: that of `params`.
       digests: Of that folder's files, by relative path.
+      imported: Those of them that the params had imported.
       reward: The file that `trajectory_reward` of the JSON names; None: there is none.
-      reward_named: How the JSON names it, with what overrides that.
-      agent: What a new agent begins with; None: random weights.
-      prior_data: The ring of prior data for a new agent; None: there is none.
+      taken: What the run takes from another one.
+      prior_data: The ring of prior data; None: there is none.
     """
 
     params: Path
     config: Path
     folder: Path | None = None
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    agent: AgentStart | None = None
-    prior_data: Path | None = None
-    name: str | None = None
+    imported: Sequence[str] = ()
     reward: Path | None = None
-    reward_named: str | None = None
+    taken: Taken | None = None
+    prior_data: Path | None = None
 
-    def digests_of_files(self) -> dict[str, str]:
-        """SHA-256 of params file and JSON, by `params` and `config`, and of the reward file, if any, by `reward`."""
+    def began_with(self) -> dict[str, str]:
+        """SHA-256 of each file that later starts compare: `params`, `config`, `reward`, `params/<module>`."""
         files = {"params": self.params, "config": self.config, "reward": self.reward}
-        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path is not None}
+        own = {name: _digest(path) for name, path in files.items() if path is not None}
+        return own | {f"{_IN_FOLDER}{name}": self.digests[name] for name in self.imported if name in self.digests}
+
+    def to_json(self, paths: RunPaths) -> dict[str, Any]:
+        """What run.json has of them."""
+        kept = str(paths.params_folder / self.params.name) if self.folder is not None else None
+        return {
+            "params_source": str(self.params),
+            "params_kept": kept,
+            "params_files": dict(self.digests),
+            "began_with": self.began_with(),
+        }
+
+
+def install(paths: RunPaths, inputs: Inputs) -> None:
+    """Makes the run's copies, in place of those of an earlier start that has learned nothing.
+
+    run.json is written after them: a start that is killed in between is repeated by the next one.
+
+    Raises:
+      OSError: They can't be written.
+    """
+    write_atomically(paths.params, inputs.params.read_bytes())
+    write_atomically(paths.config, inputs.config.read_bytes())
+    paths.reward.unlink(missing_ok=True)
+    if inputs.reward is not None:
+        write_atomically(paths.reward, inputs.reward.read_bytes())
+    for folder in (paths.params_folder, paths.prior_data, paths.taken):
+        shutil.rmtree(folder, ignore_errors=True)
+    if inputs.folder is not None:
+        params_folder.copy(inputs.folder, inputs.digests, paths.params_folder)
+    if inputs.prior_data is not None:
+        copy_tree(inputs.prior_data, paths.prior_data)
+    if inputs.taken is not None and inputs.taken.agent is not None:
+        inputs.taken.copy_agent(paths.taken)
+
+
+def move_aside(paths: RunPaths) -> Path:
+    """Moves a whole run to `<its directory>_before_<n>`, for a fresh one; returns where it is.
+
+    For the holder of its RunLock. Task 3 of a sweep goes to `<name>_before_<n>_task_3`: it is none of `<name>_task_*`
+    any more.
+    """
+    name = re.sub(r"_task_\d+$", "", paths.exp_dir.name)
+    task = paths.exp_dir.name.removeprefix(name)
+    names = (paths.exp_dir.with_name(f"{name}_before_{n}{task}") for n in itertools.count(1))
+    aside = next(path for path in names if not path.exists())
+    os.rename(paths.exp_dir, aside)
+    return aside
 
 
 def choose_input(copy: Path, source: Path, has_begun: bool = True) -> Path:
@@ -65,47 +129,6 @@ def origin_of_run(paths: RunPaths) -> Path | None:
     return next((path for path in candidates if path.parent.is_dir()), None)
 
 
-def are_what_it_began_with(paths: RunPaths, params: Path, config: Path) -> tuple[bool, bool]:
-    """Whether params file and JSON are those that the run has copied, though somebody may have changed the copies."""
-    began = (read_json(paths.run_json) or {}).get("began_with", {})
-    now = Inputs(params, config).digests_of_files()
-    return now["params"] == began.get("params"), now["config"] == began.get("config")
-
-
-def of_params(
-    paths: RunPaths, params: Path, new: Inputs | None, other: Inputs | None, before: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What run.json has on the params, their folder, and what the run began with.
-
-    Args:
-      params: SAC_PARAMS.
-      new: What is copied; None: the copies stay.
-      other: See `reward_copy.other_reward`.
-      before: The content of run.json.
-    """
-    has_folder = paths.params_folder.is_dir() if new is None else new.folder is not None
-    name = name_of_params(paths) if new is None else params.name
-    began = before.get("began_with") if new is None else new.digests_of_files()
-    if other is not None:
-        began = {**(began or {}), "reward": other.digests_of_files()["reward"]}
-    source = new or other
-    named = before.get("reward_named") if source is None else source.reward_named
-    return {
-        "params_source": str(params),
-        "params_kept": str(paths.params_folder / name) if has_folder else None,
-        "params_files": dict(before.get("params_files", {}) if new is None else new.digests),
-        **({"began_with": began} if began else {}),
-        **({"reward_named": named} if named else {}),
-    }
-
-
-def inputs_of_run(paths: RunPaths) -> Inputs:
-    """The run's own copies; the digests are of the folder as it was when it was copied."""
-    folder = paths.params_folder if paths.params_folder.is_dir() else None
-    digests, reward = kept_digests(paths) or {}, paths.reward if paths.reward.exists() else None
-    return Inputs(paths.params, paths.config, folder, digests, name=name_of_params(paths), reward=reward)
-
-
 def name_of_params(paths: RunPaths) -> str:
     """The name that the run's params file has in the run's copy of its folder: the user may have renamed it since."""
     run = read_json(paths.run_json) or {}
@@ -118,30 +141,79 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
     return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
 
 
-def are_same(paths: RunPaths, inputs: Inputs) -> bool:
-    """Whether the run's copies are these files."""
-    return _are_same_files(paths, inputs) and (kept_digests(paths) or {}) == inputs.digests
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """A file that the run uses and that is not what it began with.
+
+    Attributes:
+      name: The file, as the user knows it.
+      before, now: Its lines; `before` is None if the run has no copy of it, `now` if it is gone.
+    """
+
+    name: str
+    before: Sequence[str] | None
+    now: Sequence[str] | None
+
+    def __str__(self) -> str:
+        return self.name if self.now is not None else f"{self.name} (gone)"
+
+    def diff(self) -> Iterator[str]:
+        """Lines of a unified diff, from what the run has to what the file is now."""
+        before, now = self.before or (), self.now or ()
+        if self.before is None or len(before) + len(now) > _MOST_COMPARED:  # difflib would take minutes.
+            return
+        names = f"{self.name} of the run", self.name if self.now is not None else "gone"
+        yield from difflib.unified_diff(before, now, *names, n=1, lineterm="")
 
 
-def fit_experience(paths: RunPaths, inputs: Inputs) -> bool:
-    """Whether experience that was collected with the run's copies is of the task that these files describe."""
-    before, now = (_decisive(digests) for digests in (kept_digests(paths) or {}, inputs.digests))
-    return _are_same_files(paths, inputs) and before == now
+def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
+    """What was edited since the run began.
+
+    Args:
+      paths: Of a run that has begun.
+      params, config: SAC_PARAMS and SAC_CONFIG.
+
+    Raises:
+      OSError: A file can't be read.
+    """
+    found = []
+    for name, digest in ((read_json(paths.run_json) or {}).get("began_with") or {}).items():
+        copy, source = _copy_and_source(paths, name, params, config)
+        if source is not None and (not source.exists() or _digest(source) != digest):
+            found.append(Edit(str(source), _lines(copy), _lines(source)))
+    return found
 
 
-def _are_same_files(paths: RunPaths, inputs: Inputs) -> bool:
-    if inputs.reward is None and paths.reward.exists():
-        return False
-    pairs = ((paths.params, inputs.params), (paths.config, inputs.config), (paths.reward, inputs.reward))
-    return all(
-        copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in pairs if source is not None
-    )
+def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> tuple[Path, Path | None]:
+    if name == "reward":
+        own = Overrides.read(paths.overrides).merged(read_json(paths.config) or {})
+        return paths.reward, reward_places.named_in(own, params.parent)  # One that is gone is not missed.
+    if name.startswith(_IN_FOLDER):
+        relative = name.removeprefix(_IN_FOLDER)
+        return paths.params_folder / relative, params.parent / relative
+    return (paths.params, params) if name == "params" else (paths.config, config)
 
 
-def _decisive(digests: Mapping[str, str]) -> dict[str, str]:
-    return {name: digest for name, digest in digests.items() if is_decisive(name)}
+def shown(found: Sequence[Edit]) -> list[str]:
+    """Their differences, cut where they are long."""
+    lines = [_readable(line) for edit in found for line in edit.diff()]
+    left = len(lines) - _MOST_LINES
+    return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
 
-def is_decisive(name: str) -> bool:
-    """Whether a file of this name is of a kind that decides what experience is, not one that a run may write itself."""
-    return Path(name).suffix in _DECISIVE
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _lines(path: Path) -> list[str] | None:
+    """None where there is no such file; a binary one has no lines."""
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    return [] if b"\0" in content else content.decode(errors="replace").splitlines()
+
+
+def _readable(line: str) -> str:
+    """Without what would command a terminal, and not wider than one."""
+    line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
+    return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."

@@ -82,14 +82,11 @@ class RunPaths:
     best_json = Below(
         "policies/best.json",
         "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
-        "of that evaluation; `edits`: how often the run had taken edited files. Only complete evaluations count",
+        "of that evaluation. Only complete evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
     saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")
-    agent_from = Below(
-        "agent_from",
-        "what the agent began with, where SAC_AGENT_FROM said so: a copy, and `start.json`, which says of what",
-    )
+    taken = Below("taken", "a copy of the agent that the run began with, where SAC_FROM said so")
     prior_data = Below("prior_data", "the ring of prior data, made once: it is only read, or experts add to it")
     trainer_session = Below("trainer_session.json", "a number that grows with each start of the trainer")
     replay = Below("replay", "the ring of experience, unless SAC_REPLAY_DIR moves it")

@@ -44,14 +44,6 @@ def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any])
         return False
 
 
-def depends_on_files(why_early: str) -> bool:
-    """Whether a run that ended for this reason may go on with edited files: not where its hours or steps are used up.
-
-    `stop_when` looks at evaluations since edits were taken, and callbacks may be edited.
-    """
-    return not why_early.startswith(("max_hours=", "num_env_steps="))
-
-
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
     """The key by which evaluations compare: their return, or their success rate and, for equal ones, their return.
 
@@ -66,11 +58,9 @@ class EarlyEnd:
 
     Args:
       params: Of the run.
-      edits: How often the run has taken edited files: evaluations before the last time were of another task.
     """
 
-    def __init__(self, params: TrainParamsBase, edits: int = 0) -> None:
-        self._edits = edits
+    def __init__(self, params: TrainParamsBase) -> None:
         conditions = dict(params.stop_when or {})
         self._max_hours = params.max_hours
         self._patience_steps = conditions.pop(NO_IMPROVEMENT, None)
@@ -97,8 +87,7 @@ class EarlyEnd:
     def add(self, row: Row) -> None:
         """Takes a row; `why` then says why the run ends, if it does."""
         self.why = self.why or self._why_of_time(row)
-        is_of_task = (row.get("edits") or 0) == self._edits and self._task.is_last_stage(int(row.get("iteration") or 0))
-        if row.get("eval_return") is not None and is_of_task:
+        if row.get("eval_return") is not None and self._task.is_last_stage(int(row.get("iteration") or 0)):
             self.why = self.why or self._why_of_evaluation(row)
 
     def _why_of_time(self, row: Row) -> str | None:
@@ -181,7 +170,7 @@ class Callbacks:
             except Exception as error:
                 raise CallbackError(
                     f"callback {name} of TrainParams.callbacks_ctor raised {describe_error(error)}: correct it, and "
-                    "start the same command with --take_edits"
+                    "go on in another run (--from RUN --take all)"
                 ) from error
             if answer:
                 self.why = self.why or (answer if isinstance(answer, str) else f"callback {name} says so")

@@ -33,7 +33,7 @@ REQUESTED = (
 )
 # Paths; a job array has a copy of the repository, and runs elsewhere.
 PATHS = (
-    *("SAC_AGENT_FROM", "SAC_REPLAY_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON"),
+    *("SAC_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON"),
     *("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"),
 )
 

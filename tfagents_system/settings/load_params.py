@@ -173,7 +173,6 @@ def load_params(
     origin: Path | None = None,
     compute_config: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
-    finds_reward: bool = True,
 ) -> TrainParamsBase:
     """Builds `TrainParams(env_config)`, with `compute_config` filled in.
 
@@ -186,7 +185,6 @@ def load_params(
       attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
         what it computes from them follows. What the body of the class has computed before does not. Dictionaries are
         merged into those that they override.
-      finds_reward: Whether the reward file of `env_config` is to be found; False: its path is there.
 
     Raises:
       SettingsError: Impossible names and values in `attributes`.
@@ -195,7 +193,7 @@ def load_params(
     params_class = load_params_class(params_path, origin)
     if fixed := {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}:
         raise SettingsError(fixed)
-    env_config = with_file_of(params_path, env_config) if finds_reward else env_config
+    env_config = with_file_of(params_path, env_config)
     try:
         params, unknown, wrong = _build(
             params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})

@@ -17,6 +17,8 @@ ENV_STEPS_PER_ITER = (
     200  # Costs 2 % of the throughput of iterations of 1000 steps (docs/explanations/experience.md has figures).
 )
 OF_ITERATIONS = ("num_train_episodes_per_iter", "updates_per_iter", "env_steps_per_iter")
+# Of a run that takes another one's agent, or enough of its experience.
+WITHOUT_RANDOM_STEPS = {"initial_collect_steps": 0}
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
 _LOG_STEPS, _CHECKPOINT_STEPS = 1000, 50_000
 
@@ -52,4 +54,5 @@ def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[s
       params, num_workers: As of `defaults_of`.
       recorded: Those that it had up to now.
     """
-    return {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}
+    kept = {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}
+    return kept | {name: recorded[name] for name in WITHOUT_RANDOM_STEPS if name in recorded}

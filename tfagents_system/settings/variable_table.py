@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.settings.attribute_docs import attribute_docs, linked
+from tfagents_system.settings.variable_values import AGENT
 
 # The others are paths, addresses and texts, in which people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
 _KINDS_FOR_OTHERS = (
     *("count", "count or auto", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
-    *("parts of an agent", "role"),
+    *("take", "role"),
 )
 
 
@@ -119,18 +120,12 @@ class VariableFields:
     """1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower"""
     max_restarts: Annotated[int, Variable("whole")] = 10
     """restarts in a row of one role before it is given up"""
-    agent_from: Annotated[Path | None, Variable("agent", default="nothing")] = None
-    """`RUN` or `RUN@CHECKPOINT` of a run directory, or a policy that was saved or exported (SavedModel, policy
-    checkpoint): a new run's agent begins with its weights"""
-    agent_parts: Annotated[
-        tuple[str, ...],
-        Variable("parts of an agent", default="all but `optimizers`, of a policy those that it has"),
-    ] = ()
-    """what of SAC_AGENT_FROM is taken, separated by commas: `actor`, `critics`, `encoder` (of images), `normalizer`
-    (running statistics of observations and returns), `alpha`, `optimizers` (their moments, of the parts taken)"""
-    replay_from: Annotated[tuple[Path, ...], Variable("files or folders", default="nothing")] = ()
-    """run directories, or folders made by `python -m tfagents_system.experience import`, separated by commas: a new run
-    begins with their experience, which counts neither as its own steps nor for `updates_per_env_step`"""
+    from_: Annotated[Path | None, Variable("agent", default="nothing")] = None
+    """another run, which a new one begins with (`--from`): `RUN`, `RUN@best`, `RUN@CHECKPOINT`; with SAC_TAKE=replay
+    also a folder made by `sac experience import`"""
+    take: Annotated[str, Variable("take")] = AGENT
+    """what of SAC_FROM is taken (`--take`): `agent` (networks, normalisation, alpha, optimizers), `networks` (the first
+    two), `replay` (experience), or `all` (agent, experience, and the counters of iterations, updates and steps)"""
     replay_dir: Annotated[Path | None, Variable("path", default="<run directory>/replay")] = None
     """folder for the replay ring, such as node-local scratch"""
     straggler_secs: Annotated[float, Variable("seconds")] = 120.0
@@ -186,7 +181,7 @@ class VariableFields:
 
 def variable_name(field: str) -> str:
     """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
-    return f"SAC_{field.upper()}"
+    return f"SAC_{field.strip('_').upper()}"
 
 
 def as_text(value: Any) -> str:
@@ -213,7 +208,7 @@ def documentation() -> str:
         "# Variables of a run",
         "",
         "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_AGENT_FROM, SAC_REPLAY_FROM and SAC_ENV_PYTHON",
+        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_FROM and SAC_ENV_PYTHON",
         "are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,",
         "SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and",
         "scripts alike.",

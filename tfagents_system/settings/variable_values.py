@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import re
@@ -12,42 +11,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.agents.algorithms import AGENT_PARTS
-from tfagents_system.checks.spelling import is_meant
 from tfagents_system.machine.worker_slots import KINDS
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
 _COUNT_OR_AUTO = "a whole number of at least 1, or auto"
-_Find = Callable[[str, list[Path], str, Callable[[Path], bool]], Path]
 
 
-class NothingThereError(ValueError):
-    """There is no such file.
-
-    Args:
-      message: What the variable must be.
-      place: Where it would be.
-    """
-
-    def __init__(self, message: str, place: Path) -> None:
-        super().__init__(message)
-        self.place = place
+# What a run takes from another one, see `run_files/taken.py`.
+TAKES = AGENT, NETWORKS, REPLAY, ALL = "agent", "networks", "replay", "all"
 
 
-def value_of(kind: str, text: str, folders: list[Path], *, may_be_gone: bool = False) -> Any:
+def value_of(kind: str, text: str, folders: list[Path]) -> Any:
     """Reads a variable's text.
 
     Args:
       kind: Says how.
       text: Not empty.
       folders: Where files with relative paths are looked for, the first one that has it wins.
-      may_be_gone: Of what a run begins with, the place will do: a run that has begun needs it no more.
 
     Raises:
       ValueError: It is impossible; says what it must be.
     """
-    find = (_PLACES.get(kind) if may_be_gone else None) or _FINDERS.get(kind)
+    find = _FINDERS.get(kind)
     return find(text, folders) if find else _PARSERS[kind](text)
 
 
@@ -73,36 +59,27 @@ def _find_either(text: str, folders: list[Path]) -> Path:
     return _find(text, folders, "file or folder", Path.exists)
 
 
-def _find_several(text: str, folders: list[Path], find: _Find | None = None) -> tuple[Path, ...]:
-    find = find or _find
-    return tuple(find(each.strip(), folders, "file or folder", Path.exists) for each in text.split(","))
-
-
-def _find_agent(text: str, folders: list[Path], find: _Find | None = None) -> Path:
-    """RUN, RUN@CHECKPOINT or a policy, with an absolute path."""
-    find = find or _find
+def _find_agent(text: str, folders: list[Path]) -> Path:
+    """RUN or RUN@CHECKPOINT with an absolute path. A run that has begun needs it no more: it may be gone."""
     path, at, name = text.rpartition("@")
-    if at and path and "/" not in name:
-        try:
-            return _find_either(text, folders)
-        except ValueError:
-            return Path(f"{find(path, folders, 'run directory', Path.is_dir)}@{name}")
-    return find(text, folders, "file or folder", Path.exists)
+    if not (at and path) or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
+        path, at, name = text, "", ""
+    candidates = [(folder / _path(path)).absolute() for folder in folders]
+    place = next(filter(_is_dir, candidates), None) or next((c for c in candidates if _is_dir(c.parent)), candidates[0])
+    return Path(f"{os.path.normpath(place)}{at}{name}")
 
 
-def _find_or_place(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
-    """As `_find`; where nothing is, what would be there."""
-    try:
-        return _find(text, folders, what, is_one)
-    except NothingThereError as error:
-        return error.place
+def _is_dir(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
+        return path.is_dir()
+    return False
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
     """`text` below the first folder that has it.
 
     Raises:
-      NothingThereError: None has it; its place is in the first folder that has at least the parent.
+      ValueError: None has it.
     """
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
@@ -110,11 +87,7 @@ def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bo
         with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
             if is_one(candidate):
                 return Path(os.path.normpath(candidate))
-    place = next((each for each in candidates if os.path.isdir(each.parent)), candidates[0])
-    raise NothingThereError(
-        f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}",
-        Path(os.path.normpath(place)),
-    )
+    raise ValueError(f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}")
 
 
 def _path(text: str) -> str:
@@ -174,14 +147,6 @@ def _one_of(text: str, names: Sequence[str]) -> str:
     return text
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in AGENT_PARTS]:
-        found = ", ".join(f"{name}{is_meant(name, AGENT_PARTS)}" for name in unknown)
-        raise ValueError(f"of {', '.join(AGENT_PARTS)}, separated by commas, found {found}")
-    return tuple(part for part in AGENT_PARTS if part in names)
-
-
 def run_name(text: str) -> str:
     """The name of a run.
 
@@ -211,7 +176,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "address": lambda text: _address(text),
     "role": lambda text: _one_of(text, KINDS),
     "name": run_name,
-    "parts of an agent": _parts,
+    "take": lambda text: _one_of(text, TAKES),
     "wandb mode": lambda text: _one_of(text, ("online", "offline")),
     "path": _path,
     "text": lambda text: text,
@@ -219,12 +184,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 _FINDERS: dict[str, Callable[[str, list[Path]], Any]] = {
     "file": _find_file,
     "file or folder": _find_either,
-    "files or folders": _find_several,
     "agent": _find_agent,
     "program": _find_program,
-}
-# Of what a run begins with.
-_PLACES: dict[str, Callable[[str, list[Path]], Any]] = {
-    "files or folders": functools.partial(_find_several, find=_find_or_place),
-    "agent": functools.partial(_find_agent, find=_find_or_place),
 }

@@ -23,8 +23,6 @@ from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_v
 
 # The run directory, for joined workers that can see it; not a variable for users.
 JOINED_RUN = "TFAGENTS_JOINED_RUN"
-# With what a run begins: it has a copy then.
-AGENT_FROM, REPLAY_FROM = BEGINNINGS = ("SAC_AGENT_FROM", "SAC_REPLAY_FROM")
 WORKERS, _SHARE = "SAC_NUM_COLLECT_WORKERS", {"share_cpus": "SAC_SHARE_CPUS"}
 COUNTS = {
     name: variable_name(name) for name in ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
@@ -85,10 +83,7 @@ class RunVariables(VariableFields):
 def read_variables(
     environ: Mapping[str, str], *, vars_file: Path | None, root: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings.
-
-    What a run begins with may be gone: a start that needs it asks `missing_beginnings`.
-    """
+    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
     values: dict[str, Any] = {}
     findings = [
         f"{wrong} is not a known variable, {right} is: rename it, or unset {wrong}"
@@ -104,7 +99,7 @@ def read_variables(
                     f"to {vars_file or 'the environment'}"
                 )
             continue
-        findings += _read(variable, text, folders, values, may_be_gone=True)
+        findings += _read(variable, text, folders, values)
     _fill_in_counts(values, environ)
     findings += _check_workers(values) + _check_trainer(values)
     findings += _resolve_directories(values, environ, Path.cwd())
@@ -152,48 +147,28 @@ def has_automatic_workers(environ: Mapping[str, str]) -> bool:
     return environ.get(WORKERS, "").strip() in ("", "auto")
 
 
-def missing_beginnings(
-    environ: Mapping[str, str], names: Iterable[str], *, vars_file: Path | None, root: Path
-) -> list[str]:
-    """Findings on what a start begins with and is not there.
-
-    Args:
-      environ, vars_file, root: As of `read_variables`.
-      names: Those of BEGINNINGS that it needs.
-    """
-    folders, findings = _folders(vars_file, root), list[str]()
-    for variable in VARIABLES:
-        text = environ.get(variable.name, "").strip()
-        if text and variable.name in names and not _read(variable, text, folders, {}, may_be_gone=True):
-            findings += _read(variable, text, folders, {})
-    return findings
-
-
 def _folders(vars_file: Path | None, root: Path) -> list[Path]:
     """Where files with relative paths are looked for."""
     return [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
 
 
-def value_findings(given: Mapping[str, object], folder: Path, *, goes_on: bool) -> list[str]:
+def value_findings(given: Mapping[str, object], folder: Path) -> list[str]:
     """What is wrong with some variables, each by itself.
 
     Args:
       folder: That of relative paths.
-      goes_on: There is such a run, which may need no more what it has begun with.
     """
     findings = [f"{wrong} is not a known variable, {right} is: rename it" for wrong, right in _misspelt(given)]
     for variable in VARIABLES:
         if text := str(given.get(variable.name, "")).strip():
-            findings += _read(variable, text, [folder, Path.cwd()], {}, may_be_gone=goes_on)
+            findings += _read(variable, text, [folder, Path.cwd()], {})
     return findings
 
 
-def _read(
-    variable: Any, text: str, folders: list[Path], values: dict[str, Any], *, may_be_gone: bool = False
-) -> list[str]:
+def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
     """Puts a variable's value into `values`; returns a finding where there is none."""
     try:
-        values[variable.field] = value_of(variable.kind, text, folders, may_be_gone=may_be_gone)
+        values[variable.field] = value_of(variable.kind, text, folders)
     except ValueError as error:
         return [f"{variable.name}={shown_value(text)} must be {error}"]
     return []

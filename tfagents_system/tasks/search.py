@@ -119,7 +119,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("VARS.sh and --space are needed")
     if further and not args.slurm:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|reset_training)(=|$)", word)]:
+    if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|from|take)(=|$)", word)]:
         parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):
         parser.error(f"--trials={args.trials} must be from 1 to 10000, and --parallel={args.parallel} at least 1")

@@ -18,14 +18,11 @@ class BestEpisodes:
     Args:
       folder: `episodes/` of the run directory.
       count: How many are kept; 0: none, and nothing is done.
-      edits: How often the run has taken edited files, which may have changed what a return means: episodes are compared
-        with those since the last time alone, and those before it stay.
     """
 
-    def __init__(self, folder: Path, count: int, edits: int = 0) -> None:
+    def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
         self._count = count
-        self._prefix = f"edits_{edits}_return_" if edits else "return_"
         self._kept: list[tuple[float, Path]] | None = None  # The best first; None: not looked at yet.
 
     def add(self, report: Report) -> None:
@@ -39,7 +36,7 @@ class BestEpisodes:
     def _add(self, worker_id: int, episode: KeptEpisode) -> None:
         kept = self._found() if self._kept is None else self._kept
         path = self._folder / (
-            f"{self._prefix}{episode.episode_return:.6g}_train_step_{episode.train_step:010d}"
+            f"return_{episode.episode_return:.6g}_train_step_{episode.train_step:010d}"
             f"_worker_{worker_id}_{episode.number}{SUFFIX}"
         )
         if any(path == other for _, other in kept):  # A deterministic run has collected it again after a restart.
@@ -55,7 +52,7 @@ class BestEpisodes:
     def _found(self) -> list[tuple[float, Path]]:
         """Those of earlier starts."""
         found = []
-        for path in sorted(self._folder.glob(f"{self._prefix}*{SUFFIX}")):
+        for path in sorted(self._folder.glob(f"return_*{SUFFIX}")):
             try:
                 found.append((load_episode(path, "file").episode_return, path))
             except UserError as error:

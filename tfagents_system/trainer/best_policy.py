@@ -1,6 +1,6 @@
 """Which policy checkpoint is the best one, on the present stage of the task that policies are evaluated on.
 
-A stage begins with values of the curriculum, and with edited files that the run takes.
+A stage begins with values of the curriculum.
 """
 
 from __future__ import annotations
@@ -22,20 +22,17 @@ class BestPolicy:
     Args:
       params: Of the run.
       state: Of the trainer.
-      edits: How often the run has taken edited files, which may have changed the task.
     """
 
-    def __init__(self, params: TrainParamsBase, state: TrainerState, edits: int = 0) -> None:
+    def __init__(self, params: TrainParamsBase, state: TrainerState) -> None:
         self._task = EvaluatedTask(params.env_config, params.num_iter)
         self._metric = params.best_metric
         self._state = state
-        self._edits = edits
 
     def is_best(self, row: Mapping[str, Any], iteration: int) -> bool:
         """Whether the policy of an evaluation is the best one now."""
         state = self._state
-        stage = self._task.stage(iteration), self._edits
-        if state.best_checkpoint is None or stage != (state.best_stage, state.best_edits):
+        if state.best_checkpoint is None or self._task.stage(iteration) != state.best_stage:
             return True
         return rank(row, self._metric) > rank(self._best_row(), self._metric)
 
@@ -45,7 +42,7 @@ class BestPolicy:
         replaced = state.best_checkpoint, state.best_iteration
         state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")
         state.best_checkpoint, state.best_iteration = checkpoint, iteration
-        state.best_stage, state.best_edits = self._task.stage(iteration), self._edits
+        state.best_stage = self._task.stage(iteration)
         return replaced
 
     def forget(self) -> None:
@@ -62,7 +59,6 @@ class BestPolicy:
             **self._best_row(),
             "iteration": state.best_iteration,
             "curriculum": state.best_stage,
-            "edits": state.best_edits,
             "metric": self._metric,
         }
 

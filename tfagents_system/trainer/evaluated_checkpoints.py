@@ -32,7 +32,6 @@ class EvaluatedCheckpoints:
       is_last: Whether a policy of that iteration is the result of the run.
       begins_trained: Whether the agent of iteration 0 was given or has learned offline. Without it that one, random
         weights, has no checkpoint.
-      edits: How often the run has taken edited files; what is best begins anew with each.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class EvaluatedCheckpoints:
         saves: TrainerSaves,
         is_last: Callable[[int], bool],
         begins_trained: bool = False,
-        edits: int = 0,
     ) -> None:
         self._params = params
         self._period = Period.of(params, "checkpoint")
@@ -52,15 +50,14 @@ class EvaluatedCheckpoints:
         self._saves = saves
         self._is_last = is_last
         self._first_iteration = 0 if begins_trained else 1
-        self._best = BestPolicy(params, state, edits)
-        self._edits = edits
+        self._best = BestPolicy(params, state)
         self._has_warned = False
 
     def begin(self, rows: Sequence[Mapping[str, Any]], train_step: int) -> None:
         """A start of the trainer, or going back.
 
         Args:
-          rows: Those of metrics.csv that count, oldest first: of this agent, and up to the checkpoint's train step.
+          rows: Those of metrics.csv that count, oldest first, up to the checkpoint's train step.
           train_step: That one; -1 where there is no checkpoint.
         """
         state = self._state
@@ -80,7 +77,8 @@ class EvaluatedCheckpoints:
         if self._period.env_steps is not None and self._period.is_due(self._state):
             self._state.periodic.append(iteration)
         if iteration >= self._first_iteration:
-            self._saves.try_to_write(lambda: self._export.save_checkpoint(iteration))
+            where = iteration, self._state.end_env_steps
+            self._saves.try_to_write(lambda: self._export.save_checkpoint(*where, with_agent=True))
 
     def take(self, row: Mapping[str, Any]) -> None:
         """The evaluation is over, with this row of metrics, as it is written."""
@@ -97,14 +95,18 @@ class EvaluatedCheckpoints:
         self._delete_unless_needed(iteration, checkpoint_name(train_step))
 
     def _delete_unless_needed(self, iteration: int, name: str) -> None:
-        """Random weights, and what could not be written, are not there."""
-        if self._export.has_checkpoint(name) and not self._is_needed(iteration, name):
+        """Random weights, and what could not be written, are not there. What stays is acted with, not trained on."""
+        if not self._export.has_checkpoint(name):
+            return
+        if not self._is_needed(iteration, name):
             self._export.delete_checkpoint(name)
+        elif name != self._state.best_checkpoint:
+            self._export.delete_agent(name)
 
     def _sort_out(self, row: Mapping[str, Any]) -> bool:
         """What becomes of an evaluated policy, and of the one that it replaces; whether it is the best one now."""
         iteration, name = _policy_of(row)
-        if not self._is_there(row):
+        if iteration < self._first_iteration or not self._export.has_checkpoint(name):
             return False
         if not self._best.is_best(row, iteration):
             self._delete_unless_needed(iteration, name)
@@ -113,12 +115,6 @@ class EvaluatedCheckpoints:
         if replaced is not None and not self._is_needed(its_iteration, replaced):
             self._state.replaced.append(replaced)
         return True
-
-    def _is_there(self, row: Mapping[str, Any]) -> bool:
-        """Whether the policy of an evaluation may be the best one: of the present files, and on disk."""
-        iteration, name = _policy_of(row)
-        is_of_files = (row.get("edits") or 0) == self._edits and iteration >= self._first_iteration
-        return is_of_files and self._export.has_checkpoint(name)
 
     def _is_needed(self, iteration: int, name: str) -> bool:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""

@@ -14,14 +14,15 @@ from tfagents_system.agents.block_update import BlockUpdate, make_block_update
 from tfagents_system.agents.compiling import choose_precision
 from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.agents.scheduled import ScheduledValues
+from tfagents_system.agents.taken_weights import TakenWeights
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
 from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
-from tfagents_system.run_files.agent_start import start_of_run
-from tfagents_system.run_files.resets import steps_before
+from tfagents_system.run_files.run_checkpoints import AGENT
+from tfagents_system.run_files.taken import Taken, taken_by
+from tfagents_system.settings.variable_values import NETWORKS
 from tfagents_system.trainer.resetting_update import ResettingUpdate
-from tfagents_system.trainer.starting_agent import values_for
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.tables import OFFLINE, PRIORITIES, TdErrors
@@ -61,7 +62,8 @@ class Learner:
         self.agent = make_agent(role.params, *specs.load_specs(role.paths.specs), self.step_variable)
         self.scheduled = ScheduledValues(role.params, self.agent)
         self._variables = weights.named_variables(self.agent.collect_policy)
-        self.state = self._state_at_start()
+        taken = taken_by(role.paths)
+        self.state = self._state_at_start(taken)
         self._connection = connection
         self.checkpoints = TrainerCheckpoints(
             role.paths.trainer_checkpoints,
@@ -77,21 +79,31 @@ class Learner:
             self.seed_noise()
             self.resumed_at = self.train_step
             logging.info("resumed at train step %d, iteration %d", self.train_step, self.state.iteration)
-        elif (start := start_of_run(role.paths)) is not None:
-            values = values_for(self.agent, start)
-            values.assign()
-            logging.info("begins with %s of %s", values.in_words(), start.source)
+        elif taken is not None and taken.checkpoint is not None:
+            self._take(taken)
 
-    def _state_at_start(self) -> TrainerState:
-        """Of an agent that begins: the run may have steps that an agent before it has collected."""
-        steps, offline = steps_before(self._role.paths), offline_updates(self._role.params)
-        return TrainerState(
-            iteration=OFFLINE if offline else 0,
-            ratio_offset=-offline,
-            paced_from_update=offline,
-            env_steps=steps,
-            end_env_steps=steps,
-        )
+    def _take(self, taken: Taken) -> None:
+        """Begins with the weights that fit of another run's agent."""
+        weights = TakenWeights(self.agent, self._role.paths.taken / AGENT, networks_alone=taken.take == NETWORKS)
+        weights.assign()
+        set_fixed_alpha(self.agent, self._role.params)
+        self.step_variable.assign(taken.train_step)
+        logging.info("begins with %s of %s", weights.in_words, taken.source)
+
+    def _state_at_start(self, taken: Taken | None) -> TrainerState:
+        """Of an agent that begins: where the other run was, if the run counts on from there."""
+        if taken is not None and taken.iteration:
+            done = taken.train_step
+            return TrainerState(
+                iteration=taken.iteration,
+                iteration_start=done,
+                ratio_offset=-done,
+                paced_from_update=done,
+                env_steps=taken.env_steps,
+                end_env_steps=taken.env_steps,
+            )
+        offline = offline_updates(self._role.params)
+        return TrainerState(iteration=OFFLINE if offline else 0, ratio_offset=-offline, paced_from_update=offline)
 
     @property
     def train_step(self) -> int:

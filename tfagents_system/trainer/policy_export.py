@@ -22,6 +22,7 @@ from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.leaf_names import fit_names
 from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.run_checkpoints import AGENT
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.saved_models import SavedModelWriter
@@ -73,18 +74,35 @@ class PolicyExport:
                 _write_folder(final, policy.model.save, iteration)
                 policy.model.moved_to(final)
 
-    def save_checkpoint(self, iteration: int | None = None) -> str:
+    def save_checkpoint(
+        self, iteration: int | None = None, env_steps: int | None = None, *, with_agent: bool = False
+    ) -> str:
         """Writes the weights as `policy_checkpoint_<train step>`; returns that name.
 
         Args:
           iteration: Iterations completed, for `iteration_of`.
+          env_steps: Environment steps then.
+          with_agent: The whole agent comes with them, which another run may begin with. One that is there stays.
         """
         name = checkpoint_name(int(self._train_step.numpy()))
         saver = self._all_policies()["policy"].saver
+        final = self._paths.policy_checkpoints / name
+        if not with_agent and (final / f"{AGENT}.index").exists():
+            return name  # The same weights.
+
+        def write(folder: Path) -> None:
+            saver.save_checkpoint(str(folder))
+            if with_agent:
+                tf.train.Checkpoint(agent=self._agent).write(str(folder / AGENT))
+
         with _without_tracing_notes():
-            final = self._paths.policy_checkpoints / name
-            _write_folder(final, lambda folder: saver.save_checkpoint(str(folder)), iteration)
+            _write_folder(final, write, iteration, env_steps)
         return name
+
+    def delete_agent(self, name: str) -> None:
+        """Leaves the policy of a checkpoint alone."""
+        for path in (self._paths.policy_checkpoints / name).glob(f"{AGENT}.*"):
+            path.unlink(missing_ok=True)
 
     def has_checkpoint(self, name: str) -> bool:
         """Whether that checkpoint is on disk."""
@@ -175,8 +193,10 @@ def _without_tracing_notes() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _write_folder(final: Path, write: Callable[[Path], None], iteration: int | None) -> None:
-    """Lets `write` fill a folder beside `final`, adds its iteration, then puts it in its place."""
+def _write_folder(
+    final: Path, write: Callable[[Path], None], iteration: int | None, env_steps: int | None = None
+) -> None:
+    """Lets `write` fill a folder beside `final`, adds the moment, then puts it in its place."""
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -184,7 +204,8 @@ def _write_folder(final: Path, write: Callable[[Path], None], iteration: int | N
     with held(temporary) as folder:
         write(folder)
         if iteration is not None:
-            (folder / MOMENT).write_text(json.dumps({"iteration": iteration}))
+            moment = {"iteration": iteration, **({} if env_steps is None else {"env_steps": env_steps})}
+            (folder / MOMENT).write_text(json.dumps(moment))
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

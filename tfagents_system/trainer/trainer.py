@@ -22,8 +22,7 @@ from tfagents_system.agents.iteration_counts import (
 )
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
-from tfagents_system.run_files.agent_start import start_of_run
-from tfagents_system.run_files.best import edits_taken
+from tfagents_system.run_files.taken import taken_by
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
@@ -70,8 +69,9 @@ class Trainer:
         self._saves = TrainerSaves(params, self._state, self._plan, lambda: learner.train_step, *kept)
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
         evaluated = self._state, self._export, self._saves, self._log.is_last
-        begins_trained = counts[2] > 0 or start_of_run(role.paths) is not None
-        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained, edits_taken(role.paths))
+        taken = taken_by(role.paths)
+        begins_trained = counts[2] > 0 or (taken is not None and taken.checkpoint is not None)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained)
         self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         period = params.publish_period_updates if params.asynchronous else None
@@ -259,8 +259,7 @@ class Trainer:
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
         to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
-        paced, agents = self._plan.paced, self._role.agents_before
-        return tables.Progress(self._session, iteration, train_step, to_evaluate, *paced, agents)
+        return tables.Progress(self._session, iteration, train_step, to_evaluate, *self._plan.paced, self._role.run_id)
 
     # Evaluations.
 

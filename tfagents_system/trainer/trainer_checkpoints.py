@@ -39,7 +39,6 @@ class TrainerState:
       best_checkpoint: Name of the policy checkpoint that reached it.
       best_iteration: Iterations completed then.
       best_stage: Values of the curriculum that it was evaluated with.
-      best_edits: How often the run had taken edited files then.
       end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
       periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
       evaluations: Rows of evaluations in metrics.csv that all of this follows from.
@@ -47,7 +46,6 @@ class TrainerState:
         as are kept, have them here.
       ended_early: Why the run ends before its last iteration, where it does.
       ended_for: The settings for which it does, as `settings_of_end` has them.
-      ended_edits: How often the run had taken edited files then.
       recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
       network_resets: How often networks were drawn anew.
       policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
@@ -68,10 +66,8 @@ class TrainerState:
     best_iteration: int = 0
     best_eval_success: float | None = None
     best_stage: dict[str, int | float] | None = None
-    best_edits: int = 0
     ended_early: str | None = None
     ended_for: str | None = None
-    ended_edits: int = 0
     matmul_precision: str | None = None
     evaluations: int = 0
     replaced: list[str] = dataclasses.field(default_factory=list)

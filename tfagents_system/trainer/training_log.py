@@ -10,11 +10,10 @@ from absl import logging
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
-from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.episode_rows import EpisodeOfWorker, EpisodeRows
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.time_shares import TimeShares
-from tfagents_system.settings.early_end import Callbacks, EarlyEnd, depends_on_files
+from tfagents_system.settings.early_end import Callbacks, EarlyEnd
 from tfagents_system.trainer.evaluations import Evaluated
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
@@ -40,11 +39,10 @@ class TrainingLog:
         self._role, self._params = role, role.params
         self._learner, self._state, self._plan, self._saves, self._shares = learner, learner.state, plan, saves, shares
         self.training_row = TrainingRow(learner.agent)
-        self._edits = edits_taken(role.paths)
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
         self._episode_rows = EpisodeRows(role.paths)
         self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
-        self._early_end = EarlyEnd(role.params, self._edits)
+        self._early_end = EarlyEnd(role.params)
         self._callbacks = Callbacks(role.params, self._metrics.rows)
         self.newest: dict[str, Any] = {}
 
@@ -54,13 +52,13 @@ class TrainingLog:
         Nor do those of later iterations than the state's, where these had no updates.
 
         Returns:
-          The rows that do, of this agent.
+          The rows that do.
         """
         self.training_row.clear()
         self._episodes.clear()
         self._metrics.rewind(train_step, self._state.iteration)
         self._episode_rows.rewind(train_step, self._state.iteration)
-        rows = self._metrics.rows_of_agent()
+        rows = self._metrics.rows()
         self._early_end.begin(rows)
         self._callbacks.why = None
         return rows
@@ -124,11 +122,10 @@ class TrainingLog:
     def is_over(self) -> bool:
         """Whether all iterations are done, or the run ends before: it then ends in the same way."""
         state = self._state
-        has_edits = state.ended_edits != self._edits and depends_on_files(state.ended_early or "")
-        if has_edits or state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
+        if state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
             state.ended_early = None
         if state.ended_early is None and (why := self._early_end.why or self._callbacks.why or self._why_of_steps()):
-            state.ended_early, state.ended_for, state.ended_edits = why, self._early_end.settings, self._edits
+            state.ended_early, state.ended_for = why, self._early_end.settings
             logging.info("iteration %d is the last: %s", state.iteration, why)
         return state.iteration >= self._params.num_iter or state.ended_early is not None
 
@@ -155,10 +152,9 @@ class TrainingLog:
                 "num_env_steps": self._params.num_env_steps,
                 "train_step": learner.train_step,
                 "env_steps": training.env_steps,
-                "best_eval_return": training.best_eval_return if training.best_edits == self._edits else None,
+                "best_eval_return": training.best_eval_return,
                 "ended_early": training.ended_early,
                 "ended_for": training.ended_for,
-                "ended_edits": training.ended_edits,
                 "curriculum": self.training_row.curriculum,
                 "time_left_s": self._time_left_secs(),
                 "time_shares": self._shares.shares(),

@@ -7,7 +7,6 @@ from absl import logging
 
 from tfagents_system.report.episodes import EVAL, KEPT, TRAIN, Report
 from tfagents_system.role import Role
-from tfagents_system.run_files.best import edits_taken
 from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.best_episodes import BestEpisodes
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
@@ -45,7 +44,7 @@ class WorkerReports:
         connection.feed_dead_reader(tables.REPORTS, Report(EVAL, 0, 0, 0, 0, 0, [], {}).to_wire())
         self._reader = connection.reader(tables.REPORTS, prefetch=100)
         self._log, self._evaluations, self._checkpoints, self._shares = log, evaluations, checkpoints, shares
-        self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes, edits_taken(role.paths))
+        self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes)
         self.session = 0
 
     def take(self) -> None:

@@ -22,7 +22,6 @@ from tfagents_system.machine import peers
 from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.resets import agents_in
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import JOINED_RUN
 from tfagents_system.transport.connection import Connection
@@ -42,12 +41,13 @@ class Membership:
       worker_id: Its number, which is its slot; -1 for the trainer.
       settings: Variables of the run that it takes over.
       tell: Passes a heartbeat on to the run.
-      ended: Why the run is over, `done` or `stopped`, if it says so; `replaced` for a trainer whose agent was replaced
-        where the replay server is; None while it is not.
+      ended: Why the run is over, `done` or `stopped`, if it says so; `replaced` for a trainer where another run has
+        taken its place (`--fresh`) where the replay server is; None while it is not.
       leave: Says goodbye after sending everything that is still to be sent.
       slots: Holds the slot, where nobody else does.
       is_far: Of a trainer: its run directory is another one than the replay server's.
-      check_agents: Of one that is far: raises UserError once the run has another agent there than here.
+      run: Of one that is far: the number of the run there.
+      check_run: Of one that is far: raises UserError once another run has taken the place of the one there.
     """
 
     connection: Connection
@@ -58,7 +58,8 @@ class Membership:
     leave: Callable[[], None] = lambda: None
     slots: Slots | None = None
     is_far: bool = False
-    check_agents: Callable[[], None] = lambda: None
+    run: int | None = None
+    check_run: Callable[[], None] = lambda: None
 
 
 def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
@@ -80,8 +81,8 @@ def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] 
     if is_plain(environ[SERVER], environ):
         membership = _join_here(kind, stop, paths, remembered.get("slot"), environ)
     else:
-        membership = _join_elsewhere(kind, stop, paths, remembered["token"], environ)
-    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id})
+        membership = _join_elsewhere(kind, stop, paths, remembered, environ)
+    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
     environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
     return membership
 
@@ -122,7 +123,7 @@ def _join_here(
 
 
 def _join_elsewhere(
-    kind: str, stop: Callable[[], bool], paths: RunPaths, token: str, environ: Mapping[str, str]
+    kind: str, stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Membership:
     from tfagents_system.transport.remote.client import RemoteConnection  # Only remote roles pay for importing TLS.
     from tfagents_system.transport.remote.messages import Hello, identity_of
@@ -134,7 +135,7 @@ def _join_elsewhere(
         Hello(
             kind=kind,
             identity=identity_of(paths),
-            token=token,  # Tells the gateway which slot this worker had.
+            token=remembered["token"],  # Tells the gateway which slot this worker had.
         ),
         credentials=Path(environ[CREDENTIALS]),
         password_file=Path(password_file) if password_file else None,
@@ -143,34 +144,32 @@ def _join_elsewhere(
     welcome = connection.welcome
 
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
-    here = agents_in(run_directory.read_run_json(paths)) if is_far else 0
+    known = None
+    if is_far:
+        known = (remembered.get("run") if run_directory.has_begun(paths) else None) or _number_of(welcome.run)
 
-    def check_agents() -> None:
-        if is_far:
-            _check_agents(paths, connection.welcome.run, here)
+    def check_run() -> None:
+        if is_far and _number_of(connection.welcome.run) != known:
+            raise UserError(
+                f"the run at {environ[SERVER]} has begun anew since {paths.exp_dir} joined it: begin anew here, too "
+                "(--fresh)"
+            )
 
     def ended() -> str | None:
-        # Each start of the run sends its run.json anew: the agent may have been replaced there meanwhile.
-        is_another = is_far and _agents_there(connection.welcome.run) != here
+        # Each start of the run sends its run.json anew: another one may have taken its place meanwhile.
+        is_another = is_far and _number_of(connection.welcome.run) != known
         return connection.end_of_run or (REPLACED if is_another else None)
 
-    check_agents()
+    check_run()
     # A trainer in the run's own directory writes its heartbeat there itself.
     tell = connection.tell if is_far or kind != TRAINER else None
     same = cast(Connection, connection)  # It has the same methods.
     joined = same, welcome.worker_id, welcome.settings, tell, ended, connection.close
-    return Membership(*joined, is_far=is_far, check_agents=check_agents)
+    return Membership(*joined, is_far=is_far, run=known, check_run=check_run)
 
 
 @functools.lru_cache(maxsize=2)  # Asked for in every wait.
-def _agents_there(run: str) -> int:
-    return agents_in(json.loads(run))
-
-
-def _check_agents(paths: RunPaths, run: str, here: int) -> None:
-    """Raises UserError if the replay server's run has had another number of agents than the trainer's."""
-    if (there := _agents_there(run)) != here:
-        raise UserError(
-            f"the agent of the run was replaced {there} times where its replay server is, and {here} times in "
-            f"{paths.exp_dir}: start both anew, the one that is behind with --reset_training"
-        )
+def _number_of(run: str) -> int:
+    """Of a run.json."""
+    number: int = json.loads(run).get("id", 0)
+    return number

@@ -271,7 +271,7 @@ class Progress:
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
       paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
         trainer's newest block has counted them, since the run has the ratios of both that it has now.
-      agents_before: How often the run's agent was replaced: a worker of an earlier one starts anew.
+      run: The run's number in its run.json: a worker that knows another one starts anew.
       memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
     """
 
@@ -281,12 +281,12 @@ class Progress:
     eval_iteration: int
     paced_updates: int = 0
     paced_steps: int = 0
-    agents_before: int = 0
+    run: int = 0
     memory: tuple[int, int] = (0, 0)
 
     def to_wire(self) -> list[np.ndarray]:
         row = [self.session, self.iteration, self.train_step, self.eval_iteration]
-        row += [self.paced_updates, self.paced_steps, self.agents_before, *self.memory]
+        row += [self.paced_updates, self.paced_steps, self.run, *self.memory]
         return [np.array(row, np.int64)]
 
     @classmethod
@@ -296,9 +296,9 @@ class Progress:
         Raises:
           MalformedMessageError: It is anything else.
         """
-        *ids, updates, steps, agents, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
+        *ids, updates, steps, run, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
         session, iteration, train_step, eval_iteration = ids
-        return cls(session, iteration, train_step, eval_iteration, updates, steps, agents, (pid, descriptor))
+        return cls(session, iteration, train_step, eval_iteration, updates, steps, run, (pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Collector:
         self._is_deterministic = role.deterministic
         # Where deterministic an episode's number decides, whichever start of the worker collects it.
         self._start = 0 if role.deterministic else start
-        self._numbers = EpisodeNumbers(None if role.deterministic else incarnation, role.agents_before)
+        self._numbers = EpisodeNumbers(None if role.deterministic else incarnation)
         seed = role.derived_seed(HELD_OUT_STREAM, worker_id, self._start)
         self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
         self.greedy = self._greedy_episodes(role.derived_seed(GREEDY_STREAM, worker_id, self._start))

@@ -10,8 +10,8 @@ from tfagents_system.worker.background import AnyConnection, is_pending, look
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 
 
-class OtherAgentError(Exception):
-    """The run's agent was replaced: what this worker knows of iterations is of the one before."""
+class OtherRunError(Exception):
+    """Another run has taken the place of this worker's (`--fresh`), whose iterations are others."""
 
 
 class ProgressReader:
@@ -35,13 +35,13 @@ class ProgressReader:
         self._max_look_secs = min(_MAX_LOOK_SECS, straggler_secs / 4)
         self._look_secs, self._look_at = _LOOK_SECS, 0.0
         self.newest: tables.Progress | None = None
-        self._agents_before: int | None = None
+        self._run: int | None = None
 
     def get(self, wait_secs: float = 0.0) -> tables.Progress | None:
         """The newest; waits for news of it up to `wait_secs`.
 
         Raises:
-          OtherAgentError: The run has another agent than when this was first asked.
+          OtherRunError: It is another run than when this was first asked.
         """
         arrays = self._news.get(wait_secs)
         if arrays is not None:
@@ -63,9 +63,9 @@ class ProgressReader:
     def _take(self, progress: tables.Progress) -> None:
         if self.newest is not None and place(progress) < place(self.newest):
             return  # News have overtaken it on the way.
-        if self._agents_before not in (None, progress.agents_before):
-            raise OtherAgentError("the run has another agent now")
-        self.newest, self._agents_before = progress, progress.agents_before
+        if self._run not in (None, progress.run):
+            raise OtherRunError("another run has taken this one's place")
+        self.newest, self._run = progress, progress.run
 
 
 def place(progress: tables.Progress) -> tuple[int, int, int]:

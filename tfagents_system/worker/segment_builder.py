@@ -129,19 +129,16 @@ class EpisodeNumbers:
     Args:
       incarnation: Of the worker's process, which is larger for each later start; None: in a deterministic run an
         episode has the same number whichever start collects it.
-      agents_before: Agents that the run's has replaced.
     """
 
-    def __init__(self, incarnation: int | None, agents_before: int) -> None:
+    def __init__(self, incarnation: int | None) -> None:
         self._incarnation = incarnation
-        self._agents_before = agents_before
 
     def of(self, iteration: int, number: int) -> int:
         """Of an episode that begins in this iteration, the `number`-th of this start of the worker."""
         if self._incarnation is not None:
             return self._incarnation + number
-        # Numbers may begin anew with each iteration, and iterations with each agent.
-        return (((self._agents_before << 31) + iteration + 1) << 20) + number % (1 << 20)
+        return ((iteration + 1) << 20) + number % (1 << 20)  # Numbers may begin anew with each iteration.
 
 
 class SegmentBuilder:

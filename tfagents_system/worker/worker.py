@@ -176,7 +176,10 @@ class Worker:
         if iteration >= self._params.num_iter:
             self._wait_for_the_end()
             return
+        is_guess = self._progress.newest is None  # Before the trainer's first word.
         self._wait_for_policy(iteration)
+        if is_guess and self._next_iteration() > iteration:
+            return  # The run counts on from another one.
         self._collector.follow(iteration, self._exploring())
         self._runner.set_due(iteration)
         self._collect(iteration)

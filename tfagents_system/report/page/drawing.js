@@ -26,27 +26,22 @@ function styleOf(data, k) {
   return {color: COLORS[group % COLORS.length], dash: DASHES[Math.floor(group / COLORS.length) % DASHES.length]};
 }
 
-// The points of a curve and the rows that they are of; null, a gap, where another agent begins.
+// The points of a curve and the rows that they are of.
 function series(run, name, axis) {
   const metric = run.metrics[name] || {i: [], y: []}, points = {x: [], y: [], rows: []};
-  const add = (x, y, row) => { points.x.push(x); points.y.push(y); points.rows.push(row); };
-  const agentOf = (row) => run.resets.filter((first) => first <= row).length;
   metric.i.forEach((row, k) => {
-    if (k && run.resets.length && agentOf(row) !== agentOf(metric.i[k - 1])) add(null, null, null);
-    add(run.axes[axis][row], metric.y[k], row);
+    points.x.push(run.axes[axis][row]);
+    points.y.push(metric.y[k]);
+    points.rows.push(row);
   });
   return points;
 }
 
-// The mean of values so far, the older the less they count; it begins anew after a gap. `weight` of 0 leaves them as they are.
+// The mean of values so far, the older the less they count. `weight` of 0 leaves them as they are.
 function smoothed(values, weight) {
   if (!weight) return values;
   let mean = 0, norm = 0;
   return values.map((value) => {
-    if (value === null) {
-      mean = norm = 0;
-      return null;
-    }
     mean = weight * mean + (1 - weight) * value;
     norm = weight * norm + (1 - weight);
     return mean / norm;
@@ -70,12 +65,9 @@ const yAxis = (title, extra) => Object.assign({
   title: {text: title, standoff: 6, font: {size: 12}}, gridcolor: LINE, zeroline: false, automargin: true, ...NUMBERS,
 }, extra);
 
-// A line, with markers at points between two gaps or ends, such as the only one of an agent, which a line does not show.
+// A line; a marker where there is one point, which a line does not show.
 function trace(points, extra) {
-  const alone = points.y.map((value, k) => value !== null && (points.y[k - 1] ?? points.y[k + 1] ?? null) === null);
-  const line = Object.assign({type: "scatter", mode: "lines", x: points.x, y: points.y}, extra);
-  if (extra.mode || !alone.some(Boolean)) return line;
-  return Object.assign(line, {mode: "lines+markers", marker: Object.assign({}, extra.marker, {opacity: alone.map(Number)})});
+  return Object.assign({type: "scatter", mode: points.y.length === 1 ? "markers" : "lines", x: points.x, y: points.y}, extra);
 }
 
 const marked = (points) => (points.x.length <= 60 ? {mode: "lines+markers"} : {});
@@ -153,13 +145,12 @@ function evaluations(run, evaluated) {
   const byRow = (name) => new Map(run.metrics[name] ? run.metrics[name].i.map((row, k) => [row, run.metrics[name].y[k]]) : []);
   const spread = byRow("eval_return_std"), episodes = byRow("eval_episodes");
   const std = evaluated.rows.map((row) => spread.get(row) || 0);
-  const agents = [[]]; // Places of each one's evaluations: a band goes over no gap.
-  evaluated.y.forEach((value, k) => (value === null ? agents.push([]) : agents[agents.length - 1].push(k)));
-  const edge = (places, sign) => ({x: places.map((k) => evaluated.x[k]), y: places.map((k) => evaluated.y[k] + sign * std[k])});
+  const edge = (sign) => ({x: evaluated.x, y: evaluated.y.map((value, k) => value + sign * std[k])});
   const hidden = {mode: "lines", line: {width: 0}, hoverinfo: "skip", showlegend: false, legendgroup: "evaluations"};
   const band = Object.assign({}, hidden, {fill: "tonexty", fillcolor: withAlpha("#D55E00", 0.16)});
   return [
-    ...agents.flatMap((places) => [trace(edge(places, -1), hidden), trace(edge(places, 1), band)]),
+    trace(edge(-1), hidden),
+    trace(edge(1), band),
     trace(evaluated, {
       ...marked(evaluated), name: "evaluations, mean and spread",
       legendgroup: "evaluations", line: {color: "#D55E00", width: 2.4}, marker: {size: 6},
@@ -210,7 +201,7 @@ function metricFigure(data, name, view) {
       name: plain(run.name), ...marked(points), marker: {size: 3.5}, line: {color: style.color, dash: style.dash, width: 1.6},
       hovertemplate: data.runs.length > 1 ? "%{y:.5g}" : "%{y:.5g}<extra></extra>",
     }));
-    values = values.concat(points.y.filter((value) => value !== null));
+    values = values.concat(points.y);
   });
   const isLog = view.log && values.length > 0 && values.every((value) => value > 0);
   const layout = baseLayout({

@@ -32,8 +32,7 @@ from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.episode_rows import read_episodes
-from tfagents_system.run_files.metrics import of_agent, read_metrics
-from tfagents_system.run_files.resets import agents_before
+from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import leaves_of
 from tfagents_system.settings.overrides import Overrides
@@ -63,7 +62,6 @@ class Budget:
 def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
     """All but videos; values that a run does not have (yet) are empty."""
     rows = read_metrics(paths.metrics_csv)
-    own = of_agent(rows, agents_before(paths))
     status = read_status(paths.status_json)
     now = time.time()
     return {
@@ -71,9 +69,9 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "folder": str(paths.exp_dir),
         "state": _state(paths, status, now),
         "problems": problems(status, now) if status else [],
-        "facts": _facts(rows, own, best_of(paths, rows), status),
+        "facts": _facts(rows, best_of(paths, rows), status),
         **_curves(rows, budget.points),
-        "best": _best(own, read_best(paths)),
+        "best": _best(rows, read_best(paths)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
         "time_shares": time_shares(status) if status else {},
         "plan": sorted(status["plan"].items()) if status else [],
@@ -89,21 +87,17 @@ def _state(paths: RunPaths, status: dict[str, Any] | None, now: float) -> str:
     return state_of(status, now) if status else UNKNOWN
 
 
-def _facts(rows: Rows, own: Rows, best: float | None, status: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The numbers at the top of the page.
-
-    Args:
-      own: Rows of the agent that is trained now; steps and time are those of the whole run.
-    """
-    last = {name: value for row in own for name, value in row.items() if value is not None}
+def _facts(rows: Rows, best: float | None, status: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The numbers at the top of the page."""
+    last = {name: value for row in rows for name, value in row.items() if value is not None}
     success = last.get("eval_success")
-    rates = {name: [row[name] for row in own if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
+    rates = {name: [row[name] for row in rows if row.get(name)] for name in ("env_steps_per_s", "updates_per_s")}
     told = [
         ("best evaluation", format_number(best)),
         ("last evaluation", format_return(last)),
         ("success", "-" if success is None else f"{success:.0%}"),
         ("environment steps", format_number(_whole(_most(rows, "env_steps")))),
-        ("updates", format_number(_whole(_most(own, "train_step")))),
+        ("updates", format_number(_whole(_most(rows, "train_step")))),
         ("trained for", format_secs(_most(rows, "wall_time_s"))),
         ("steps/s (median)", _median(rates["env_steps_per_s"])),
         ("updates/s (median)", _median(rates["updates_per_s"])),
@@ -134,8 +128,7 @@ def _curves(rows: Rows, most: int) -> dict[str, Any]:
     """For the page.
 
     Returns:
-      `axes`: {axis: [row]}, `metrics`: {name: {"i": [indices of rows], "y": [values]}}, `resets`: indices of the first
-      rows of later agents, whose updates count from 0 again.
+      `axes`: {axis: [row]}, `metrics`: {name: {"i": [indices of rows], "y": [values]}}.
     """
     axes = {
         axis: short([(row.get(column) or 0.0) / _UNITS.get(axis, 1) for row in rows]) for axis, column in AXES.items()
@@ -152,13 +145,11 @@ def _curves(rows: Rows, most: int) -> dict[str, Any]:
             metrics[name] = {"i": places[kept].tolist(), "y": short(values[kept])}
     used = sorted({0, *(k for each in metrics.values() for k in each["i"])}) if rows else []
     renamed = {k: place for place, k in enumerate(used)}
-    agents = [rows[k].get("reset") or 0 for k in used]
     for each in metrics.values():
         each["i"] = [renamed[k] for k in each["i"]]
     return {
         "axes": {axis: [values[k] for k in used] for axis, values in axes.items()},
         "metrics": metrics,
-        "resets": [k for k in range(1, len(agents)) if agents[k] != agents[k - 1]],
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tfagents_system.run_files.metrics import of_agent, read_metrics
+from tfagents_system.run_files.metrics import read_metrics
 from tfagents_system.run_files.run_paths import RunPaths
 
 TRAIN, EVAL = "train", "eval"
@@ -106,16 +106,14 @@ class MetricsReader:
 
     Args:
       paths: The run directory.
-      agents_before: Of the agent whose rows are wanted.
     """
 
-    def __init__(self, paths: RunPaths, agents_before: int) -> None:
+    def __init__(self, paths: RunPaths) -> None:
         self._path = paths.metrics_csv
-        self._agents_before = agents_before
         self._seen: tuple[int, int, int] | None = None
 
     def rows(self) -> list[Mapping[str, float | None]] | None:
-        """All rows of the agent; None where the file is as it was."""
+        """All rows; None where the file is as it was."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -123,6 +121,6 @@ class MetricsReader:
         state = status.st_ino, status.st_size, status.st_mtime_ns
         if state == self._seen:
             return None
-        rows = of_agent(read_metrics(self._path), self._agents_before)
+        rows = list[Mapping[str, float | None]](read_metrics(self._path))
         self._seen = state
         return rows

@@ -49,12 +49,11 @@ class Tracked:
     Attributes:
       settings: Those of the last start.
       names: What it had of the packages' own variables (LIBRARY_VARIABLES).
-      ids: A name for each agent of the run, by how many were before it (`--reset_training` replaces one): whose
-        updates count from 0 is another run to those who draw curves.
+      run_id: The name that the run has there for ever.
     """
 
     settings: TrackingSettings
-    ids: Mapping[str, str]
+    run_id: str
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -63,16 +62,16 @@ def read_tracked(paths: RunPaths) -> Tracked | None:
     content = read_json(paths.tracking_json)
     if not content:
         return None
-    return Tracked(TrackingSettings.of(content.get("settings", {})), content.get("ids", {}), content.get("names", {}))
+    return Tracked(TrackingSettings.of(content.get("settings", {})), content["run_id"], content.get("names", {}))
 
 
-def keep_tracked(paths: RunPaths, settings: TrackingSettings, agents_before: int) -> Tracked:
-    """Writes the settings, and an id for this agent if it has none yet, before anybody hears of it."""
-    ids = dict((before := read_tracked(paths)) and before.ids or {})
-    ids.setdefault(str(agents_before), uuid.uuid4().hex[:12])
+def keep_tracked(paths: RunPaths, settings: TrackingSettings) -> Tracked:
+    """Writes the settings, and the run's id if it has none yet, before anybody hears of it."""
+    before = read_tracked(paths)
+    run_id = uuid.uuid4().hex[:12] if before is None else before.run_id
     names = {name: os.environ[name] for name in LIBRARY_VARIABLES if os.environ.get(name)}
-    write_json(paths.tracking_json, {"settings": dataclasses.asdict(settings), "ids": ids, "names": names})
-    return Tracked(settings, ids, names)
+    write_json(paths.tracking_json, {"settings": dataclasses.asdict(settings), "run_id": run_id, "names": names})
+    return Tracked(settings, run_id, names)
 
 
 def wandb_project() -> str:

@@ -23,11 +23,10 @@ from tfagents_system.machine.file_locks import lock
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.report.tracking.destination import Destination
 from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
-from tfagents_system.report.tracking.settings import Tracked, keep_tracked, read_tracked
+from tfagents_system.report.tracking.settings import Tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
 from tfagents_system.report.tracking.to_wandb import ToWandb
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.resets import agents_before
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 
 _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
@@ -106,14 +105,13 @@ class Tracker:
     """
 
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
-        agent = agents_before(paths)
-        run_id, name = tracked.ids[str(agent)], paths.exp_dir.name + (f"_reset_{agent}" if agent else "")
+        run_id, name = tracked.run_id, paths.exp_dir.name
         destinations: list[Destination] = []
         if tracked.settings.wandb is not None:
             destinations.append(ToWandb(tracked.settings, paths, run_id, name))
         if tracked.settings.mlflow_uri is not None:
             destinations.append(ToMlflow(tracked.settings, run_id, name))
-        self._paths, self._reader, self._rows = paths, MetricsReader(paths, agent), list[Any]()
+        self._paths, self._reader, self._rows = paths, MetricsReader(paths), list[Any]()
         self._settings = told_settings(paths)
         self.feeds = [Feed(destination, self._settings, say) for destination in destinations]
 
@@ -171,8 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in tracked.names.items():
         os.environ.setdefault(name, text)
     with alone(paths):
-        # An agent whose own starts sent nothing gets its name there now.
-        return _send_all(paths, keep_tracked(paths, tracked.settings, agents_before(paths)))
+        return _send_all(paths, tracked)
 
 
 def _send_all(paths: RunPaths, tracked: Tracked) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.errors import UserError
@@ -43,14 +41,6 @@ def check_path(
     checks = Checklist()
     _ask(checks[NAME], address, credentials, password_file, dict(identity or {}), timeout_secs)
     return checks
-
-
-def run_there(
-    address: str, credentials: Path, password_file: Path | None = None, timeout_secs: float = 5.0
-) -> dict[str, Any] | None:
-    """The run.json of the run at a gateway; None where nobody answers, or refuses us. Arguments as of `check_path`."""
-    welcome = _ask(Check(NAME), address, credentials, password_file, {}, timeout_secs)
-    return None if welcome is None else json.loads(welcome.run)
 
 
 def _ask(

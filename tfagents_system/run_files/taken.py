@@ -1,0 +1,169 @@
+"""What a run takes from another one (SAC_FROM, SAC_TAKE): where it is, and what run.json records of it.
+
+    taken/agent.index, ...      in the new run directory: a copy, so that the other run may go on or be deleted
+    run.json                    "from": the fields of `Taken`
+
+This module imports neither TensorFlow nor Reverb.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfagents_system.checks.spelling import is_meant
+from tfagents_system.errors import UserError
+from tfagents_system.policies.checkpoint_names import MOMENT, train_step_of
+from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files.best import read_best
+from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.variable_values import ALL, REPLAY
+
+_FROM = "from"
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What a run began with.
+
+    Attributes:
+      source: SAC_FROM, with an absolute path.
+      take: One of variable_values.TAKES.
+      run: The other run directory, or a folder of imported experience.
+      checkpoint: The agent's folder in it; None: no agent is taken.
+      train_step, iteration, env_steps: Where the other run was; counted on from with `all`, else 0.
+      moves: The ring is moved, not copied: the other run was moved aside for this one (`--fresh`).
+      mark: Tells a ring that counts for this run from one that is still the other's.
+    """
+
+    source: str
+    take: str
+    run: str
+    checkpoint: str | None = None
+    train_step: int = 0
+    iteration: int = 0
+    env_steps: int = 0
+    moves: bool = False
+    mark: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether experience is taken."""
+        return self.take in (REPLAY, ALL)
+
+    @property
+    def agent(self) -> Path | None:
+        """Prefix of the agent's files in the other run."""
+        return None if self.checkpoint is None else Path(self.run) / self.checkpoint / run_checkpoints.AGENT
+
+    def from_aside(self, aside: Path) -> Taken:
+        """The same where the other run was moved to."""
+        return dataclasses.replace(self, run=str(aside), moves=True)
+
+    def copy_agent(self, folder: Path) -> None:
+        """Copies the agent's files into a new folder.
+
+        Raises:
+          OSError: It can't be written, or they are not there any more.
+        """
+        assert self.agent is not None
+        folder.mkdir()
+        for path in sorted(self.agent.parent.glob(f"{run_checkpoints.AGENT}.*")):
+            shutil.copyfile(path, folder / path.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """What run.json has of it."""
+        return dataclasses.asdict(self)
+
+
+def taken_in(run: Mapping[str, Any]) -> Taken | None:
+    """What the run of a run.json began with; None: nothing of another one."""
+    return Taken(**run[_FROM]) if run.get(_FROM) else None
+
+
+def taken_by(paths: RunPaths) -> Taken | None:
+    """The same of a run directory."""
+    return taken_in(read_json(paths.run_json) or {})
+
+
+def split(source: str) -> tuple[Path, str | None]:
+    """RUN and CHECKPOINT of RUN@CHECKPOINT."""
+    path, at, name = source.rpartition("@")
+    if at and "/" not in name and not Path(source).exists():
+        return Path(path), name
+    return Path(source), None
+
+
+def find(source: str, take: str) -> Taken:
+    """What SAC_FROM and SAC_TAKE mean. Of the experience nothing is looked at.
+
+    Args:
+      source: `RUN`, `RUN@best` or `RUN@CHECKPOINT` with an absolute path.
+      take: One of variable_values.TAKES.
+
+    Raises:
+      UserError: There is no such run or checkpoint, or it is damaged.
+    """
+    path, name = split(source)
+    if not path.is_dir():
+        raise UserError(f"SAC_FROM={source}: {path} is no folder: give the directory of a run")
+    if take == REPLAY:
+        if name is not None:
+            raise UserError(f"SAC_FROM={source} names an agent, and SAC_TAKE=replay takes none: leave out @{name}")
+        return Taken(source, take, str(path), mark=_new_mark())
+    paths = RunPaths(path)
+    try:
+        folder = _newest(paths) if name is None else _named(paths, name)
+    except OSError as error:
+        raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
+    counters = _counters(folder) if take == ALL else {}
+    return Taken(source, take, str(path), str(folder.relative_to(path)), **counters, mark=_new_mark())
+
+
+def _new_mark() -> int:
+    return 2 + secrets.randbelow(2**31)
+
+
+def _newest(paths: RunPaths) -> Path:
+    newest = run_checkpoints.newest_complete(paths.trainer_checkpoints, with_agent=True)
+    if newest is None:
+        raise UserError(
+            f"{paths.exp_dir} has no checkpoint of an agent: give a run that has one, or take its experience alone "
+            "(SAC_TAKE=replay)"
+        )
+    return newest.folder
+
+
+def _named(paths: RunPaths, name: str) -> Path:
+    """A checkpoint of the trainer, or one of the policies that were evaluated and have their agent."""
+    if name == "best":
+        name = str((read_best(paths) or {}).get("checkpoint", name))
+    folders = (*paths.trainer_checkpoints.glob("checkpoint_*"), *paths.policy_checkpoints.glob("policy_checkpoint_*"))
+    agents = {path.name: path for path in sorted(folders) if (path / f"{run_checkpoints.AGENT}.index").is_file()}
+    if name not in agents:
+        names = [*(["best"] if read_best(paths) else []), *agents]
+        there_are = f"there are {', '.join(names)}" if names else "it has none yet"
+        raise UserError(f"{paths.exp_dir} has no agent {name}{is_meant(name, names)}: {there_are}")
+    if agents[name].parent == paths.trainer_checkpoints:
+        try:
+            run_checkpoints.read(agents[name])
+        except DamagedCheckpointError as error:
+            raise UserError(f"{agents[name]} is damaged ({error}): give another checkpoint") from None
+    return agents[name]
+
+
+def _counters(folder: Path) -> dict[str, int]:
+    """Where a run was at a checkpoint."""
+    train_step = train_step_of(folder.name)
+    if train_step is None:
+        manifest = json.loads((folder / run_checkpoints.MANIFEST).read_text(encoding="utf-8"))
+        return {name: int(manifest.get(name, 0)) for name in ("train_step", "iteration", "env_steps")}
+    moment = read_json(folder / MOMENT) or {}
+    return {"train_step": train_step, **{name: int(moment.get(name, 0)) for name in ("iteration", "env_steps")}}
