@@ -22,7 +22,7 @@ def report(iteration: int, *returns: float, wind: float = 0.0) -> Report:
 def test_losses_episodes_and_rates_are_of_the_time_since_the_row_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    row = TrainingRow(types.SimpleNamespace(_log_alpha=types.SimpleNamespace(numpy=lambda: np.log(0.2))))
+    row = TrainingRow(types.SimpleNamespace(log_alpha=types.SimpleNamespace(numpy=lambda: np.log(0.2))))
     row.begin(50, 1000)
     row.begin(60, 1100)  # Later blocks do not move the beginning.
     row.add_losses({"critic_loss": 1.0, "loss": 9.0}, 30)
