@@ -12,11 +12,12 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.agents_to_begin_with import normalizations_of
 from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.minibatch import Steps, Views
-from tfagents_system.agents.normalization import RunningNormalization, RunningStatistics
+from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.sac import ACTIONS
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
@@ -194,10 +195,6 @@ def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> N
         (encoder,) = agent.networks()["encoder"]
         assert len(encoder.trainable_variables) == 8, "of both images, for the critics"
         assert tape.gradient(log_pi, encoder.trainable_variables) == [None] * 8
-
-
-def normalizations_of(network: Any) -> list[RunningNormalization]:
-    return [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
 
 
 @pytest.mark.parametrize("kind", ["normalised", "images", "mini-races", "sac_discrete"])

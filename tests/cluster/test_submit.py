@@ -132,17 +132,18 @@ def test_what_a_request_follows_from_can_not_be_in_a_grid() -> None:
 
 
 def test_options_go_to_the_run_or_to_sbatch(user: User) -> None:
-    given = ["--set", "config.note=it's a", "--keep", "--set=n_step=2", "--study=/the study"]
+    given = ["--set", "config.note=it's a", "--keep", "--set=n_step=2", "--from", "old", "--study=/the study"]
     options = submit.parse(["vars.sh", *given, "--part=long", "-C", "fast", "--begin", "now", "-d1", "--", "--nodes=7"])
     assert options.run == [
         "--set=config.note=it's a",
         "--keep",
         "--set=n_step=2",
+        "--from=old",
         "--study=/the study",
     ]
     assert options.lasting == ["--part=long", "-C", "fast", "--nodes=7"]
     assert options.sbatch == ["--begin=now", "--dependency=1", *options.lasting]
-    assert shlex.split(script(user, *given)[-1])[-4:] == options.run
+    assert shlex.split(script(user, *given)[-1])[-5:] == options.run
 
 
 # What is refused.
@@ -291,14 +292,6 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     assert values["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder}/runs/a.db"
     assert values["SAC_REPLAY_DIR"] == str(user.folder.parent / "ring"), "each run has a folder of its own there"
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
-
-
-def test_what_a_run_takes_of_another_one_is_a_variable_of_the_job(user: User, tmp_path: Path) -> None:
-    (user.folder / "old_run").mkdir()
-    (user.folder / "old_run/run.json").touch()
-    user.write_vars("SAC_FROM=another_run\n")
-    values = variables(user, tmp_path, "--from", "old_run@best", "--take=all")
-    assert (values["SAC_FROM"], values["SAC_TAKE"]) == (f"{user.folder}/old_run@best", "all")
 
 
 def test_an_empty_variable_is_not_set_in_the_job_either(user: User, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_run_goes_on_as_another_one_and_begins_anew_with_its_own_experience(tm
     other = user(tmp_path / "other")
     asked = ("--from", str(run.exp_dir), "--take", "all", "--set", "num_iter=7", "--set", "buffer_size=9000")
     output = train(other, *asked)
-    assert "another run: " in output and "actor network, " in output
+    assert "another run: " in output and "actor, " in output
     rows = read_metrics(RunPaths(other.exp_dir).metrics_csv)
     assert [row["iteration"] for row in rows if row.get("critic_loss")] == [5, 6, 7], "it counts on"
     assert rows[-1]["train_step"] == 35 and max(row["env_steps"] for row in rows) == first.env_steps + 3 * 2 * 20

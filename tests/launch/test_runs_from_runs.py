@@ -86,7 +86,7 @@ def learner_of(paths: RunPaths) -> Learner:
 
 
 def actor(agent: Any) -> list[np.ndarray]:
-    return [variable.numpy() for variable in agent._actor_network.variables]
+    return [variable.numpy() for variable in agent.actor.variables]
 
 
 def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path
         learner = learner_of(paths)
         np.testing.assert_equal(actor(learner.agent), actor(other), f"start {start}")
         assert learner.train_step == 0 and learner.resumed_at is None
-    learner.agent._actor_network.variables[0].assign_add(tf.ones_like(learner.agent._actor_network.variables[0]))
+    learner.agent.actor.variables[0].assign_add(tf.ones_like(learner.agent.actor.variables[0]))
     learner.step_variable.assign(3)
     learner.checkpoints.save(5.0, {}, wait=True)
     again = learner_of(paths)
@@ -187,7 +187,7 @@ def test_layers_that_do_not_fit_are_named_and_nothing_that_fits_is_an_error(
     (tmp_path / "params.py").write_text(PARAMS.replace("actor_fc_layer_params = (4,)", "actor_fc_layer_params = (6,)"))
     assert prepare.prepare(environ, None)
     told = capsys.readouterr().out
-    assert "begins anew, since it does not fit: actor network: " in told and "3x4 there, 3x6 here" in told
+    assert "begins anew, since it does not fit: actor: " in told and "3x4 there, 3x6 here" in told
     wider = PARAMS.replace("(4,)", "(6,)")
     (tmp_path / "params.py").write_text(wider)
     with pytest.raises(UserError, match="nothing of that agent fits this run's:\n  ") as raised:

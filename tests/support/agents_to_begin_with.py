@@ -8,7 +8,7 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent import make_agent
-from tfagents_system.agents.normalization import RunningNormalization
+from tfagents_system.agents.normalization import ObservationNormalization
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -49,9 +49,7 @@ def trained(seed=3, **options):
             variable.assign(rng.uniform(0.1, 1.0, variable.shape))
     alike = {}
     networks = [network for part in ("actor", "critics", "targets") for network in agent.networks()[part]]
-    for layer in (
-        layer for network in networks for layer in network.submodules if isinstance(layer, RunningNormalization)
-    ):  # Alike in all networks.
+    for layer in (layer for network in networks for layer in normalizations_of(network)):  # Alike in all networks.
         for name in ("count", "mean", "variance"):
             variable = getattr(layer, name)
             variable.assign(alike.setdefault((layer.source, name), variable.numpy()))
@@ -59,6 +57,13 @@ def trained(seed=3, **options):
         step(agent, rng.uniform(0.1, 1.0))
     agent.train_step_counter.assign(700)
     return agent
+
+
+def normalizations_of(network):
+    """What normalises the leaves of the network's observation."""
+    return [
+        leaf for layer in network.submodules if isinstance(layer, ObservationNormalization) for leaf in layer.leaves
+    ]
 
 
 def trained_variables(agent):

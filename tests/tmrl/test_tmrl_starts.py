@@ -267,8 +267,9 @@ def test_training_is_reset_where_there_is_something_to_reset(data: Path) -> None
     (paths.trainer_checkpoints / "checkpoint_0000000020").mkdir(parents=True)
     paths.run_json.write_text("{}")
     command = tmrl.server_command(reset)
-    at = command.index("--fresh")
-    assert command[at : at + 5] == ["--fresh", "--from", str(paths.exp_dir), "--take", "replay"]
+    assert {"--fresh", "--from", str(paths.exp_dir), "--take", "replay"} <= set(command), (
+        "its new run has this one's ring"
+    )
     assert "--fresh" not in tmrl.trainer_command(reset)
     assert "--fresh" not in tmrl.server_command(load())
 

@@ -25,7 +25,7 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
 TARGETS = "targets"
-Optimizer = tf.keras.optimizers.legacy.Optimizer
+Optimizer = Any  # tf.keras.optimizers.legacy.Optimizer, which has no types.
 
 
 class Agent(tf_agent.TFAgent):

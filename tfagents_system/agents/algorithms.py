@@ -124,7 +124,7 @@ def clones_behaviour(params: Any) -> bool:
     return bool(params.behaviour_cloning_weight > 0 and offline_updates(params) > 0)
 
 
-# Networks of an agent by name.
+# The networks of an agent by name.
 ACTOR, CRITICS, ENCODER = "actor", "critics", "encoder"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# Attributes of an agent: its networks with their normalisation, and the rest; of a TFAgent of one's own, too.
-_NETWORKS = re.compile("actor$|critics|targets|network|encoder|reward_scale")
+# Attributes of an agent: of the toolkit's own ones, and of any TFAgent.
+_NETWORKS = re.compile("(actor|critics|targets|encoder|reward_scale)$|.*network")
 _REST = re.compile("log_alpha|optimizer")
 _VALUE, _SLOT = "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/"
 _SHOWN = 4  # Variables of a network.
@@ -39,41 +39,35 @@ class TakenWeights:
         self.parts: dict[str, Any] = {}
         self.misfits: list[str] = []
         children = tf.train.TrackableView.children(agent)
-        networks = [name for name in children if _NETWORKS.search(name) and _below(name, here)]
+        networks = [name for name in children if _NETWORKS.match(name)]
         rest = [name for name in children if _REST.search(name)]
         if not any("alpha_optimizer" in name for name in rest):  # Alpha is fixed.
             rest = [name for name in rest if "alpha" not in name]
+        misfits = set[str]()
         # Optimizers last: each belongs to what was compared before.
         for name in [*networks, *([] if networks_alone else sorted(rest, key=lambda name: "optimizer" in name))]:
             child = children[name]
             is_optimizer = "optimizer" in name
-            lines = self._optimizer_lines(name, child, there) if is_optimizer else _differences(name, there, here)
+            stem = name.strip("_").partition("_")[0]
+            if is_optimizer and any(stem in misfit for misfit in misfits):
+                lines = [f"the {stem}'s weights do not fit"]
+            else:
+                lines = _moments_lines(name, child, there) if is_optimizer else _differences(name, there, here)
             if not lines:
                 self.parts[name] = child
             else:
+                misfits.add(name)
                 more = f" and {len(lines) - _SHOWN} more" * (len(lines) > _SHOWN)
                 self.misfits.append(f"{_in_words(name)}: {'; '.join(lines[:_SHOWN])}{more}")
-
-    def _optimizer_lines(self, name: str, optimizer: Any, there: Mapping[str, Any]) -> list[str]:
-        """Why the moments of an optimizer are not taken."""
-        stem = name.strip("_").partition("_")[0]
-        if any(re.match(rf"(log )?{stem}", line) for line in self.misfits):
-            return [f"the {stem}'s weights do not fit"]
-        slots = {key.split(_SLOT)[1].split("/")[2] for key in there if f"{_SLOT}agent/{name}/" in key}
-        wanted = {"m", "v"} if isinstance(optimizer, tf.keras.optimizers.legacy.Adam) else set()
-        wanted |= {"momentum"} if getattr(optimizer, "_momentum", False) else set()
-        if slots and slots != wanted:
-            return [f"it keeps {', '.join(sorted(slots))} there, {', '.join(sorted(wanted)) or 'nothing'} here"]
-        return []
 
     @property
     def has_network(self) -> bool:
         """Whether any network fits."""
-        return any(_NETWORKS.search(name) and name != "reward_scale" for name in self.parts)
+        return any(_NETWORKS.match(name) and name != "reward_scale" for name in self.parts)
 
     @property
     def in_words(self) -> str:
-        """`critics, targets, actor, ...`: what fits."""
+        """`actor network, critic network 1, ...`: what fits."""
         return ", ".join(map(_in_words, self.parts))
 
     def assign(self) -> None:
@@ -83,6 +77,16 @@ class TakenWeights:
         for name, part in self.parts.items():
             if "optimizer" in name:
                 _ = part.iterations  # Made, and restored, when it is first asked for.
+
+
+def _moments_lines(name: str, optimizer: Any, there: Mapping[str, Any]) -> list[str]:
+    """Why the moments of an optimizer are not taken."""
+    slots = {key.split(_SLOT)[1].split("/")[2] for key in there if f"{_SLOT}agent/{name}/" in key}
+    wanted = {"m", "v"} if isinstance(optimizer, tf.keras.optimizers.legacy.Adam) else set[str]()
+    wanted |= {"momentum"} if getattr(optimizer, "_momentum", False) else set()
+    if slots and slots != wanted:
+        return [f"it keeps {', '.join(sorted(slots))} there, {', '.join(sorted(wanted)) or 'nothing'} here"]
+    return []
 
 
 def _differences(name: str, there: Mapping[str, list[int]], here: Mapping[str, list[int]]) -> list[str]:

@@ -38,7 +38,7 @@ from tfagents_system.settings.variables import WORKERS, read_variables
 
 # Options of run_script.sh, which the job passes on to it: without and with a value.
 RUN_FLAGS = ("--keep",)
-RUN_OPTIONS = ("--set", "--study")
+RUN_OPTIONS = ("--set", "--study", "--from", "--take")
 # Options of sbatch that hold for this submission alone, not where the job is submitted again: without and with a value.
 _ONCE_FLAGS = ("-H", "--hold", "-W", "--wait", "--parsable", "--test-only", "-Q", "--quiet", "-v", "--verbose")
 _ONCE_OPTIONS = (("-b", "--begin"), ("-d", "--dependency"))
@@ -86,8 +86,6 @@ class Options(argparse.Namespace):
     vars_file: Path
     is_dry: bool
     is_checked: bool
-    from_: str
-    take_: str
     array: str
     nodes: str
     run: list[str]
@@ -123,8 +121,6 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in RUN_OPTIONS:
         text = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
         add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
-    for name in ("from", "take"):  # Variables, which a job has.
-        add(f"--{name}", dest=f"{name}_", default="", help="as for run_script.sh")
     for name in RUN_FLAGS:
         add(name, action="append_const", dest="run", const=name, help="as for run_script.sh")
     for names in _ONCE_OPTIONS:
@@ -194,8 +190,6 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
       UserError: With all findings.
     """
     environ = read_vars_file(options.vars_file, {**base, **{name: f"@{name}@" for name in _OF_JOB}})
-    asked = {"SAC_FROM": options.from_, "SAC_TAKE": options.take_}
-    environ |= {name: text for name, text in asked.items() if text}
     texts = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, "SAC_DETERMINISTIC")}
     for name, count in _AUTOMATIC.items():  # The CPUs of a login node say nothing of a job's.
         if texts[name] in ("", "auto"):

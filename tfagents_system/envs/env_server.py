@@ -117,7 +117,6 @@ class _Server:
             origin=Path(request["origin"]) if request["origin"] else None,
             compute_config=request["compute_config"],
             attributes=request["attributes"],
-            finds_reward=False,  # The other side has found it.
         )
         _seed_generators(request["seed"])
         self._records = request["kind"] in ("play", "replay") or hooks.records_episodes(params)

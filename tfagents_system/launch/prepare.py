@@ -274,6 +274,7 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
     if prepared is None:
         return EXIT_DONE
     variables, lock = prepared
+    claims.release_all()
     if not starts:
         lock.release()
         return EXIT_DONE

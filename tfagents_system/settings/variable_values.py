@@ -65,7 +65,8 @@ def _find_agent(text: str, folders: list[Path]) -> Path:
     if not (at and path) or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
         path, at, name = text, "", ""
     candidates = [(folder / _path(path)).absolute() for folder in folders]
-    place = next(filter(_is_dir, candidates), None) or next((c for c in candidates if _is_dir(c.parent)), candidates[0])
+    parents = [candidate for candidate in candidates if _is_dir(candidate.parent)]
+    place = next(filter(_is_dir, candidates), (parents or candidates)[0])
     return Path(f"{os.path.normpath(place)}{at}{name}")
 
 

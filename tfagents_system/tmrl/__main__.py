@@ -204,8 +204,8 @@ def _start(config: Config, part: str, variables: dict[str, str], suffix: str = "
     script = ROOT / "launch" / ("join_script.sh" if part == WORKER else "run_script.sh")
     command = ["bash", str(script), str(vars_file)]
     if config.values["RESET_TRAINING"] and part != WORKER and run_directory.has_begun(paths_of(config, part)):
-        command.append("--fresh")  # The server's ring is what the new run begins with.
-        command += ["--from", str(paths["SAC_EXP_DIR"]), "--take", "replay"] if part == SERVER else []
+        server = ["--from", str(paths_of(config, part).exp_dir), "--take", "replay"] if part == SERVER else []
+        command += ["--fresh", *server]  # The new run has the ring of the one before, which is moved aside.
     return [*command, *(f"--set={name}={json.dumps(value)}" for name, value in config.attributes.items())]
 
 

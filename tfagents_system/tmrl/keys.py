@@ -67,7 +67,7 @@ _PICTURE = "run: size of the camera's picture"
 # The order is the guide's; DEBUG_MODE is not in it, TMRL reads it nevertheless.
 _TABLE: tuple[tuple[str, Any, Rule, str], ...] = (
     ("RUN_NAME", "SAC_4_imgs_pretrained", _NAME, "run: SAC_EXP_NAME"),
-    ("RESET_TRAINING", False, _BOOL, "run: `--fresh --from` the run before `--take replay`, once a command"),
+    ("RESET_TRAINING", False, _BOOL, "here: once a command, a new agent learns from the experience that is there"),
     ("BUFFERS_MAXLEN", 500000, _COUNT, "run: `max_unsent_mb`, at the size of a step"),
     ("RW_MAX_SAMPLES_PER_EPISODE", 1000, _COUNT, _HORIZON),
     ("CUDA_TRAINING", True, _BOOL, "here: SAC_TRAIN_GPUS=1, where there is a GPU"),
