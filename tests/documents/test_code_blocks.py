@@ -166,7 +166,7 @@ def test_json_blocks_are_what_the_toolkit_reads(tmp_path: Path) -> None:
             names = {name for each in (found if isinstance(found, list) else [found]) for name in each}
             assert all(map(is_name, names)), block
         else:
-            assert all(map(is_name, found)) and read_space(file), block
+            assert all(map(is_name, found)) and read_space(str(file)), block
 
 
 # Python.

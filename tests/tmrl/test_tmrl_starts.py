@@ -276,7 +276,12 @@ def test_training_is_reset_where_there_is_something_to_reset(data: Path) -> None
 
 def test_what_was_trained_here_is_played_here(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[list[str]] = []
-    monkeypatch.setattr(run, "main", lambda arguments: played.append(arguments) or EXIT_DONE)
+
+    def play(arguments: list[str]) -> int:
+        played.append(arguments)
+        return EXIT_DONE
+
+    monkeypatch.setattr(run, "main", play)
     exp_dir = data / "trainer" / "car"
     (exp_dir / "policies" / "checkpoints" / "policy_checkpoint_0000000020").mkdir(parents=True)
     assert tmrl.main(["--test", "--config={'RUN_NAME': 'car'}"]) == EXIT_DONE
@@ -378,7 +383,7 @@ def test_a_lap_of_the_file_is_trained_on(home: Path, tmp_path: Path) -> None:
     (lap,) = learner.collect(1, Driver(learner.env, params.expert_policy_ctor()))
     assert lap.length == 613, "the lap of the recorded trajectory"
     assert lap.episode_return == pytest.approx(100.0 + 41.8, abs=0.5), "END_OF_TRACK, and 0.01 for each of its points"
-    kernel = max(learner.critics[0].trainable_variables, key=lambda variable: variable.shape.num_elements())
+    kernel = max(learner.agent.critics[0].trainable_variables, key=lambda variable: variable.shape.num_elements())
     before = kernel.numpy()
     losses = learner.train(20)
     assert all(np.isfinite(value) for value in losses.values())

@@ -228,7 +228,7 @@ def test_an_actor_looks_every_so_many_steps_of_each_environment(run: Run, envs: 
     assert plain.action(None) == 19.0 and run.worker.train_step == 19
 
 
-def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Progress]) -> Any:
+def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Progress | None]) -> Any:
     """A worker in lock-step of which only the wait for a policy works; `get` is its progress."""
     worker: Any = Worker.__new__(Worker)
     worker._role = SimpleNamespace(deterministic=False)
