@@ -84,8 +84,9 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
     """
     write_atomically(paths.params, inputs.params.read_bytes())
     write_atomically(paths.config, inputs.config.read_bytes())
-    paths.reward.unlink(missing_ok=True)
-    if inputs.reward is not None:
+    if inputs.reward is None:
+        paths.reward.unlink(missing_ok=True)
+    else:  # Of workers that join, it is the copy itself.
         write_atomically(paths.reward, inputs.reward.read_bytes())
     for folder in (paths.params_folder, paths.prior_data, paths.taken):
         shutil.rmtree(folder, ignore_errors=True)
