@@ -99,15 +99,15 @@ def test_offline_updates_come_first_beside_the_random_experience() -> None:
 
 def test_words_say_how_long_and_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
-    facts, notes = costs.in_words(foretell(params(num_iter=1000), SLOW_UPDATES, 2, 2), SLOW_UPDATES, params(), 2)
+    facts, notes = costs.in_words(foretell(params(num_iter=1000), SLOW_UPDATES, 2, 2), SLOW_UPDATES, 2)
     assert facts[0] == "about 36 min for 1000 iterations of 2.1 s"
     assert "100 updates/s" in facts and "workers wait for the trainer 95% of the time" in facts
     assert facts[-1] == "roles share 2 CPUs (SAC_SHARE_CPUS=1)" and notes == []
-    facts, _ = costs.in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, params(), None)
+    facts, _ = costs.in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, None)
     assert "the trainer waits for the workers 90% of the time" in facts
     assert "evaluations take 11% of it" in facts
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.5, 0.5))
-    _, (note,) = costs.in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, params(), None)
+    _, (note,) = costs.in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, None)
     assert "load of 1000.0" in note
 
 

@@ -154,7 +154,7 @@ def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) ->
     return steps, steps * ratio
 
 
-def in_words(duration: Duration, costs: Costs, params: Any, cpus: int | None) -> tuple[list[str], list[str]]:
+def in_words(duration: Duration, costs: Costs, cpus: int | None) -> tuple[list[str], list[str]]:
     """What a user learns about a run before it starts: facts, and notes."""
     share = {"the trainer": duration.train_secs, "workers": duration.collect_secs}
     waits = min(share, key=lambda side: share[side])

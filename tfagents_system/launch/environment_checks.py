@@ -346,7 +346,7 @@ class _Check:
             duration = costs.foretell(
                 params, measured, workers, cpus, takes_turns=deterministic, eval_workers=plan.evaluators
             )
-            facts, notes = costs.in_words(duration, measured, params, cpus)
+            facts, notes = costs.in_words(duration, measured, cpus)
             self._checks[DURATION].facts += facts
             self._checks[DURATION].notes += notes
 
