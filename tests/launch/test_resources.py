@@ -47,7 +47,7 @@ def test_a_ring_that_is_there_already_is_not_needed_again(tmp_path: Path) -> Non
 
 
 def test_disk_of_a_run() -> None:
-    # 3 checkpoints, 2 agents of the best policies, 3 SavedModels, and 10 + 2 policies for 100 iterations with one every 10.
+    # 3 checkpoints, 2 best agents, 3 SavedModels, and 10 + 2 policies for 100 iterations with one every 10.
     base = resources.disk_of_run(0, 0, 10)
     assert resources.disk_of_run(1000, 0, 10) - base == 5 * 1000
     assert resources.disk_of_run(0, 1000, 10) - base == (3 + 12) * 1000
