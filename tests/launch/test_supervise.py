@@ -73,20 +73,6 @@ def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path:
     assert "before" not in status["run"] and summary(status, 0.0)["env steps"] == "-"
 
 
-def test_a_start_that_takes_edits_tells_no_best_of_before(tmp_path: Path, stop: StopFlag) -> None:
-    made = make_supervisor(tmp_path / "run", stop, {})
-    beat = {"iteration": 7, "num_iter": 9, "eval_return": -3.5, "best_eval_return": -2.5, "state": "stopped", "pid": 4}
-    made.paths.policies.mkdir(parents=True)
-    write_status(made.paths.status_json, {"run": {"name": "x", "state": "stopped"}, "roles": {"trainer": beat}})
-    shown = []
-    for edits in (0, 1):
-        made.paths.best_json.write_text(json.dumps({"checkpoint": "c", "edits": 0}))
-        made.paths.run_json.write_text(json.dumps({"edits": [{}] * edits}))
-        status = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).to_json()
-        shown.append(summary(status, status["run"]["updated_at"])["best"])
-    assert shown == ["-2.5", "-"]
-
-
 def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:
     tells = (
         "grep Cpus_allowed_list /proc/self/status; env | sort; ps -o sid= -p $$ | tr -d ' ' | sed s/^/sid=/; "

@@ -67,7 +67,8 @@ def write(
     assert findings == []
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
-    inputs = inputs or Inputs(values["params"], values["config"], folder, digests, reward=reward)
+    imported = [name for name in digests if name.endswith(".py")]
+    inputs = inputs or Inputs(values["params"], values["config"], folder, digests, imported, reward=reward)
     run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs)
     return paths
 
