@@ -106,7 +106,7 @@ def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
     """A worker's loop without the process, its server and its environments."""
     worker: Any = Worker.__new__(Worker)
     worker._evaluator = evaluator
-    worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None)
+    worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None, newest="progress")
     worker._end = types.SimpleNamespace(check=lambda: None)
     vars(worker).update(attributes)
     return worker
