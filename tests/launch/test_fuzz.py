@@ -23,7 +23,8 @@ from tfagents_system.settings.variable_table import VARIABLES
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
-NAMES = [variable.name for variable in VARIABLES]
+FIELDS = {variable.name: variable.field for variable in VARIABLES}
+NAMES = list(FIELDS)
 # What breaks readers: signs, exponents, paths, other scripts' digits, bytes that are no UTF-8, far too much.
 NASTY = ["", " ", "-0", "+1", "1e3", "0x10", "1_0", "1" * 9, "9" * 5000, "x" * 5000, "nan", "inf", "-inf",
          "\uff11\uff12", "\u00b2", "\0", "\ud800", "\udcff", "a\nb", "{}",
@@ -40,8 +41,8 @@ TEXT = st.sampled_from(NASTY) | st.integers().map(str) | st.text(st.characters(c
 def test_variables_are_read_or_told(environ: dict[str, str]) -> None:
     values, findings = read_variables(environ, vars_file=None, root=Path("/tmp/root"))
     assert all(isinstance(finding, str) and finding for finding in findings)
-    for name in NAMES:
-        field, text = name.removeprefix("SAC_").lower(), environ.get(name, "").strip()
+    for name, field in FIELDS.items():
+        text = environ.get(name, "").strip()
         is_told = any(finding.startswith((f"{name}=", f"{name} is missing")) for finding in findings)
         if text:
             # A refused run directory may be replaced by the name's, a refused number of slots by what there is; a
