@@ -153,7 +153,7 @@ class Sac(Agent):
         per_example = tf.add_n([self.td_loss(td_targets, prediction) for prediction in predictions])
         regularization = [loss for critic in self.critics for loss in critic.losses]
         loss = self.critic_loss_weight * batch_mean(per_example, steps.weight, regularization)
-        return loss, *_q_and_errors([tf.stop_gradient(each) for each in predictions], td_targets, steps.weight)
+        return loss, *_q_and_errors([tf.stop_gradient(values) for values in predictions], td_targets, steps.weight)
 
     def _step_critics(
         self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, encoder_tape: tf.GradientTape

@@ -67,7 +67,7 @@ class TakenWeights:
 
     @property
     def in_words(self) -> str:
-        """`actor network, critic network 1, ...`: what fits."""
+        """`critics, actor, critic optimizer, ...`: what fits."""
         return ", ".join(map(_in_words, self.parts))
 
     def assign(self) -> None:

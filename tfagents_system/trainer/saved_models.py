@@ -12,7 +12,6 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from tensorflow.python.saved_model import save as saved_model_save
 from tf_agents.policies import policy_saver
 
-_GRAPH = "saved_model.pb"
 _VARIABLES = "variables"
 _FINGERPRINT = "fingerprint.pb"  # Of the graph and the weights.
 
