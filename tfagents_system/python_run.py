@@ -28,11 +28,11 @@ from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE, in_
 from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.machine.files import read_json
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import is_under_way, state_of
-from tfagents_system.run_files.beats import is_offline, read_status
-from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.metric_columns import ALWAYS
+from tfagents_system.run_files.heartbeat import is_offline, read_status
+from tfagents_system.run_files.metrics import METRIC_COLUMNS
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
 from tfagents_system.settings.overrides import Overrides, Setting
 from tfagents_system.settings.variables import value_findings, without_task
@@ -264,7 +264,9 @@ class Run:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         lines = text[: text.rfind("\n") + 1]
         return (
-            pandas.read_csv(io.StringIO(lines)) if lines.strip() else pandas.DataFrame(columns=[*ALWAYS], dtype=float)
+            pandas.read_csv(io.StringIO(lines))
+            if lines.strip()
+            else pandas.DataFrame(columns=[*METRIC_COLUMNS], dtype=float)
         )
 
     @property

@@ -17,8 +17,8 @@ from tfagents_system.machine.files import sync
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0
@@ -88,7 +88,7 @@ class SnapshotWriter:
             return False
         partial = self._partial(name)
         if number and name not in self._under_way:
-            run_checkpoints.train_step_of(name)
+            kept_checkpoints.train_step_of(name)
             self._numbers[name] = number
             shutil.rmtree(partial, ignore_errors=True)
             try:
@@ -195,9 +195,9 @@ class SnapshotWriter:
         """Completes a checkpoint whose agent is elsewhere, and sends the header there."""
         partial, folder = self._partial(name), self._checkpoints / name
         shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
-        run_checkpoints.finish(partial, run_checkpoints.train_step_of(name), 0, {}, has_agent=False)
-        run_checkpoints.delete_later(folder)
-        run_checkpoints.prune(self._checkpoints, written=folder)
+        kept_checkpoints.finish(partial, kept_checkpoints.train_step_of(name), 0, {}, has_agent=False)
+        kept_checkpoints.delete_later(folder)
+        kept_checkpoints.prune(self._checkpoints, written=folder)
         self._newest_sent = (number, snapshot)
         self.sent.put(self._newest_sent)
 

@@ -10,6 +10,7 @@ first start had imported.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -17,18 +18,25 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import option
 from tfagents_system.envs import reward_places
-from tfagents_system.machine.files import copy_tree, write_atomically
-from tfagents_system.run_files import params_folder
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.errors import UserError
+from tfagents_system.machine.files import copy_tree, leads_into, read_json, write_atomically
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.overrides import Overrides
 
+# A params folder beyond these limits is not kept.
+MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
+_TOOLKIT = Path(__file__).resolve().parents[1]
+_MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
+_OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
+_OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
 _CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
@@ -91,7 +99,7 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
     for folder in (paths.params_folder, paths.prior_data, paths.taken):
         shutil.rmtree(folder, ignore_errors=True)
     if inputs.folder is not None:
-        params_folder.copy(inputs.folder, inputs.digests, paths.params_folder)
+        copy_files(inputs.folder, inputs.digests, paths.params_folder)
     if inputs.prior_data is not None:
         copy_tree(inputs.prior_data, paths.prior_data)
     if inputs.taken is not None and inputs.taken.agent is not None:
@@ -110,11 +118,6 @@ def move_aside(paths: RunPaths) -> Path:
     aside = next(path for path in names if not path.exists())
     os.rename(paths.exp_dir, aside)
     return aside
-
-
-def choose_input(copy: Path, source: Path, has_begun: bool = True) -> Path:
-    """The copy of a run that has begun wins over its source."""
-    return copy if has_begun and copy.exists() else source
 
 
 def origin_of_run(paths: RunPaths) -> Path | None:
@@ -218,3 +221,157 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
+
+
+class TooLargeError(Exception):
+    """The params folder is too large to be kept; the text says how large it is, and the limits."""
+
+
+def is_kept_otherwise(params: Path) -> bool:
+    """Whether a params file comes with the toolkit: that is the same for all runs."""
+    return params.resolve().is_relative_to(_TOOLKIT)
+
+
+def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
+    """Relative paths of the files of a params folder, sorted; links are followed.
+
+    Left out: what is hidden or made by programs, environments, runs, the toolkit itself.
+
+    Args:
+      folder: The params file's.
+      skipped: Files and folders that are left out, such as the run directory and passwords.
+
+    Raises:
+      TooLargeError: More than MOST_FILES, more than MOST_MB, or more than can be looked at in LOOK_SECS.
+    """
+    left_out = {path.resolve() for path in skipped} | {_TOOLKIT}
+    if folder.resolve() == _TOOLKIT.parent:
+        left_out |= {_TOOLKIT.parent / name for name in _OF_THE_TOOLKIT}
+    names: list[str] = []
+    size_bytes, deadline = 0, time.monotonic() + LOOK_SECS
+    for path in _files_below(folder, left_out):
+        try:
+            size_bytes += path.stat().st_size
+        except FileNotFoundError:  # Removed this moment.
+            continue
+        names.append(str(path.relative_to(folder)))
+        is_late = time.monotonic() > deadline
+        if len(names) > MOST_FILES or size_bytes > MOST_MB << 20 or is_late:
+            raise TooLargeError(
+                f"{folder} has more than {len(names) - 1} files with {size_bytes >> 20} MiB or more (at most "
+                f"{MOST_FILES}, and {MOST_MB} MiB)"
+            )
+    return sorted(names)
+
+
+def _files_below(folder: Path, left_out: set[Path]) -> Iterator[Path]:
+    left_out = left_out | {folder.resolve()}  # No link leads back up.
+    try:
+        paths = list(folder.iterdir())
+    except OSError:  # Nobody's to read: what is imported from there is missed by the trial.
+        return
+    for path in paths:
+        if path.name.startswith(".") or path.resolve() in left_out:
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name not in _OF_PROGRAMS and not any((path / mark).exists() for mark in _MARKS):
+            yield from _files_below(path, left_out)
+
+
+def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
+    """Copies files, by their relative paths, into a folder that is made."""
+    for name in names:
+        copied = target / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / name, copied)
+
+
+def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of files, by their relative paths; without those that are gone by now, as temporary ones of others are.
+
+    Raises:
+      OSError: One can't be read.
+    """
+    digests = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            digests[name] = _digest(folder / name)
+    return digests
+
+
+# A directory in which a run is to begin.
+
+
+def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
+    """Why a new run can't begin in a directory without run.json; None if it can, or a run is there.
+
+    Args:
+      used: See `why_not_moved`.
+    """
+    if not (names := strays(paths)):
+        return None
+    fresh = "" if why_not_moved(paths, used) else f"; {option('fresh')} moves the whole folder aside"
+    return (
+        f"the run directory {paths.exp_dir} has {' and '.join(names)} and no {paths.run_json.name}, without which "
+        f"nothing says whose they are: copy {paths.run_json.name} as well if it is a run that was copied in part, "
+        f"or choose another SAC_EXP_NAME for a new run{fresh}"
+    )
+
+
+def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
+    """Why `--fresh` can't move the run directory aside; None if it can, or there is nothing to move.
+
+    Args:
+      used: The user's files and folders that this start needs where they are.
+    """
+    if not (paths.run_json.exists() or strays(paths)):
+        return None
+    inside = [str(path) for path in dict.fromkeys(used) if leads_into(path, paths.exp_dir)]
+    if not inside and not os.path.ismount(paths.exp_dir):
+        return None
+    what = f"has {' and '.join(inside)} in it" if inside else "is a mount point"
+    return (
+        f"the run directory {paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another "
+        "SAC_EXP_NAME for a new run"
+    )
+
+
+def strays(paths: RunPaths) -> list[str]:
+    """Names of a run's folders with something in them, where there is no run.json: they may be anyone's."""
+    try:
+        if paths.run_json.exists():
+            return []
+        return [folder.name for folder in _learned(paths) if folder.is_dir() and any(folder.iterdir())]
+    except OSError:  # Out of reach, which others report.
+        return []
+
+
+def remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
+    """Removes what a run without an update has collected, and says so.
+
+    Without a run.json only `replay_dir`, whose name is of this run alone, is removed.
+
+    Args:
+      replay_dir: The ring's folder on scratch, if it is there.
+
+    Raises:
+      UserError: A folder is a link, behind which there may be anything. Nothing was removed.
+    """
+    folders = [*(_learned(paths) if paths.run_json.exists() else []), *([replay_dir] if replay_dir else [])]
+    faults = [
+        f"{folder} is a link to {folder.resolve()}, and a start over would empty that folder: empty it yourself, or "
+        "choose another SAC_EXP_NAME"
+        for folder in folders
+        if folder.is_symlink() and folder.is_dir() and any(folder.iterdir())
+    ]
+    if faults:
+        raise UserError(*faults)
+    if any(folder.exists() for folder in folders) and paths.run_json.exists():
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # Leaves links alone.
+
+
+def _learned(paths: RunPaths) -> list[Path]:
+    return [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]

@@ -21,8 +21,7 @@ import msgspec
 from tfagents_system.errors import UserError
 from tfagents_system.machine import file_locks
 from tfagents_system.machine.holders import Holder
-from tfagents_system.run_files.beats import is_live, read_status
-from tfagents_system.run_files.heartbeat import STALE_SECS
+from tfagents_system.run_files.heartbeat import STALE_SECS, is_live, read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
 TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its roles.

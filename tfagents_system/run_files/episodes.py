@@ -1,27 +1,118 @@
-"""The journal of a worker's episodes: what another start of the worker needs to repeat those that are under way.
+"""Episodes of a run: the best ones, recorded step by step, and the journals from which workers repeat interrupted ones.
 
+    episodes/*.npz                  an array for each list, under its name, and `about`: all else, as JSON
     journals/worker_0.journal       of each iteration: length and CRC-32 of what follows, and a `Cut` in MessagePack
 
-An iteration is written before the replay server gets the last of its steps, so the ring never holds one that the
-journal lacks. What a killed process has left half written is cut off. The journal reaches back to the oldest
-checkpoint that may be resumed from, and to the beginnings of the episodes that were under way in it.
+Only deterministic runs with iterations of steps have journals. An iteration is written there before the replay server
+gets the last of its steps, so the ring never holds one that the journal lacks. What a killed process has left half
+written is cut off. The journal reaches back to the oldest checkpoint that may be resumed from, and to the beginnings of
+the episodes that were under way in it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import json
 import os
 import struct
+import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 from absl import logging
 
+from tfagents_system.errors import UserError
 from tfagents_system.machine.files import replacing, sync
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
+SUFFIX = ".npz"
+ACTIONS, WAS_GREEDY, REWARDS, Q_VALUES = "actions", "action_was_greedy", "rewards", "q_values"
+_ABOUT = "about"
 _HEAD = struct.Struct("<II")
 _FEWEST = 256  # Iterations in a journal before the oldest are looked at.
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedEpisode:
+    """One whole episode of T steps.
+
+    Attributes:
+      lists: By name, `[T, ...]` each: `actions` (the agent's, in [-1, 1] or numbers of actions; of a nest
+        `actions/<path>`), `action_was_greedy` (bool; False where it is not known), `rewards` (float32), `q_values`
+        (`[T, num_actions]` float32, where the policy knows them), and each `record/<name>` of the environment's info.
+      episode_return: Undiscounted sum of rewards.
+      success: As the environment reports it; None where it does not.
+      worker_id: Who collected or evaluated it.
+      number: Of the worker's episodes, from 0.
+      env_id: `id` of its environment, as hooks get it.
+      checkpoint: The policy, as its checkpoint is called if it was saved.
+      train_step: Updates that this policy had.
+      iteration: In which the episode ended.
+      seed: The episode follows from it and the actions; None where it was not seeded.
+      curriculum: The environment's parameters, by name.
+    """
+
+    lists: Mapping[str, np.ndarray]
+    episode_return: float
+    success: bool | None
+    worker_id: int
+    number: int
+    env_id: int
+    checkpoint: str
+    train_step: int
+    iteration: int
+    seed: int | None
+    curriculum: Mapping[str, float]
+
+    def __len__(self) -> int:
+        return len(self.lists[REWARDS])
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        about = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "lists"}
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {**self.lists, _ABOUT: np.array(json.dumps(about))}
+        np.savez_compressed(buffer, **arrays)
+        return buffer.getvalue()
+
+
+def load_episode(path: Path, setting: str) -> RecordedEpisode:
+    """Reads a file.
+
+    Args:
+      path: The file.
+      setting: The flag with the path; named in errors.
+
+    Raises:
+      UserError: It is not one.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{setting}={path} is no recorded episode ({error}): give a file of episodes/ in a run directory, which "
+            "keep_best_episodes writes"
+        ) from None
+
+
+def _read(file: BinaryIO) -> RecordedEpisode:
+    with np.load(file, allow_pickle=False) as arrays:
+        lists = {name: arrays[name] for name in arrays.files if name != _ABOUT}
+        episode = RecordedEpisode(lists=lists, **json.loads(str(arrays[_ABOUT])))
+    if any(values.ndim < 1 or len(values) != len(episode) for values in lists.values()):
+        raise ValueError("its lists have different lengths")
+    return episode
+
+
+def action_names(paths: list[tuple[Any, ...]]) -> list[str]:
+    """The names of the lists of a nest of actions, whose leaves have these paths."""
+    return ["/".join([ACTIONS, *map(str, path)]) for path in paths]
 
 
 class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
@@ -134,7 +225,7 @@ class EpisodeJournal:
 
     def _prune(self) -> None:
         """Forgets what no checkpoint needs any more. A checkpoint's ring has every iteration before its own."""
-        oldest = run_checkpoints.oldest_iteration(self._checkpoints)
+        oldest = kept_checkpoints.oldest_iteration(self._checkpoints)
         kept = [cut for cut, _ in self._read() if cut.iteration <= self._iterations[-1]]
         at = next((cut for cut in kept if oldest is not None and cut.iteration == oldest - 1), None)
         if at is not None:

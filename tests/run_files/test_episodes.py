@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from tfagents_system.run_files import episode_journal
-from tfagents_system.run_files.episode_journal import Cut, EpisodeJournal, EpisodeUnderWay, JournalError, make_durable
+from tfagents_system.run_files import episodes
+from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError, make_durable
 
 EPISODE_ITERATIONS = 10  # Episode n begins in iteration 10 n.
 
@@ -82,7 +82,7 @@ def test_an_episode_of_which_something_is_missing_is_not_repeated(place):
 
 
 def test_it_reaches_back_to_the_beginning_of_what_was_under_way_in_the_oldest_checkpoint(place, monkeypatch):
-    monkeypatch.setattr(episode_journal, "_FEWEST", 8)
+    monkeypatch.setattr(episodes, "_FEWEST", 8)
     for iteration in (45, 58):
         checkpoint(place, iteration)
     (place[1] / "checkpoint_0000000007").mkdir()  # Without a manifest nothing is resumed from it.
@@ -94,13 +94,13 @@ def test_it_reaches_back_to_the_beginning_of_what_was_under_way_in_the_oldest_ch
 
 
 def test_without_a_checkpoint_nothing_is_forgotten(place, monkeypatch):
-    monkeypatch.setattr(episode_journal, "_FEWEST", 8)
+    monkeypatch.setattr(episodes, "_FEWEST", 8)
     filled(place, range(60))
     assert iterations_of(place) == list(range(60))
 
 
 def test_its_size_stays_that_of_two_checkpoints(place, monkeypatch):
-    monkeypatch.setattr(episode_journal, "_FEWEST", 16)
+    monkeypatch.setattr(episodes, "_FEWEST", 16)
     journal, sizes = EpisodeJournal(*place), []
     for iteration in range(400):
         if iteration % 20 == 0:
@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_ends_no_run(place, caplog):
 def test_all_journals_are_made_durable(place, monkeypatch):
     filled(place, [0])
     synced = []
-    monkeypatch.setattr(episode_journal, "sync", synced.append)
+    monkeypatch.setattr(episodes, "sync", synced.append)
     make_durable(place[0].parent)
     assert synced == [place[0], place[0].parent]
     make_durable(place[0].parent / "missing")

@@ -29,8 +29,7 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.machine.files import sync
-from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.machine.files import read_json, sync, write_json
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -153,7 +152,7 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    write_json(partial / MANIFEST, manifest, indent=1)
     for path in partial.iterdir():
         sync(path)
     sync(partial)
