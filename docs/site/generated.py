@@ -85,8 +85,8 @@ def help_of(name: str) -> str:
 def _help_of(name: str, *words: str) -> str:
     one = command.COMMANDS[name]
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
-        if one.script:
-            script = ["bash", str(Path(command.__file__).with_name("launch") / one.script), "--help"]
+        if one.target.endswith(".sh"):
+            script = ["bash", str(Path(command.__file__).with_name("launch") / one.target), "--help"]
             told = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
             return told
         printed = io.StringIO()
