@@ -1,12 +1,10 @@
 """The journal of a worker's episodes: what is read is what was written, as far back as a checkpoint needs it."""
 
-import json
 import os
 
 import pytest
 
-from tfagents_system.run_files import episodes
-from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError, make_durable
+from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 
 EPISODE_ITERATIONS = 10  # Episode n begins in iteration 10 n.
 
@@ -19,29 +17,23 @@ def cut_of(iteration, steps=2):
 
 @pytest.fixture
 def place(tmp_path):
-    return tmp_path / "journals" / "worker_0.journal", tmp_path / "checkpoints"
+    return tmp_path / "journals" / "worker_0.journal"
 
 
 def filled(place, iterations):
-    journal = EpisodeJournal(*place)
+    journal = EpisodeJournal(place)
     for iteration in iterations:
         journal.append(cut_of(iteration))
     return journal
 
 
 def iterations_of(place):
-    return [cut.iteration for cut, _ in EpisodeJournal(*place)._read()]
-
-
-def checkpoint(place, iteration):
-    folder = place[1] / f"checkpoint_{100 * iteration:010d}"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"iteration": iteration, "train_step": 100 * iteration}))
+    return [cut.iteration for cut, _ in EpisodeJournal(place)._read()]
 
 
 def test_an_episode_is_all_that_was_written_of_it_up_to_the_iteration(place):
     filled(place, range(27))
-    cut, (parts,) = EpisodeJournal(*place).at(24)
+    cut, (parts,) = EpisodeJournal(place).at(24)
     assert cut == cut_of(24)
     assert parts == [(iteration, cut_of(iteration).episodes[0]) for iteration in range(20, 25)]
 
@@ -57,9 +49,9 @@ def test_an_iteration_that_is_written_again_replaces_those_from_it_on(place):
 @pytest.mark.parametrize("lost", [1, 7, 8, 9, 40])
 def test_what_was_being_written_when_the_process_was_killed_is_left_out(place, lost):
     filled(place, range(4))
-    size = place[0].stat().st_size
+    size = place.stat().st_size
     filled(place, [4])
-    os.truncate(place[0], max(size + 1, place[0].stat().st_size - lost))
+    os.truncate(place, max(size + 1, place.stat().st_size - lost))
     assert iterations_of(place) == [0, 1, 2, 3]
     filled(place, [4, 5])
     assert iterations_of(place) == [0, 1, 2, 3, 4, 5]
@@ -67,65 +59,24 @@ def test_what_was_being_written_when_the_process_was_killed_is_left_out(place, l
 
 def test_bytes_that_changed_are_not_read(place):
     filled(place, range(4))
-    content = bytearray(place[0].read_bytes())
+    content = bytearray(place.read_bytes())
     content[-3] ^= 1
-    place[0].write_bytes(content)
+    place.write_bytes(content)
     assert iterations_of(place) == [0, 1, 2]
     with pytest.raises(JournalError, match="nothing of iteration 3"):
-        EpisodeJournal(*place).at(3)
+        EpisodeJournal(place).at(3)
 
 
 def test_an_episode_of_which_something_is_missing_is_not_repeated(place):
     filled(place, [0, 1, 2, 4, 5])
     with pytest.raises(JournalError, match="not all of the episode that began in iteration 0"):
-        EpisodeJournal(*place).at(5)
-
-
-def test_it_reaches_back_to_the_beginning_of_what_was_under_way_in_the_oldest_checkpoint(place, monkeypatch):
-    monkeypatch.setattr(episodes, "_FEWEST", 8)
-    for iteration in (45, 58):
-        checkpoint(place, iteration)
-    (place[1] / "checkpoint_0000000007").mkdir()  # Without a manifest nothing is resumed from it.
-    filled(place, range(70))  # It is looked at when it has 64.
-    found = iterations_of(place)
-    assert found == list(range(40, 70)), "of iteration 44, the episode began in iteration 40"
-    _, (parts,) = EpisodeJournal(*place).at(44)
-    assert len(parts) == 5
-
-
-def test_without_a_checkpoint_nothing_is_forgotten(place, monkeypatch):
-    monkeypatch.setattr(episodes, "_FEWEST", 8)
-    filled(place, range(60))
-    assert iterations_of(place) == list(range(60))
-
-
-def test_its_size_stays_that_of_two_checkpoints(place, monkeypatch):
-    monkeypatch.setattr(episodes, "_FEWEST", 16)
-    journal, sizes = EpisodeJournal(*place), []
-    for iteration in range(400):
-        if iteration % 20 == 0:
-            checkpoint(place, iteration)
-            for old in sorted(place[1].iterdir())[:-2]:
-                (old / "manifest.json").unlink(missing_ok=True)
-        journal.append(cut_of(iteration))
-        sizes.append(place[0].stat().st_size)
-    assert max(sizes) < 120 * sizes[0]
-    assert journal.at(399)[0] == cut_of(399)
+        EpisodeJournal(place).at(5)
 
 
 def test_a_disk_that_is_full_ends_no_run(place, caplog):
     journal = filled(place, range(3))
-    place[0].unlink()
-    place[0].parent.rmdir()
-    place[0].parent.write_text("in its place")
+    place.unlink()
+    place.parent.rmdir()
+    place.parent.write_text("in its place")
     journal.append(cut_of(3))
     assert "a restart may change the weights" in caplog.text
-
-
-def test_all_journals_are_made_durable(place, monkeypatch):
-    filled(place, [0])
-    synced = []
-    monkeypatch.setattr(episodes, "sync", synced.append)
-    make_durable(place[0].parent)
-    assert synced == [place[0], place[0].parent]
-    make_durable(place[0].parent / "missing")

@@ -8,7 +8,6 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
@@ -32,7 +31,6 @@ class SnapshotWriter:
       ring: The ring.
       copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
-      make_more_durable: Called before a snapshot is written: what else has to be on disk then.
       priorities: Of the ring's rows, which change: checkpoints have a copy.
 
     Attributes:
@@ -46,13 +44,11 @@ class SnapshotWriter:
         ring: Ring,
         copy: RingCopy | None,
         checkpoints: Path,
-        make_more_durable: Callable[[], None] = lambda: None,
         priorities: Priorities | None = None,
     ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
-        self._make_more_durable = make_more_durable
         self._priorities = priorities
         self._requests: queue.Queue[tuple[str, bytes, dict[str, bytes]] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
@@ -174,7 +170,6 @@ class SnapshotWriter:
                 del self._under_way[name]
 
     def _make_durable(self, snapshot: bytes) -> int | None:
-        self._make_more_durable()
         if self._copy is None:
             self._ring.make_durable()
             num_bytes = None

@@ -5,8 +5,7 @@
 
 Only deterministic runs with iterations of steps have journals. An iteration is written there before the replay server
 gets the last of its steps, so the ring never holds one that the journal lacks. What a killed process has left half
-written is cut off. The journal reaches back to the oldest checkpoint that may be resumed from, and to the beginnings of
-the episodes that were under way in it.
+written is cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import struct
 import zipfile
 import zlib
@@ -27,14 +25,11 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import replacing, sync
-from tfagents_system.run_files import kept_checkpoints
 
 SUFFIX = ".npz"
 ACTIONS, WAS_GREEDY, REWARDS, Q_VALUES = "actions", "action_was_greedy", "rewards", "q_values"
 _ABOUT = "about"
 _HEAD = struct.Struct("<II")
-_FEWEST = 256  # Iterations in a journal before the oldest are looked at.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,28 +159,21 @@ class EpisodeJournal:
 
     Args:
       path: The file; it need not exist.
-      checkpoints: The run's folder of checkpoints.
     """
 
-    def __init__(self, path: Path, checkpoints: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._checkpoints = checkpoints
-        self._prune_at = _FEWEST
-        self._find()
-
-    def _find(self) -> None:
-        found = self._read()
-        self._iterations = [cut.iteration for cut, _ in found]
-        self._offsets = [0, *(end for _, end in found)]  # Of the iterations; at last that of the end.
+        cuts = self._read()
+        self._iterations = [cut.iteration for cut, _ in cuts]
+        self._offsets = [0, *(end for _, end in cuts)]  # Of the iterations; at last that of the end.
 
     def append(self, cut: Cut) -> None:
         """Adds an iteration, in place of those that are not earlier. An error is logged: a run can do without."""
         while self._iterations and self._iterations[-1] >= cut.iteration:
             self._iterations.pop()
             self._offsets.pop()
-        if len(self._iterations) >= self._prune_at:
-            self._prune()
-        record = _framed(cut)
+        content = msgspec.msgpack.encode(cut)
+        record = _HEAD.pack(len(content), zlib.crc32(content)) + content
         try:
             self._path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
             with self._path.open("ab") as file:
@@ -207,41 +195,20 @@ class EpisodeJournal:
           JournalError: It is not there.
         """
         cuts = {cut.iteration: cut for cut, _ in self._read()}
-        cut = cuts.get(iteration)
-        if cut is None:
+        if iteration not in cuts:
             raise JournalError(f"{self._path} has nothing of iteration {iteration}")
-        parts = []
-        for episode in cut.episodes:
-            found = [
-                (i, part)
-                for i in range(episode.begun, iteration + 1)
-                for part in (cuts[i].episodes if i in cuts else ())
+        histories = []
+        for episode in cuts[iteration].episodes:
+            parts = [
+                (past, part)
+                for past in range(episode.begun, iteration + 1)
+                for part in (cuts[past].episodes if past in cuts else ())
                 if part.number == episode.number
             ]
-            if len(found) != iteration + 1 - episode.begun:
+            if len(parts) != iteration + 1 - episode.begun:
                 raise JournalError(f"{self._path} has not all of the episode that began in iteration {episode.begun}")
-            parts.append(found)
-        return cut, parts
-
-    def _prune(self) -> None:
-        """Forgets what no checkpoint needs any more. A checkpoint's ring has every iteration before its own."""
-        oldest = kept_checkpoints.oldest_iteration(self._checkpoints)
-        kept = [cut for cut, _ in self._read() if cut.iteration <= self._iterations[-1]]
-        at = next((cut for cut in kept if oldest is not None and cut.iteration == oldest - 1), None)
-        if at is not None:
-            first = min([at.iteration, *(episode.begun for episode in at.episodes)])
-            kept = [cut for cut in kept if cut.iteration >= first]
-            try:
-                with replacing(self._path) as file:
-                    for cut in kept:
-                        file.write(_framed(cut))
-                    file.flush()
-                    os.fsync(file.fileno())  # A power cut leaves one of the two files whole.
-            except OSError as error:
-                logging.error("%s can't be made shorter: %s", self._path, error.strerror)
-            else:
-                self._find()
-        self._prune_at = max(_FEWEST, 2 * len(self._iterations))
+            histories.append(parts)
+        return cuts[iteration], histories
 
     def _read(self) -> list[tuple[Cut, int]]:
         """What is whole, each with the offset of its end."""
@@ -257,25 +224,5 @@ class EpisodeJournal:
             record = content[offset - length : offset]
             if len(record) < length or zlib.crc32(record) != crc:
                 break
-            try:
-                cuts.append((msgspec.msgpack.decode(record, type=Cut), offset))
-            except msgspec.DecodeError:
-                break
+            cuts.append((msgspec.msgpack.decode(record, type=Cut), offset))
         return cuts
-
-
-def make_durable(folder: Path) -> None:
-    """All journals there survive a power cut as they are now.
-
-    Raises:
-      OSError: They can't be written.
-    """
-    if folder.is_dir():
-        for path in folder.glob("*.journal"):
-            sync(path)
-        sync(folder)
-
-
-def _framed(cut: Cut) -> bytes:
-    record = msgspec.msgpack.encode(cut)
-    return _HEAD.pack(len(record), zlib.crc32(record)) + record

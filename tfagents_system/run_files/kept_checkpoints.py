@@ -262,15 +262,6 @@ def train_step_of(name: str) -> int:
     return int(match[1])
 
 
-def oldest_iteration(checkpoints: Path) -> int | None:
-    """The smallest number of iterations that a checkpoint was taken after; None without one. Checks no file."""
-    iterations = []
-    for folder in _complete_folders(checkpoints):
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # Damaged, or being deleted.
-            iterations.append(int((read_json(folder / MANIFEST) or {})["iteration"]))
-    return min(iterations, default=None)
-
-
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
     """Why an agent can't continue from a checkpoint, in words; empty if nothing is known against it."""
     saved = checkpoint.signature

@@ -81,7 +81,7 @@ class Collector:
         self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
             self._journaled = JournaledEpisodes(
-                EpisodeJournal(role.paths.journal(role.name), role.paths.trainer_checkpoints),
+                EpisodeJournal(role.paths.journal(role.name)),
                 worker_id,
                 runner,
                 lambda: policy.policy,
