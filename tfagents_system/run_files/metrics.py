@@ -81,25 +81,22 @@ class RowsFile:
         self._path, self._what = path, what
         self._complained = False
         self._columns = list(dict.fromkeys([*columns, *(name for row in read_rows(path) for name in row)]))
-        self._unwritten: list[Mapping[str, Any]] = []  # Only these are kept: a long run has many rows.
-        # Of all rows in the file, where that could not be written.
-        self._replacement: Sequence[Mapping[str, Any]] | None = None
-        # Always rewritten: a line that a crash tore must not run into the next one.
-        self._must_rewrite = True
-        self._write_rows()
+        # Rows that are not in the file yet, in its place if `_replaces`: a long run has too many to keep all.
+        self._pending, self._replaces = list[Mapping[str, Any]](), False
+        self._is_whole = False  # Else it is rewritten: a line that a crash tore must not run into the next one.
+        self._write()
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Adds rows of finite numbers."""
-        new = list(dict.fromkeys(name for row in rows for name in row if name not in self._columns))
+        new = dict.fromkeys(name for row in rows for name in row if name not in self._columns)
+        self._is_whole &= not new
         self._columns += new
-        self._unwritten += rows
-        self._must_rewrite |= bool(new)
-        self._write_rows()
+        self._pending += rows
+        self._write()
 
     def rows(self) -> list[Mapping[str, Any]]:
         """All rows, including those that a full disk has not taken yet."""
-        written = read_rows(self._path) if self._replacement is None else self._replacement
-        return [*written, *self._unwritten]
+        return [*([] if self._replaces else read_rows(self._path)), *self._pending]
 
     def keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]] | None:
         """Drops all other rows. Returns those that stay; None where that are all."""
@@ -107,8 +104,8 @@ class RowsFile:
         kept = [row for row in rows if is_kept(row)]
         if len(kept) == len(rows):
             return None
-        self._replacement, self._unwritten, self._must_rewrite = kept, [], True
-        self._write_rows()
+        self._pending, self._replaces, self._is_whole = [*kept], True, False
+        self._write()
         return kept
 
     def complain(self, error: Exception) -> None:
@@ -117,22 +114,24 @@ class RowsFile:
             print(f"{self._what} can't be written: {error}", file=sys.stderr, flush=True)
         self._complained = True
 
-    def _write_rows(self) -> None:
-        """Appends what is not written yet in one write, or replaces the whole file where that is not enough."""
+    def _write(self) -> None:
         try:
-            if self._must_rewrite:
-                rows = self._replacement if self._replacement is not None else read_rows(self._path)
-                self._rewrite([*rows, *self._unwritten])
-            elif self._unwritten:
-                self._append("".join(self._line(row) for row in self._unwritten))
-            self._replacement, self._unwritten, self._must_rewrite = None, [], False
+            if not (self._is_whole and self._path.exists()):
+                header = dict(zip(self._columns, self._columns, strict=True))
+                text = self._text([header, *self.rows()])
+                with replacing(self._path) as file:
+                    file.write(text.encode())
+                    file.flush()
+                    os.fsync(file.fileno())  # It replaces the only copy of the rows.
+            elif self._pending:
+                self._append(self._text(self._pending))
+            self._pending, self._replaces, self._is_whole = [], False, True
         except OSError as error:
-            self._must_rewrite = True  # The next row comes with this one, and with a whole line before it.
             self.complain(error)
 
     def _append(self, text: str) -> None:
         """Raises:
-        OSError: There is no file, or no room: the file is as it was before.
+        OSError: There is no room: the file is as it was before.
         """
         size_bytes = self._path.stat().st_size
         try:
@@ -142,16 +141,10 @@ class RowsFile:
             os.truncate(self._path, size_bytes)  # Rows that have come so far will come once more.
             raise
 
-    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        header = dict(zip(self._columns, self._columns, strict=True))
-        with replacing(self._path) as file:
-            file.write("".join(self._line(row) for row in [header, *rows]).encode())
-            file.flush()
-            os.fsync(file.fileno())  # It replaces the only copy of the rows.
-
-    def _line(self, row: Mapping[str, Any]) -> str:
+    def _text(self, rows: Iterable[Mapping[str, Any]]) -> str:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow([cell(row.get(name)) for name in self._columns])
+        lines = ([cell(row.get(name)) for name in self._columns] for row in rows)
+        csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue()
 
 
@@ -176,10 +169,10 @@ def read_rows(path: Path) -> list[dict[str, float | None]]:
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
     """The values of a row that can be written: whole numbers stay whole, NumPy's become Python's."""
-    whole = {
-        name: value if isinstance(value, int) else float(value) for name, value in row.items() if value is not None
+    numbers = {
+        name: int(value) if isinstance(value, int) else float(value) for name, value in row.items() if value is not None
     }
-    return {name: value for name, value in whole.items() if math.isfinite(value)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def cell(value: float | str | None) -> str:
@@ -286,7 +279,7 @@ def is_before(row: Mapping[str, Any], train_step: int, iteration: int) -> bool:
 
 
 class EpisodeOfWorker(NamedTuple):
-    """One training episode."""
+    """One training episode: the last columns of its row."""
 
     worker: int
     episode_return: float
@@ -306,24 +299,13 @@ class EpisodeRows:
 
     def write(self, row: Mapping[str, float], episodes: Iterable[EpisodeOfWorker]) -> None:
         """Adds the episodes of a row of metrics.csv."""
-        known = list(episodes)
         where = {name: row[name] for name in _COLUMNS[:4] if name in row}
-        every = -(-len(known) // MOST_OF_A_ROW) or 1
-        self._file.add([numbers_of({**where, **_columns(each)}) for each in known[::every]])
+        columns = [where | dict(zip(_COLUMNS[4:], episode, strict=True)) for episode in episodes]
+        self._file.add([numbers_of(row) for row in columns[:: -(-len(columns) // MOST_OF_A_ROW) or 1]])
 
     def rewind(self, train_step: int, iteration: int) -> None:
         """Drops episodes beyond a checkpoint's train step and iteration."""
         self._file.keep(lambda row: is_before(row, train_step, iteration))
-
-
-def _columns(episode: EpisodeOfWorker) -> dict[str, float | None]:
-    success = None if episode.success is None else int(episode.success)
-    return {
-        "worker": episode.worker,
-        "return": episode.episode_return,
-        "length": episode.length,
-        "success": success,
-    }
 
 
 def read_episodes(path: Path) -> list[dict[str, float]]:
