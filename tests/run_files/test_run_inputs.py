@@ -204,17 +204,6 @@ def test_a_folder_beyond_the_limits_is_a_note(
     assert preparation.files().folder is None and "only params.py is kept" in note and "folder of their own" in note
 
 
-def test_a_run_without_an_update_takes_the_folder_as_it_is_now(environ: dict[str, str], project: Path) -> None:
-    paths = write(environ, folder=project)
-    paths.replay.mkdir()
-    write(environ, folder=project)
-    assert paths.replay.exists()
-    (project / "mass_of_robot.py").write_text("MASS = 3\n")
-    write(environ, folder=project)
-    assert not paths.replay.exists() and (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 3\n"
-    assert json.loads(paths.run_json.read_text())["params_kept"] == str(paths.params_folder / "params.py")
-
-
 @pytest.fixture
 def run(environ: dict[str, str], start: Starter) -> RunPaths:
     """One that has begun with its copies."""
@@ -349,16 +338,13 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     assert not ring.exists(), "it was of a run that is elsewhere now"
 
 
-def test_long_differences_are_cut() -> None:
+def test_differences_are_cut_and_can_be_read_in_a_terminal() -> None:
     edit = Edit("a.py", [f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
     whole = list(edit.diff())
     shown = run_inputs.shown([edit])
     assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
     assert whole[:7] == ["--- a.py of the run", "+++ a.py", "@@ -3,3 +3,3 @@", " x2", "-x3", "+y3", " x4"]
     assert list(Edit("a.csv", ["1"] * 60_000, ["2"]).diff()) == []
-
-
-def test_differences_can_be_read_in_a_terminal() -> None:
     lines = run_inputs.shown([Edit("a.csv", ["1"], [f"\x1b[2J{300 * '5'}"])])
     assert f"+\\x1b[2J{152 * '5'}..." in lines and "\x1b" not in "".join(lines)
 
