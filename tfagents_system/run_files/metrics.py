@@ -300,7 +300,9 @@ class EpisodeRows:
     def write(self, row: Mapping[str, float], episodes: Iterable[EpisodeOfWorker]) -> None:
         """Adds the episodes of a row of metrics.csv."""
         where = {name: row[name] for name in _COLUMNS[:4] if name in row}
-        columns = [where | dict(zip(_COLUMNS[4:], episode, strict=True)) for episode in episodes]
+        columns: list[dict[str, Any]] = [
+            {**where, **dict(zip(_COLUMNS[4:], episode, strict=True))} for episode in episodes
+        ]
         self._file.add([numbers_of(row) for row in columns[:: -(-len(columns) // MOST_OF_A_ROW) or 1]])
 
     def rewind(self, train_step: int, iteration: int) -> None:
