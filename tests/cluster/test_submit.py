@@ -16,7 +16,7 @@ import pytest
 from tests.support.login_node import FAKE_PYTHON, ROOT, User, refused, sourced
 from tfagents_system.cluster import submit
 from tfagents_system.errors import UserError
-from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files import params_folder
 from tfagents_system.settings import grid
 
 GOLDEN = Path(__file__).parent / "golden/job.sbatch"
@@ -240,9 +240,9 @@ def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> N
     files = sorted(str(path.relative_to(user.snapshot)) for path in user.snapshot.glob("params/**/*") if path.is_file())
     names = ["link.py", "my.json", "my_grid.json", "my_params.py", "parts/deep/robot.xml", "vars.sh"]
     assert files == [f"params/{name}" for name in names]
-    kept = run_inputs.files_of(user.folder, [user.folder / "run_array"])
+    kept = params_folder.files_of(user.folder, [user.folder / "run_array"])
     assert kept == names, "what a run keeps"
-    assert run_inputs.digests_of(user.snapshot / "params", kept) == run_inputs.digests_of(user.folder, kept)
+    assert params_folder.digests_of(user.snapshot / "params", kept) == params_folder.digests_of(user.folder, kept)
     package = user.snapshot / "package"
     assert (package / "tfagents_system/launch/run_script.sh").stat().st_mode & 0o111
     program = "tfagents_system/sac_train.py"

@@ -22,7 +22,7 @@ from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass
 from tfagents_system.envs.reward_files import polyline, read_points, write_points
 from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.launch import prepare
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Edit
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
@@ -37,38 +37,38 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     (project / "linked").symlink_to(project / "models")
     (project / "round").symlink_to(project)  # Followed once.
     (project / "password").write_text("secret")
-    kept = run_inputs.files_of(project, [project / "own", project / "password"])
+    kept = params_folder.files_of(project, [project / "own", project / "password"])
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
-    run_inputs.copy_files(project, kept, tmp_path / "copy")
-    assert run_inputs.digests_of(tmp_path / "copy", kept) == run_inputs.digests_of(project, kept)
+    params_folder.copy_files(project, kept, tmp_path / "copy")
+    assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
 
 
 def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
     for name in ("params.py", "run.tmp"):
         (tmp_path / name).write_text(name)
-    files = run_inputs.files_of(tmp_path)
+    files = params_folder.files_of(tmp_path)
     (tmp_path / "run.tmp").unlink()
-    assert files == ["params.py", "run.tmp"] and list(run_inputs.digests_of(tmp_path, files)) == ["params.py"]
+    assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
 
 
 @pytest.mark.parametrize("limit", ["files", "bytes", "time"])
 def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if limit == "files":
-        monkeypatch.setattr(run_inputs, "MOST_FILES", 3)
+        monkeypatch.setattr(params_folder, "MOST_FILES", 3)
     elif limit == "time":
-        monkeypatch.setattr(run_inputs, "LOOK_SECS", -1.0)
+        monkeypatch.setattr(params_folder, "LOOK_SECS", -1.0)
     else:
-        monkeypatch.setattr(run_inputs, "MOST_MB", 1)
+        monkeypatch.setattr(params_folder, "MOST_MB", 1)
         (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
-    with pytest.raises(run_inputs.TooLargeError, match=f"{project} has .* files with . MiB or more"):
-        run_inputs.files_of(project)
+    with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
+        params_folder.files_of(project)
 
 
 def test_the_checkouts_own_files_are_none_of_the_users() -> None:
-    kept = run_inputs.files_of(ROOT)
+    kept = params_folder.files_of(ROOT)
     assert "training_variables.sh" in kept
     assert not [name for name in kept if name.startswith(("tests/", "tfagents_system/", "docs/"))]
-    assert run_inputs.is_kept_otherwise(ROOT / "tfagents_system/examples/pendulum/params.py")
+    assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/examples/pendulum/params.py")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_is_named(
     def refuse(folder: Path, files: list[str]) -> dict[str, str]:
         raise PermissionError(13, "Permission denied", str(project / "secret.key"))
 
-    monkeypatch.setattr(run_inputs, "digests_of", refuse)
+    monkeypatch.setattr(params_folder, "digests_of", refuse)
     preparation = prepare.Preparation(environ, None)
     preparation._look_at_files()
     (error,) = preparation.checks["params folder"].errors
@@ -189,7 +189,7 @@ def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: P
     preparation._look_at_files()
     folder = preparation.files().folder
     assert folder is not None
-    kept = run_inputs.files_of(folder)
+    kept = params_folder.files_of(folder)
     preparation.close()
     assert kept == ["config.json", "mass_of_robot.py", "models/robot.xml", "params.py"]
 
@@ -197,7 +197,7 @@ def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: P
 def test_a_folder_beyond_the_limits_is_a_note(
     environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_inputs, "MOST_FILES", 3)
+    monkeypatch.setattr(params_folder, "MOST_FILES", 3)
     preparation = prepare.Preparation(environ, None)
     preparation._look_at_files()
     (note,) = preparation.checks["params folder"].notes

@@ -31,7 +31,7 @@ from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, exit_with
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.vars_file import read_vars_file
-from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import GridError, faults_in_job, read_grid
 from tfagents_system.settings.variable_table import VARIABLES, as_text
 from tfagents_system.settings.variables import WORKERS, read_variables
@@ -207,13 +207,13 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
         if "grid" in values and not any(word.startswith("--study=") for word in options.run):
             faults = faults_in_job(read_grid(str(values["grid"])).values())
             findings += [f"grid file {values['grid']}: {fault}" for fault in faults]
-        if "params" in values and not run_inputs.is_kept_otherwise(values["params"]):
+        if "params" in values and not params_folder.is_kept_otherwise(values["params"]):
             skipped = [values[name] for name in ("password_file", "credentials_dir") if name in values]
             skipped += [exp_dir, folder, values.get("logs_dir", Path.cwd() / "logs")]
-            files = run_inputs.files_of(values["params"].parent, skipped)
+            files = params_folder.files_of(values["params"].parent, skipped)
     except GridError as error:
         findings += error.findings
-    except run_inputs.TooLargeError as error:
+    except params_folder.TooLargeError as error:
         findings.append(
             f"the folder of SAC_PARAMS is copied for the job, and {error}: move {values['params'].name} and what it "
             "imports into a folder of their own"
@@ -328,7 +328,7 @@ def freeze(run: Run, target: Path, snapshot: Path) -> None:
             shutil.copy2(ROOT / name, package / name)
         if (ROOT / ".venv").exists():  # The environment stays where it is: jobs install nothing.
             (package / ".venv").symlink_to(ROOT / ".venv")
-    run_inputs.copy_files(run.values["params"].parent, run.files, target / "params")
+    params_folder.copy_files(run.values["params"].parent, run.files, target / "params")
     for name in ("config", "grid"):
         if name in run.values:
             shutil.copyfile(run.values[name], target / f"{name}.json")

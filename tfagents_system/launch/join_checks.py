@@ -27,7 +27,7 @@ from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
 from tfagents_system.report.status import is_under_way
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -186,7 +186,7 @@ class JoinInputs:
         shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             names = [name for name in self.params_files if (self.params_folder / name).is_file()]
-            run_inputs.copy_files(self.params_folder, names, paths.params_folder)
+            params_folder.copy_files(self.params_folder, names, paths.params_folder)
 
 
 class JoinPreparation(Preparation):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.checklist import Check, Checklist, counted
-from tfagents_system.run_files import run_inputs
+from tfagents_system.run_files import params_folder
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
@@ -39,18 +39,18 @@ class KeptFolder:
           check: Gets what was found.
         """
         params: Path | None = values.get("params")
-        if params is None or run_inputs.is_kept_otherwise(params):
+        if params is None or params_folder.is_kept_otherwise(params):
             return
         left_out = [values[name] for name in _NEVER_KEPT if name in values]
         try:
-            files = run_inputs.files_of(params.parent, left_out)
-            digests = run_inputs.digests_of(params.parent, files)
+            files = params_folder.files_of(params.parent, left_out)
+            digests = params_folder.digests_of(params.parent, files)
             self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
             self.copy, self.digests = Path(self._made.name).resolve(), digests
             self._original = params.parent
-            run_inputs.copy_files(params.parent, digests, self.copy)
+            params_folder.copy_files(params.parent, digests, self.copy)
             check.facts.append(f"{params.parent}: {counted(len(digests), 'file')} kept for the run")
-        except run_inputs.TooLargeError as error:
+        except params_folder.TooLargeError as error:
             check.notes.append(f"{error}: {_only_the_file(params)}")
         except OSError as error:
             check.errors.append(self._fault(error))

@@ -10,15 +10,12 @@ first start had imported.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import hashlib
 import itertools
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,16 +24,11 @@ from tfagents_system.checks.called_as import option
 from tfagents_system.envs import reward_places
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import copy_tree, leads_into, read_json, write_atomically
+from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.overrides import Overrides
 
-# A params folder beyond these limits is not kept.
-MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
-_TOOLKIT = Path(__file__).resolve().parents[1]
-_MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
-_OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
-_OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
 _CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
@@ -68,7 +60,7 @@ class Inputs:
     def began_with(self) -> dict[str, str]:
         """SHA-256 of each file that later starts compare: `params`, `config`, `reward`, `params/<module>`."""
         files = {"params": self.params, "config": self.config, "reward": self.reward}
-        own = {name: _digest(path) for name, path in files.items() if path is not None}
+        own = {name: sha256_of(path) for name, path in files.items() if path is not None}
         return own | {f"{_IN_FOLDER}{name}": self.digests[name] for name in self.imported if name in self.digests}
 
     def to_json(self, paths: RunPaths) -> dict[str, Any]:
@@ -183,7 +175,7 @@ def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
     found = []
     for name, digest in ((read_json(paths.run_json) or {}).get("began_with") or {}).items():
         copy, source = _copy_and_source(paths, name, params, config)
-        if source is not None and (not source.exists() or _digest(source) != digest):
+        if source is not None and (not source.exists() or sha256_of(source) != digest):
             found.append(Edit(str(source), _lines(copy), _lines(source)))
     return found
 
@@ -205,10 +197,6 @@ def shown(found: Sequence[Edit]) -> list[str]:
     return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _lines(path: Path) -> list[str] | None:
     """None where there is no such file; a binary one has no lines."""
     if not path.exists():
@@ -221,86 +209,6 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
-
-
-class TooLargeError(Exception):
-    """The params folder is too large to be kept; the text says how large it is, and the limits."""
-
-
-def is_kept_otherwise(params: Path) -> bool:
-    """Whether a params file comes with the toolkit: that is the same for all runs."""
-    return params.resolve().is_relative_to(_TOOLKIT)
-
-
-def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
-    """Relative paths of the files of a params folder, sorted; links are followed.
-
-    Left out: what is hidden or made by programs, environments, runs, the toolkit itself.
-
-    Args:
-      folder: The params file's.
-      skipped: Files and folders that are left out, such as the run directory and passwords.
-
-    Raises:
-      TooLargeError: More than MOST_FILES, more than MOST_MB, or more than can be looked at in LOOK_SECS.
-    """
-    left_out = {path.resolve() for path in skipped} | {_TOOLKIT}
-    if folder.resolve() == _TOOLKIT.parent:
-        left_out |= {_TOOLKIT.parent / name for name in _OF_THE_TOOLKIT}
-    names: list[str] = []
-    size_bytes, deadline = 0, time.monotonic() + LOOK_SECS
-    for path in _files_below(folder, left_out):
-        try:
-            size_bytes += path.stat().st_size
-        except FileNotFoundError:  # Removed this moment.
-            continue
-        names.append(str(path.relative_to(folder)))
-        is_late = time.monotonic() > deadline
-        if len(names) > MOST_FILES or size_bytes > MOST_MB << 20 or is_late:
-            raise TooLargeError(
-                f"{folder} has more than {len(names) - 1} files with {size_bytes >> 20} MiB or more (at most "
-                f"{MOST_FILES}, and {MOST_MB} MiB)"
-            )
-    return sorted(names)
-
-
-def _files_below(folder: Path, left_out: set[Path]) -> Iterator[Path]:
-    left_out = left_out | {folder.resolve()}  # No link leads back up.
-    try:
-        paths = list(folder.iterdir())
-    except OSError:  # Nobody's to read: what is imported from there is missed by the trial.
-        return
-    for path in paths:
-        if path.name.startswith(".") or path.resolve() in left_out:
-            continue
-        if path.is_file():
-            yield path
-        elif path.is_dir() and path.name not in _OF_PROGRAMS and not any((path / mark).exists() for mark in _MARKS):
-            yield from _files_below(path, left_out)
-
-
-def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
-    """Copies files, by their relative paths, into a folder that is made."""
-    for name in names:
-        copied = target / name
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(folder / name, copied)
-
-
-def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files, by their relative paths; without those that are gone by now, as temporary ones of others are.
-
-    Raises:
-      OSError: One can't be read.
-    """
-    digests = {}
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            digests[name] = _digest(folder / name)
-    return digests
-
-
-# A directory in which a run is to begin.
 
 
 def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:

@@ -1,0 +1,102 @@
+"""The folder of a params file, as runs and jobs keep it: what is imported and read from there stays as it was.
+
+Login nodes run this file, too: it needs no package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# Beyond these limits a folder is not kept.
+MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
+_TOOLKIT = Path(__file__).resolve().parents[1]
+_MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
+_OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
+_OF_THE_TOOLKIT = ("tests", "docs", "benchmarks")  # Beside the package, where the params are in its checkout.
+
+
+class TooLargeError(Exception):
+    """The params folder is too large to be kept; the text says how large it is, and the limits."""
+
+
+def is_kept_otherwise(params: Path) -> bool:
+    """Whether a params file comes with the toolkit: that is the same for all runs."""
+    return params.resolve().is_relative_to(_TOOLKIT)
+
+
+def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
+    """Relative paths of the files of a params folder, sorted; links are followed.
+
+    Left out: what is hidden or made by programs, environments, runs, the toolkit itself.
+
+    Args:
+      folder: The params file's.
+      skipped: Files and folders that are left out, such as the run directory and passwords.
+
+    Raises:
+      TooLargeError: More than MOST_FILES, more than MOST_MB, or more than can be looked at in LOOK_SECS.
+    """
+    left_out = {path.resolve() for path in skipped} | {_TOOLKIT}
+    if folder.resolve() == _TOOLKIT.parent:
+        left_out |= {_TOOLKIT.parent / name for name in _OF_THE_TOOLKIT}
+    names: list[str] = []
+    size_bytes, deadline = 0, time.monotonic() + LOOK_SECS
+    for path in _files_below(folder, left_out):
+        try:
+            size_bytes += path.stat().st_size
+        except FileNotFoundError:  # Removed this moment.
+            continue
+        names.append(str(path.relative_to(folder)))
+        is_late = time.monotonic() > deadline
+        if len(names) > MOST_FILES or size_bytes > MOST_MB << 20 or is_late:
+            raise TooLargeError(
+                f"{folder} has more than {len(names) - 1} files with {size_bytes >> 20} MiB or more (at most "
+                f"{MOST_FILES}, and {MOST_MB} MiB)"
+            )
+    return sorted(names)
+
+
+def _files_below(folder: Path, left_out: set[Path]) -> Iterator[Path]:
+    left_out = left_out | {folder.resolve()}  # No link leads back up.
+    try:
+        paths = list(folder.iterdir())
+    except OSError:  # Nobody's to read: what is imported from there is missed by the trial.
+        return
+    for path in paths:
+        if path.name.startswith(".") or path.resolve() in left_out:
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name not in _OF_PROGRAMS and not any((path / mark).exists() for mark in _MARKS):
+            yield from _files_below(path, left_out)
+
+
+def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
+    """Copies files, by their relative paths, into a folder that is made."""
+    for name in names:
+        copied = target / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / name, copied)
+
+
+def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of files, by their relative paths; without those that are gone by now, as temporary ones of others are.
+
+    Raises:
+      OSError: One can't be read.
+    """
+    digests = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            digests[name] = sha256_of(folder / name)
+    return digests
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
