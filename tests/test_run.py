@@ -200,12 +200,12 @@ def test_files_that_are_missing_or_of_another_kind_are_named(saved: RunPaths, fl
     [
         (["--num_episodes", "0"], ["--num_episodes must be a whole number of at least 1, found 0"]),
         (["--seed", "-1"], ["--seed must be a whole number of at least 0, found -1"]),
-        (["--seed", "x"], ["--seed must be a whole number of at least 0, found 'x'"]),
+        (["--seed", "x"], ["--seed must be a whole number of at least 0, found x"]),
         (
             ["--montage", "--num_episodes", "7", "--seed=x", "--checkpoints", "best", "y"],
             [
                 *(f"{word} is no option: leave it out, or see --help" for word in ("--checkpoints", "best", "y")),
-                "--seed must be a whole number of at least 0, found 'x'",
+                "--seed must be a whole number of at least 0, found x",
                 "--montage plays one episode of each checkpoint: leave out --num_episodes",
             ],
         ),

@@ -25,7 +25,7 @@ import os
 from collections.abc import Sequence
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
@@ -119,9 +119,9 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     findings = [f"{word} is no option: leave it out, or see --help" for word in further]
     for name, low in (("num_episodes", 1), ("seed", 0)):
         text = str(getattr(flags, name))
-        setattr(flags, name, int(text) if text.isdecimal() else -1)
-        if getattr(flags, name) < low:
-            findings.append(f"--{name} must be a whole number of at least {low}, found {shown(text)}")
+        if not text.isdecimal() or int(text) < low:
+            findings.append(f"--{name} must be a whole number of at least {low}, found {text}")
+        setattr(flags, name, max(low, int(text)) if text.isdecimal() else low)
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
         run = f"{command} RUN" if (command := called_as("")) else "--exp_dir RUN"
         findings.append(
