@@ -17,9 +17,8 @@ from typing import Any
 import psutil
 
 from benchmarks.processes import ROOT, end_session
-from tfagents_system.report.status import read_status
-from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.heartbeat import read_heartbeat, read_status
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
 _POLL_SECS = 0.02
@@ -128,7 +127,7 @@ class RealRun:
 
     def iterations(self) -> list[dict[str, Any]]:
         """Rows of the metrics, one for each iteration that is done."""
-        return [row for row in read_metrics(self.paths.metrics_csv) if row["updates_per_s"] is not None]
+        return [row for row in read_rows(self.paths.metrics_csv) if row["updates_per_s"] is not None]
 
     def processes(self) -> dict[str, psutil.Process]:
         """The processes of the roles, by their names."""

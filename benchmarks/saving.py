@@ -15,7 +15,7 @@ from benchmarks.outcome import Outcome, parse_args
 from benchmarks.processes import ROOT, end_on_sigterm
 from benchmarks.real_run import RealRun
 from benchmarks.saving_params import TrainParams
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.train_params_base import TrainParamsBase
 
 _HORIZON = 1000
@@ -58,7 +58,7 @@ def main() -> None:
         outcome.row("share of training time in checkpoints", share, "")
         by_default = share * TrainParams.checkpoint_period_iters / TrainParamsBase.checkpoint_period_iters
         outcome.row(f"the same, every {TrainParamsBase.checkpoint_period_iters} iterations (default)", by_default, "")
-        newest = run_checkpoints.newest_complete(run.paths.trainer_checkpoints)
+        newest = kept_checkpoints.newest_complete(run.paths.trainer_checkpoints)
         assert newest is not None
         num_bytes = sum(path.stat().st_size for path in newest.folder.rglob("*") if path.is_file())
         outcome.row("a checkpoint beside the ring", num_bytes / 1e6, "MB")

@@ -1,7 +1,8 @@
-"""How programs end whose output nobody reads any more."""
+"""How programs end, and in whose words."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from tests.support.launching import ROOT
+from tfagents_system.errors import TERMS, in_callers_terms
 
 
 @pytest.mark.parametrize(("lines", "code"), [(1, 0), (100_000, 1)])
@@ -18,3 +20,8 @@ def test_behind_head_a_program_ends_without_a_traceback(lines: int, code: int) -
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_front_has_its_own_words_and_paths_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TERMS, json.dumps({"SAC_EXP_NAME": "RUN_NAME"}))
+    assert in_callers_terms("another SAC_EXP_NAME, /SAC_EXP_NAME/x") == "another RUN_NAME, /SAC_EXP_NAME/x"

@@ -22,7 +22,6 @@ from tfagents_system.python_run import Run, RunFailedError
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import read_variables
-from tfagents_system.train_params_base import TrainParamsBase
 
 
 class Process:
@@ -43,15 +42,8 @@ def ended(tmp_path: Path, code: int, output: str) -> Run:
 def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="class Other must be named TrainParams"):
         tfagents_system.train(type("Other", (), {}), {}, folder=tmp_path)
-    with pytest.raises(UserError) as error:
-        tfagents_system.train("p.py", "c.json", name="../a", workers=0, edits="take", folder=tmp_path)
-    assert [finding.split(" must")[0] for finding in error.value.findings] == [
-        "workers=0",
-        "name=../a",
-        "edits='take'",
-        f"{Path.cwd() / 'p.py'} is missing: give the path of a file",
-        "c.json is missing: give the path of a file",
-    ]
+    with pytest.raises(UserError, match="optimizer in attributes must be a number"):
+        tfagents_system.train("p.py", {}, attributes={"optimizer": {1}}, folder=tmp_path)
     with pytest.raises(UserError, match="is no run directory: give one"):
         tfagents_system.load_run(tmp_path)
     for mark in ("TFAGENTS_RUN_TOKEN", "TFAGENTS_COMMAND"):  # Of a role, and of a start, which imports params as well.
@@ -63,24 +55,6 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
         _ = tfagents_system.trains
 
 
-def test_the_call_refuses_what_is_no_setting_with_all_that_it_sees(tmp_path: Path) -> None:
-    class TrainParams(TrainParamsBase):
-        def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
-            """Of no environment."""
-
-    options: dict[str, Any] = {"attributes": {"SAC_SEEDD": 3, "optimizer": {1, 2}}, "seed": -1, "folder": tmp_path}
-    with pytest.raises(UserError) as error:
-        tfagents_system.train(TrainParams, {"horizon": 5}, **options)
-    assert [finding.rpartition(":")[0] or finding for finding in error.value.findings] == [
-        "seed=-1 must be a whole number from 0 to 2147483647",
-        "optimizer in attributes must be a number, a text, a list or a dictionary, as in JSON, found {1, 2}",
-        "attributes: SAC_SEEDD is not a known variable",
-    ]
-    with pytest.raises(UserError, match="^SAC_SEEDD is not a known variable, SAC_SEED is: rename it$"):
-        tfagents_system.train(TrainParams, {"horizon": 5}, variables={"SAC_SEEDD": 1}, folder=tmp_path)
-    assert not list(tmp_path.iterdir()), "nothing is begun"
-
-
 @pytest.mark.parametrize(
     ("file", "name"), [("reacher/params.py", "reacher"), ("my_params.py", "my"), ("arm.py", "arm"), ("params.py", "")]
 )
@@ -90,58 +64,22 @@ def test_a_run_without_a_name_is_called_as_by_sac(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
-    started: list[Path] = []
-    monkeypatch.setattr("tfagents_system.python_run._started", lambda *given: started.append(given[2]))
-    tfagents_system.train(file, {"horizon": 9})
-    assert started == [tmp_path / "logs" / (name or tmp_path.name)]
+    monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", MagicMock())
+    run = tfagents_system.train(file, {"horizon": 9})
+    atexit.unregister(run.stop)
+    assert run.exp_dir == tmp_path / "logs" / (name or tmp_path.name)
 
 
-@pytest.mark.parametrize(
-    ("variables", "place"),
-    [
-        ({"SAC_LOGS_DIR": "~/runs"}, "home/runs/one"),
-        ({"SAC_LOGS_DIR": "runs"}, "runs/one"),
-    ],
-)
-def test_a_run_is_where_its_variables_say_and_goes_on_there_without_what_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str
+@pytest.mark.parametrize(("folder", "place"), [("~/runs", "home/runs/one"), ("runs", "runs/one")])
+def test_a_run_is_where_its_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "params.py").touch()
-    started: list[Path] = []
-    monkeypatch.setattr("tfagents_system.python_run._started", lambda *given: started.append(given[2]))
-
-    def start() -> None:
-        more = {**variables, "SAC_FROM": "gone"}
-        tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path, variables=more)
-
-    (tmp_path / place).mkdir(parents=True)
-    start()
-    assert started == [tmp_path / place]
-
-
-@pytest.mark.parametrize(
-    ("resolved", "secs"),
-    [(None, 120.0), ({"variables": {"SAC_SAVE_DEADLINE_SECS": "600"}}, 660.0), ({"variables": {}}, 120.0)],
-)
-def test_a_run_has_its_own_time_to_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolved: Any, secs: float
-) -> None:
-    if resolved is not None:
-        (tmp_path / "resolved.json").write_text(json.dumps(resolved))
-    process = MagicMock(pid=-5, poll=lambda: None)
-    monkeypatch.setattr("tfagents_system.python_run.os.killpg", MagicMock())
-    Run(tmp_path, process).stop()
-    Run(tmp_path, process).stop(3.0)
-    assert [call.args[0] for call in process.wait.call_args_list] == [secs, 3.0]
-
-
-def test_a_run_under_way_is_not_started_again(tmp_path: Path) -> None:
-    status = {"run": {"name": "one", "state": "running", "updated_at": time.time()}, "roles": {}}
-    (tmp_path / "logs/one").mkdir(parents=True)
-    (tmp_path / "logs/one/status.json").write_text(json.dumps(status))
-    with pytest.raises(UserError, match=r"logs/one is being trained: load_run\('.*logs/one'\) finds it"):
-        tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
+    monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", MagicMock())
+    variables = {"SAC_LOGS_DIR": folder}
+    run = tfagents_system.train("params.py", {"horizon": 9}, name="one", folder=tmp_path, variables=variables)
+    atexit.unregister(run.stop)
+    assert run.exp_dir == tmp_path / place
 
 
 def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +179,8 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
         ended(tmp_path, 2, refused).wait(progress=False)
     assert error.value.findings == (
         "horizon=0 must be at least 1: raise it\n  | -a\n  | +b",
-        "seed=x must be an integer: correct it",
-    ), "by the names of the arguments"
-    run = ended(tmp_path, 2, 'error: SAC_EXP_NAME=a, SAC_SEEDS=1, "horizon" in SAC_CONFIG and --set-x: --set b=1\n')
-    run._own = {"SAC_EXP_NAME"}
-    with pytest.raises(UserError) as error:
-        run.wait(progress=False)
-    assert error.value.findings == ('SAC_EXP_NAME=a, SAC_SEEDS=1, "horizon" in config and --set-x: attributes b=1',)
-
+        "SAC_SEED=x must be an integer: correct it",
+    )
     with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
         ended(tmp_path, 1, "the last line\n").wait(progress=False)
     with pytest.raises(RunFailedError, match="was stopped and saved"):

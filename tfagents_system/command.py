@@ -7,13 +7,12 @@ script of their name in `launch/`, so that signals reach it.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.checks.params_source import run_name_of
@@ -24,116 +23,104 @@ _LAUNCH = Path(__file__).resolve().parent / "launch"
 _DEFAULTS = _LAUNCH / "default_variables.sh"
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A word after `sac`.
 
     Attributes:
       summary: For `sac --help`.
       example: A whole line.
-      script: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
-      module: Or the module of tfagents_system whose `main(arguments)` it calls.
+      target: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
+        Or the module of tfagents_system whose `main(arguments)` it calls.
       first: Arguments before those that are given.
       positional: The option of the module that an argument without a dash stands for.
     """
 
     summary: str
     example: str
-    script: str = ""
-    module: str = ""
+    target: str
     first: tuple[str, ...] = ()
     positional: str = ""
 
     @property
     def takes_params(self) -> bool:
         """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return bool(self.script) or self.module in ("launch.tune", "tasks.search", "tasks.sweep")
+        return self.target.endswith(".sh") or self.target in ("launch.tune", "tasks.search", "tasks.sweep")
 
 
 COMMANDS = {
     "new": Command(
         "a folder with params, JSON and vars file to begin with",
         "sac new reacher --env Reacher-v5",
-        module="launch.new_project",
+        "launch.new_project",
     ),
     "check": Command(
         "check everything that `train` would, and start nothing",
         "sac check reacher/vars.sh",
-        script="run_script.sh",
-        first=("--check",),
+        "run_script.sh",
+        ("--check",),
     ),
     "train": Command(
-        "train a run here, or go on with it",
-        "sac train reacher/vars.sh --set batch_size=512",
-        script="run_script.sh",
+        "train a run here, or go on with it", "sac train reacher/vars.sh --set batch_size=512", "run_script.sh"
     ),
     "sweep": Command(
         "train seeds and settings here, a few runs at a time",
         "sac sweep reacher/vars.sh --seeds 0-4 --parallel 2",
-        module="tasks.sweep",
+        "tasks.sweep",
     ),
     "submit": Command(
         "submit a run, or an array of them, to SLURM",
         "sac submit reacher/vars.sh --time 24:00:00 --array 0-9",
-        script="submit.sh",
+        "submit.sh",
     ),
     "join": Command(
         "let this machine's workers join a run elsewhere",
         "sac join reacher/vars.sh --ssh me@first_machine --to logs/reacher",
-        script="join_script.sh",
+        "join_script.sh",
     ),
-    "status": Command("the state of runs", "sac status logs/*", module="report.status"),
-    "plots": Command("draw the curves of runs anew", "sac plots logs/reacher", module="report.plots"),
+    "status": Command("the state of runs", "sac status logs/*", "report.status"),
+    "plots": Command("draw the curves of runs anew", "sac plots logs/reacher", "report.plots"),
     "compare": Command(
-        "curves of several runs together, with a table", "sac compare logs/reacher_task_*", module="report.compare"
+        "curves of several runs together, with a table", "sac compare logs/reacher_task_*", "report.compare"
     ),
-    "track": Command(
-        "send metrics that a run could not send",
-        "sac track logs/reacher",
-        module="report.tracking.tracker",
-    ),
+    "track": Command("send metrics that a run could not send", "sac track logs/reacher", "report.tracking.tracker"),
     "report": Command(
         "one HTML file on a run, or on several together: curves, settings, videos",
         "sac report logs/reacher_task_* --out report.html",
-        module="report.page.write",
+        "report.page.write",
     ),
     "play": Command(
         "play a policy: returns and videos",
         "sac play logs/reacher --num_episodes 5 --checkpoint best",
-        module="run",
+        "run",
         positional="--exp_dir",
     ),
     "montage": Command(
-        "first, middle and best checkpoint in one video",
-        "sac montage logs/reacher",
-        module="run",
-        first=("--montage",),
-        positional="--exp_dir",
+        "first, middle and best checkpoint in one video", "sac montage logs/reacher", "run", ("--montage",), "--exp_dir"
     ),
     "export": Command(
         "a policy as files of NumPy, TensorFlow Lite or ONNX",
         "sac export logs/reacher --format numpy --out exported",
-        module="export",
+        "export",
         positional="--exp_dir",
     ),
     "experience": Command(
-        "import, export and show experience", "sac experience show logs/reacher", module="experience.__main__"
+        "import, export and show experience", "sac experience show logs/reacher", "experience.__main__"
     ),
-    "racing": Command("record rewards, check and time racing environments", "sac racing --help", module="racing"),
+    "racing": Command("record rewards, check and time racing environments", "sac racing --help", "racing"),
     "parameters": Command(
         "the attributes of TrainParams: defaults, values, meanings",
         "sac parameters learning_rate",
-        module="settings.parameters_page",
+        "settings.parameters_page",
     ),
     "tune-params": Command(
         "search for good settings, with Optuna",
         "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",
-        module="tasks.search",
+        "tasks.search",
     ),
     "cpus": Command(
-        "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", module="launch.tune"
+        "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", "launch.tune"
     ),
-    "doctor": Command("what is installed here, what renders; CPUs, GPUs, SLURM", "sac doctor", module="launch.doctor"),
+    "doctor": Command("what is installed here, what renders; CPUs, GPUs, SLURM", "sac doctor", "launch.doctor"),
 }
 
 
@@ -180,25 +167,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
     if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
         os.environ.setdefault("SAC_PYTHON", sys.executable)
-    if command.script:
-        _become(command, given)
+    if command.target.endswith(".sh"):
+        sys.stdout.flush()
+        os.execvp("bash", ["bash", str(_LAUNCH / command.target), *command.first, *given])
     if here not in sys.path:  # The last: as for a run's programs, see run_script.sh.
         sys.path.append(here)
-    module = importlib.import_module(f"tfagents_system.{command.module}")
-    code: int = module.main([*command.first, *_with_option(command.positional, given)])
+    module = importlib.import_module(f"tfagents_system.{command.target}")
+    if command.positional and given and not given[0].startswith("-"):
+        given.insert(0, command.positional)  # `logs/reacher` becomes `--exp_dir logs/reacher`.
+    code: int = module.main([*command.first, *given])
     return code
-
-
-def _with_option(option: str, given: Sequence[str]) -> list[str]:
-    """`logs/reacher` becomes `--exp_dir logs/reacher`, where it comes first."""
-    return [*([option] if option and given and not given[0].startswith("-") else []), *given]
 
 
 def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     """The arguments with the default vars file in place of a params file, which goes to the environment.
 
     Raises:
-      UserError: The params file or its JSON is not there, or there is a JSON and no params file.
+      UserError: The params file has no JSON beside it, or there is a JSON and no params file.
     """
     places = [
         k for k, word in enumerate(given) if word.endswith(".py") and not word.startswith("-") and "=" not in word
@@ -215,13 +200,6 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     params = Path(given[place]).absolute()
     words[words.index(given[place])] = str(_DEFAULTS)
     json = Path(config).absolute() if config is not None else _json_beside(params)
-    missing = [
-        f"{what}={path} is missing: give its path"
-        for what, path in (("PARAMS.py", params), ("--config", json))
-        if not path.is_file()
-    ]
-    if missing:
-        raise UserError(*missing)
     os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
@@ -237,12 +215,6 @@ def _json_beside(params: Path) -> Path:
             return path
     names = ", ".join(dict.fromkeys(path.name for path in candidates))
     raise UserError(f"{params.name} has no JSON beside it ({names}): give it as --config JSON")
-
-
-def _become(command: Command, given: Sequence[str]) -> NoReturn:
-    sys.stdout.flush()
-    script = str(_LAUNCH / command.script)
-    os.execvp("bash", ["bash", script, *command.first, *given])
 
 
 def run() -> NoReturn:

@@ -22,11 +22,10 @@ if __name__ == "__main__":
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.spelling import near_misses
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
@@ -117,7 +116,12 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--no_video", action="store_true", help="numbers only")
     parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
     flags, further = parser.parse_known_args(arguments)
-    findings = [*_unknown(further, parser), *_read_numbers(flags)]
+    findings = [f"{word} is no option: leave it out, or see --help" for word in further]
+    for name, low in (("num_episodes", 1), ("seed", 0)):
+        text = str(getattr(flags, name))
+        if not text.isdecimal() or int(text) < low:
+            findings.append(f"--{name} must be a whole number of at least {low}, found {text}")
+        setattr(flags, name, max(low, int(text)) if text.isdecimal() else low)
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
         run = f"{command} RUN" if (command := called_as("")) else "--exp_dir RUN"
         findings.append(
@@ -130,32 +134,6 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     if flags.replay_actions and (flags.num_episodes != 1 or flags.seed):
         findings.append("--replay_actions repeats one episode with its own seed: leave out --num_episodes and --seed")
     return flags, findings
-
-
-def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A sentence on each option that there is none of; what follows one is its value."""
-    known = [option for action in parser._actions for option in action.option_strings]
-    for before, word in zip(["", *words], words, strict=False):
-        name = word.partition("=")[0]
-        meant = "".join(f"{right} is meant, " for _, right in near_misses([name], known))
-        if word.startswith("-"):
-            yield f"{name} is no option: {meant}--help has all"
-        elif not before.startswith("-") or "=" in before:
-            yield f"{shown(word)} belongs to no option: leave it out, or see --help"
-
-
-def _read_numbers(flags: argparse.Namespace) -> Iterator[str]:
-    """Replaces texts by whole numbers; a sentence on each that is none."""
-    for name, low in (("num_episodes", 1), ("seed", 0)):
-        text = getattr(flags, name)
-        try:
-            setattr(flags, name, int(text))
-        except ValueError:
-            setattr(flags, name, low)
-            yield f"--{name} must be a whole number of at least {low}, found {shown(text)}"
-            continue
-        if getattr(flags, name) < low:
-            yield f"--{name} must be a whole number of at least {low}, found {text}"
 
 
 if __name__ == "__main__":

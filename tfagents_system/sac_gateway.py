@@ -18,10 +18,11 @@ from absl import logging
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine import memory
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import read_heartbeat, read_json, write_json
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.remote import credentials

@@ -28,7 +28,7 @@ from benchmarks.processes import ROOT, end_on_sigterm, run_json
 from benchmarks.real_run import RealRun
 from tfagents_system.report import compare
 from tfagents_system.report.curves import Run
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 
 FOLDER = ROOT / "benchmarks" / "learning"
 _EVAL_EPISODES = 10
@@ -86,7 +86,7 @@ def _train_ours(
     with RealRun(FOLDER / "params.py", config, variables | further | begins_with) as run:
 
         def evaluations() -> list[tuple[int, float]]:
-            rows = read_metrics(run.paths.metrics_csv)
+            rows = read_rows(run.paths.metrics_csv)
             return [(int(row["env_steps"] or 0), value) for row in rows if (value := row["eval_return"]) is not None]
 
         what = f"an evaluation after {task.steps} steps"

@@ -17,7 +17,7 @@ from unittest import mock
 
 from tfagents_system import command
 from tfagents_system.checks.called_as import NAME_VARIABLE
-from tfagents_system.run_files import metric_columns
+from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries, parameters_page, variables
 from tfagents_system.settings.attribute_docs import linked
@@ -85,8 +85,8 @@ def help_of(name: str) -> str:
 def _help_of(name: str, *words: str) -> str:
     one = command.COMMANDS[name]
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
-        if one.script:
-            script = ["bash", str(Path(command.__file__).with_name("launch") / one.script), "--help"]
+        if one.target.endswith(".sh"):
+            script = ["bash", str(Path(command.__file__).with_name("launch") / one.target), "--help"]
             told = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
             return told
         printed = io.StringIO()
@@ -124,8 +124,8 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/commands.md": {"commands": _commands},
     "coming_from.md": {"settings": _settings},
     "reference/metrics.md": {
-        "always": lambda: _columns(metric_columns.ALWAYS),
-        "further": lambda: _columns(metric_columns.FURTHER),
+        "always": lambda: _columns(metrics.METRIC_COLUMNS),
+        "further": lambda: _columns(metrics.FURTHER_COLUMNS),
     },
     "reference/run_directory.md": {"files": _files},
     "how_to/tmrl.md": {"keys": _tmrl_keys},

@@ -145,7 +145,7 @@ def help_of_module(module: str) -> str | None:
     files = [source, *(folder.glob("*.py") if source.stem == "__init__" else ())]
     if folder.name == "tfagents_system":  # A program whose options are those of its room.
         files += (folder / "playing").glob("*.py")
-    names = {f"tfagents_system.{one.module}".removesuffix(".__main__"): name for name, one in command.COMMANDS.items()}
+    names = {f"tfagents_system.{one.target}".removesuffix(".__main__"): name for name, one in command.COMMANDS.items()}
     told = [help_of(names[module])] if module in names else []
     return "\n".join([*told, *(file.read_text() for file in files)])
 

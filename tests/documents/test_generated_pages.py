@@ -9,7 +9,7 @@ from tests.support.documents import ROOT
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.command import COMMANDS
 from tfagents_system.report.episodes import Episode, Report, summarize
-from tfagents_system.run_files import metric_columns
+from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.variables import VARIABLES
@@ -31,7 +31,7 @@ def test_the_reference_names_all_there_is() -> None:
         "commands.md": [f"\n## sac {name}\n" for name in COMMANDS],
         "parameters.md": [f"\n| `{name}`" for name in described_by(TrainParamsBase)],
         "variables.md": [f"\n| `{variable.name}` |" for variable in VARIABLES if not variable.is_internal],
-        "metrics.md": [f"\n| `{name}` |" for name in (*metric_columns.ALWAYS, *metric_columns.FURTHER)],
+        "metrics.md": [f"\n| `{name}` |" for name in (*metrics.METRIC_COLUMNS, *metrics.FURTHER_COLUMNS)],
         "run_directory.md": [f"\n| `{name}" for name in files],
         "../coming_from.md": [
             f"`{name}`"
@@ -67,4 +67,4 @@ def test_a_row_has_only_columns_that_are_described() -> None:
     ]
     row.add_report(reports[0], policy_age_updates=4)
     columns = {*row.take(3, 100, 200), *summarize("eval", reports[1:])}
-    assert columns <= {*metric_columns.ALWAYS, *metric_columns.FURTHER} and len(columns) >= 17
+    assert columns <= {*metrics.METRIC_COLUMNS, *metrics.FURTHER_COLUMNS} and len(columns) >= 17

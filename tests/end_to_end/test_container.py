@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.support.launching import UserRun
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_images_in_a_dictionary_are_collected_asynchronously(finished):
     assert roles["trainer"]["train_step"] == 24 and roles["worker_0"]["inference"] == "numpy"
     # A quarter of an update for each step after the two random episodes of 20.
     assert 0.25 * (roles["replay"]["env_steps"] - 40) >= 24
-    evaluations = [row for row in read_metrics(finished.exp_dir / "metrics.csv") if row["eval_return"] is not None]
+    evaluations = [row for row in read_rows(finished.exp_dir / "metrics.csv") if row["eval_return"] is not None]
     assert evaluations[-1]["eval_success"] == 1.0
 
 

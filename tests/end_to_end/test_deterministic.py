@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.support.launching import UserRun, finish
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def user_run(folder, iteration, variables):
 
 def weights_of(run):
     """All numbers of the last checkpoint: weights, moments of the optimizers, counters."""
-    checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+    checkpoint = kept_checkpoints.newest_complete(run.exp_dir / "checkpoints")
     assert checkpoint.iteration == ITERATIONS and checkpoint.train_step // ITERATIONS == UPDATES
     reader = tf.train.load_checkpoint(str(checkpoint.agent))
     types = reader.get_variable_to_dtype_map()

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.support.launching import UserRun, finish
 from tfagents_system.report.curves import read_runs
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.metrics import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     assert "diverged at train step" in output
     assert "the second time in this run: lower the learning rates" in output
     assert "Traceback" not in output
-    checkpoint = run_checkpoints.newest_complete(run.exp_dir / "checkpoints")
+    checkpoint = kept_checkpoints.newest_complete(run.exp_dir / "checkpoints")
     assert checkpoint.train_step == 8 * UPDATES
     reader = tf.train.load_checkpoint(str(checkpoint.agent))
     for name, dtype in reader.get_variable_to_dtype_map().items():
@@ -83,6 +83,6 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     assert code == 0, "its user may want to try again from there"
     assert run.trainer()["train_step"] == 2 * ITERATIONS * UPDATES
     assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
-    assert all(row["eval_return"] is None for row in read_metrics(run.exp_dir / "metrics.csv"))
+    assert all(row["eval_return"] is None for row in read_rows(run.exp_dir / "metrics.csv"))
     assert not (run.exp_dir / "policies/best.json").exists()
     assert read_runs([run.exp_dir])[0].is_of_training

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.launching import UserRun, finish
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import taken_by
 
@@ -53,7 +53,7 @@ def test_a_run_goes_on_as_another_one_and_begins_anew_with_its_own_experience(tm
     asked = ("--from", str(run.exp_dir), "--take", "all", "--set", "num_iter=7", "--set", "buffer_size=9000")
     output = train(other, *asked)
     assert "another run: " in output and "actor, " in output
-    rows = read_metrics(RunPaths(other.exp_dir).metrics_csv)
+    rows = read_rows(RunPaths(other.exp_dir).metrics_csv)
     assert [row["iteration"] for row in rows if row.get("critic_loss")] == [5, 6, 7], "it counts on"
     assert rows[-1]["train_step"] == 35 and max(row["env_steps"] for row in rows) == first.env_steps + 3 * 2 * 20
     assert StoredRing(other.exp_dir).steps == first.steps + 3 * 2 * 20, "without random steps"
@@ -63,14 +63,14 @@ def test_a_run_goes_on_as_another_one_and_begins_anew_with_its_own_experience(tm
     taken = taken_by(RunPaths(best.exp_dir))
     assert taken is not None and str(taken.checkpoint).startswith("policies/checkpoints/policy_checkpoint_")
     assert StoredRing(best.exp_dir).steps == 2 * 20
-    assert read_metrics(RunPaths(best.exp_dir).metrics_csv)[-1]["train_step"] == 5
+    assert read_rows(RunPaths(best.exp_dir).metrics_csv)[-1]["train_step"] == 5
 
     paths = RunPaths(run.exp_dir)
     inode = paths.replay.stat().st_ino
     train(run, "--fresh", "--from", str(run.exp_dir), "--take", "replay", "--set", "num_iter=2")
     assert paths.replay.stat().st_ino == inode, "the ring was moved"
     assert StoredRing(paths.exp_dir).steps == first.steps + 2 * 2 * 20
-    assert read_metrics(paths.metrics_csv)[-1]["env_steps"] == 2 * 2 * 20
+    assert read_rows(paths.metrics_csv)[-1]["env_steps"] == 2 * 2 * 20
     taken = taken_by(paths)
     assert (
         taken is not None

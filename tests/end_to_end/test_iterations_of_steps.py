@@ -5,7 +5,7 @@ import pytest
 from tests.support.launching import UserRun, finish
 from tfagents_system.envs import specs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER
 from tfagents_system.transport.segments import Layout
@@ -94,5 +94,5 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
 
 def rows_of(run):
     """Those of training, and those of evaluations."""
-    rows = read_metrics(run.exp_dir / "metrics.csv")
+    rows = read_rows(run.exp_dir / "metrics.csv")
     return [[row for row in rows if row[name] is not None] for name in ("critic_loss", "eval_return")]

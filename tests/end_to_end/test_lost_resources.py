@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import ledger
 from tests.faults.campaign import ITERATION_SECS, UPDATES, WORKERS, Campaign, NumberedRun, processes_of
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def training(folder, iterations, command_prefix=(), **variables):
 
 
 def newest(run):
-    return run_checkpoints.newest_complete(run.paths.trainer_checkpoints)
+    return kept_checkpoints.newest_complete(run.paths.trainer_checkpoints)
 
 
 def num_episodes(run):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import UserRun, finish
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -74,5 +74,5 @@ def test_a_run_trains_in_an_environment_of_a_suite(tmp_path: Path) -> None:
     run = UserRun(tmp_path, PARAMS, {"horizon": 20, "environment": "suite_gym"}, num_collect_workers=1)
     code, output = run.finish()
     assert code == 0, f"{output}\n{run.logs()}"
-    lengths = [row["eval/episode_length"] for row in read_metrics(run.exp_dir / "metrics.csv")]
+    lengths = [row["eval/episode_length"] for row in read_rows(run.exp_dir / "metrics.csv")]
     assert {length for length in lengths if length is not None} == {20.0}

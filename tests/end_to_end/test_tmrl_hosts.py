@@ -17,8 +17,8 @@ import pytest
 from tests.support.launching import ROOT
 from tests.support.namespaces import Host, hosts_at_a_switch, needs_namespaces
 from tests.support.waiting import until
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.metrics import read_rows
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200), needs_namespaces]
 
@@ -93,10 +93,10 @@ def test_a_lap_is_trained_by_three_hosts(tmp_path: Path) -> None:
                     process.send_signal(signal.SIGTERM)
                     process.wait(90)
     run = trainer.data / "trainer" / "car"
-    rows = read_metrics(run / "metrics.csv")
+    rows = read_rows(run / "metrics.csv")
     assert rows[-1]["train_step"] == 20 * 4 * 50
-    checkpoint = run_checkpoints.newest_complete(run / "checkpoints", with_agent=True)
-    there = run_checkpoints.newest_complete(here.data / "server" / "car" / "checkpoints")
+    checkpoint = kept_checkpoints.newest_complete(run / "checkpoints", with_agent=True)
+    there = kept_checkpoints.newest_complete(here.data / "server" / "car" / "checkpoints")
     assert checkpoint is not None and there is not None and not there.has_agent
     assert checkpoint.replay.read_bytes() == there.replay.read_bytes(), "the header of its ring"
     assert not (run / "replay").exists() and (run / "policies" / "policy").exists()

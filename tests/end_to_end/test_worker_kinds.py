@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def start_worker(run, kind, number):
 
 
 def num_evaluations(run):
-    return sum(row["eval_return"] is not None for row in read_metrics(run.exp_dir / "metrics.csv"))
+    return sum(row["eval_return"] is not None for row in read_rows(run.exp_dir / "metrics.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def finished(tmp_path_factory):
             logs = {kind: (run.exp_dir / "joined" / kind / "log.txt").read_text() for kind in workers}
             path = run.exp_dir / "heartbeats" / f"worker_{EXPERT_SLOT}.json"
             expert = json.loads(path.read_text())
-            rows = read_metrics(run.exp_dir / "metrics.csv")
+            rows = read_rows(run.exp_dir / "metrics.csv")
             returns = [row["eval_return"] for row in rows if row["eval_return"] is not None]
             return "policy of iteration" in logs["test"] and expert.get("episodes", 0) > 3 and max(returns) > 0
 
@@ -177,7 +177,7 @@ def test_an_expert_acts_as_its_policy_says_and_as_often_as_the_others(stored):
 
 
 def test_evaluations_have_another_share_of_the_same_size(finished):
-    rows = [row for row in read_metrics(finished[0].exp_dir / "metrics.csv") if row["eval_return"] is not None]
+    rows = [row for row in read_rows(finished[0].exp_dir / "metrics.csv") if row["eval_return"] is not None]
     returns = [row["eval_return"] for row in rows]
     whole = HORIZON / 2  # 3 episodes of 0 and 3 of 10
     joined, left = returns.index(whole), len(returns) - returns[::-1].index(whole)
@@ -189,7 +189,7 @@ def test_evaluations_have_another_share_of_the_same_size(finished):
 
 
 def test_experts_stay_out_of_the_returns_that_are_reported(finished):
-    rows = read_metrics(finished[0].exp_dir / "metrics.csv")
+    rows = read_rows(finished[0].exp_dir / "metrics.csv")
     lags = {row["train/policy_lag"] for row in rows if row.get("train/policy_lag") is not None}
     assert lags and lags <= {0.0, 1.0}
 

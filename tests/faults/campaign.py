@@ -23,7 +23,7 @@ from tests.faults.ledger import Balance
 from tests.support.launching import UserRun
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.run_checkpoints import PRIORITIES
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4

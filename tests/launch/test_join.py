@@ -31,10 +31,9 @@ from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.run_files.gateway_address import forget_address
-from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -141,14 +140,13 @@ def waits(run: RunPaths, since: float = 0.0) -> bool:
 
 
 def test_a_run_with_a_gateway_is_up_once_its_gateway_is(running: RunPaths) -> None:
-    """What an earlier start has left in gateway.json is forgotten when the next one begins, but for the port."""
     gateway = {"gateway": {"state": "starting"}}
     tell(running, "running", roles=gateway)
     assert waits(running)
     running.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1, "started": 5}')
     assert not waits(running)
-    forget_address(running)
-    assert running.gateway_json.read_text() == '{"port": 8443}\n' and waits(running)
+    write_json(running.gateway_json, {"port": 8443})
+    assert waits(running), "a start has forgotten the address of the one before"
     tell(running, "running", roles={"gateway": {"state": "stopped", "given_up": True}})
     assert not waits(running), "it would wait in vain: the error says that there is no gateway"
 

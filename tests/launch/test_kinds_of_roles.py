@@ -26,10 +26,10 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import supervisor as supervising
 from tfagents_system.machine import claims
 from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import claim_of
-from tfagents_system.report.status import read_status
-from tfagents_system.run_files.heartbeat import write_json
+from tfagents_system.run_files.heartbeat import read_status
 
 
 def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:

@@ -26,8 +26,8 @@ from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import run_checkpoints, run_directory, run_lock
-from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files import kept_checkpoints, run_directory, run_lock
+from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
@@ -82,9 +82,9 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     paths = RunPaths(tmp_path / "run")
 
     def checkpoint(train_step: int, signature: AgentSignature) -> None:
-        partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
+        partial = kept_checkpoints.begin(paths.trainer_checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
-        run_checkpoints.finish(partial, train_step, 1, {}, signature)
+        kept_checkpoints.finish(partial, train_step, 1, {}, signature)
 
     checkpoint(5, {"class": "Redq", "256x256": 10})
     with pytest.raises(UserError) as raised:
@@ -98,7 +98,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
     assert prepare.prepare(environ, None)
-    run_checkpoints.remember(paths.saved, 10)
+    kept_checkpoints.remember(paths.saved, 10)
     for is_damaged in (True, False):
         for path in paths.trainer_checkpoints.iterdir():
             if is_damaged:

@@ -30,7 +30,8 @@ from tfagents_system.launch import role_process
 from tfagents_system.launch.role_process import RoleProcess, start_program
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import problems, read_status
+from tfagents_system.report.status import problems
+from tfagents_system.run_files.heartbeat import read_status
 
 
 def test_a_crashed_role_is_restarted_and_the_restart_logged(

@@ -30,8 +30,9 @@ from tfagents_system.launch import directory_guard, run_status, wrap_up
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import read_status, summary, write_status
+from tfagents_system.report.status import summary, write_status
 from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 

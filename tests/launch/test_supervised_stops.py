@@ -16,8 +16,9 @@ from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import problems, read_status
+from tfagents_system.report.status import problems
 from tfagents_system.report.terminal import ProgressView
+from tfagents_system.run_files.heartbeat import read_status
 
 
 class StopClock:

@@ -14,7 +14,7 @@ from tfagents_system import run
 from tfagents_system.envs import loading
 from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.errors import UserError
-from tfagents_system.run_files.recorded_episodes import RecordedEpisode, load_episode
+from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.recording import Begun, EpisodeRecorder

@@ -14,7 +14,7 @@ from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
 __all__ = ["ordinary_users_folder"]
 TESTS = Path(__file__).parent
@@ -129,28 +129,28 @@ def test_a_full_disk_costs_a_checkpoint_its_replay_part_and_nothing_else(small_d
     append_more(run.ring, 13)
     good = run.checkpoint(10)
     before = content(run.ring)
-    partial = run_checkpoints.begin(run.places.checkpoints, 20)
+    partial = kept_checkpoints.begin(run.places.checkpoints, 20)
     others = fill(small_disk)
-    assert run.snapshots.take(run_checkpoints.finished_name(partial))
+    assert run.snapshots.take(kept_checkpoints.finished_name(partial))
     run.snapshots.close(10.0)
     assert "No space left on device" in run.snapshots.error
     assert list(partial.iterdir()) == []
     append_more(run.ring, 1)
     others.unlink()
-    assert run_checkpoints.newest_complete(run.places.checkpoints) == good
+    assert kept_checkpoints.newest_complete(run.places.checkpoints) == good
     again = RunFolders(small_disk / "run", from_checkpoint=True)
     assert content(again.ring) == before
     again.checkpoint(20)
-    assert run_checkpoints.newest_complete(run.places.checkpoints).train_step == 20
+    assert kept_checkpoints.newest_complete(run.places.checkpoints).train_step == 20
 
 
 def test_a_run_directory_that_is_gone_is_told_and_the_ring_on_scratch_goes_on(tmp_path):
     run = RunFolders(tmp_path / "run", tmp_path / "scratch")
     append_more(run.ring, 13)
     run.checkpoint(10)
-    partial = run_checkpoints.begin(run.places.checkpoints, 20)
+    partial = kept_checkpoints.begin(run.places.checkpoints, 20)
     shutil.rmtree(tmp_path / "run" / "replay")
-    assert run.snapshots.take(run_checkpoints.finished_name(partial))
+    assert run.snapshots.take(kept_checkpoints.finished_name(partial))
     run.snapshots.close(10.0)
     assert "No such file or directory" in run.snapshots.error
     append_more(run.ring, 3)

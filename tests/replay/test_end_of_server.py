@@ -9,10 +9,11 @@ from unittest import mock
 import pytest
 
 from tests.support.waiting import until
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay import server
 from tfagents_system.role import Role
-from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat, write_json
+from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.transport.connection import ServerUnreachableError
 

@@ -28,7 +28,7 @@ from tfagents_system.replay.ring import NEVER, Ring
 from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.layout import Column, Layout
@@ -156,9 +156,9 @@ def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
     source, run = run_with(tmp_path / "source"), tmp_path / "new"
     ring = new_ring(run)
     append_more(ring, 1)
-    partial = run_checkpoints.begin(run / "checkpoints", 10)
+    partial = kept_checkpoints.begin(run / "checkpoints", 10)
     (partial / "agent.index").write_bytes(b"index")
-    run_checkpoints.finish(partial, 10, 1, {})
+    kept_checkpoints.finish(partial, 10, 1, {})
     assert fill_run(run, source).ring_steps == 5
 
 

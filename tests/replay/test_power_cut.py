@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import content
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +34,12 @@ import numpy as np
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import numbered_segment
 from test_power_cut import SIZE, digest
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 exp_dir = Path(sys.argv[3])
 run = RunFolders(exp_dir, Path(sys.argv[4]) if len(sys.argv) > 4 else None, **SIZE)
 moments = (exp_dir / "moments.jsonl").open("a", buffering=1)
 stored = (exp_dir / "stored.txt").open("a", buffering=1)
-newest = run_checkpoints.newest_complete(run.places.checkpoints)
+newest = kept_checkpoints.newest_complete(run.places.checkpoints)
 train_step, partial, number = (newest.train_step if newest else 0), None, run.ring.worker(0).number + 1
 rng = np.random.default_rng(number + 1)
 while True:
@@ -51,14 +51,14 @@ while True:
     time.sleep(0.003)  # A copy of the folder must take less time than the slack lasts.
     if partial is None and run.snapshots.is_wanted:
         train_step += 1
-        partial = run_checkpoints.begin(run.places.checkpoints, train_step)
+        partial = kept_checkpoints.begin(run.places.checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
-        name = run_checkpoints.finished_name(partial)
+        name = kept_checkpoints.finished_name(partial)
         moments.write(json.dumps([name, digest(run.ring), run.ring.env_steps]) + "\\n")
         assert run.snapshots.take(name)
     if partial is not None and (partial / "replay.bin").exists():
-        run_checkpoints.finish(partial, train_step, train_step, {})
-        run_checkpoints.prune(run.places.checkpoints)
+        kept_checkpoints.finish(partial, train_step, train_step, {})
+        kept_checkpoints.prune(run.places.checkpoints)
         partial = None
 """
 
@@ -125,7 +125,7 @@ def test_a_copy_of_any_moment_opens_as_its_newest_checkpoint_exactly(tmp_path, o
         for number in range(COPIES):
             time.sleep(float(rng.uniform(0, 0.2)))
             copied = copy_while_it_changes(exp_dir, tmp_path / f"copy_{number}")
-            newest = run_checkpoints.newest_complete(copied / "checkpoints")
+            newest = kept_checkpoints.newest_complete(copied / "checkpoints")
             # Else both were deleted, or the slack was used up, while they were copied.
             if newest is not None and rows_after(exp_dir, moments(exp_dir)[newest.name][1]) <= SIZE["slack"]:
                 copies.append(copied)
@@ -134,7 +134,7 @@ def test_a_copy_of_any_moment_opens_as_its_newest_checkpoint_exactly(tmp_path, o
         end(process)
     expected, found = moments(exp_dir), set()
     for copied in copies:
-        newest = run_checkpoints.newest_complete(copied / "checkpoints")
+        newest = kept_checkpoints.newest_complete(copied / "checkpoints")
         assert newest is not None and newest.has_replay
         run = RunFolders(copied, tmp_path / f"{copied.name}_scratch" if on_scratch else None, **SIZE)
         assert (digest(run.ring), run.ring.env_steps) == expected[newest.name], f"{copied}: {newest.name}"

@@ -17,7 +17,7 @@ from tfagents_system.replay.mini_races import MiniRaces
 from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.run_files.run_checkpoints import PRIORITIES
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.transport import tables
 from tfagents_system.transport.tables import MalformedMessageError, TdErrors

@@ -14,7 +14,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_ring_is_not_emptied_where_its_checkpoints_are_lost(tmp_path, machine_
     machine_was_off()
     for loses in (lambda: None, lambda: newest.folder.rename(tmp_path / "elsewhere")):
         loses()
-        run_checkpoints.remember(tmp_path / "run/saved.json", 10)
+        kept_checkpoints.remember(tmp_path / "run/saved.json", 10)
         with pytest.raises(UserError, match="has had a checkpoint after 10 updates"):
             RunFolders(tmp_path / "run")
     (tmp_path / "elsewhere").rename(newest.folder)
@@ -454,14 +454,14 @@ def test_what_others_may_have_put_on_scratch_is_refused(plant, told, tmp_path):
 def test_a_snapshot_is_of_the_moment_that_it_was_asked_for(tmp_path):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 12)
-    partial = run_checkpoints.begin(run.places.checkpoints, 10)
-    name = run_checkpoints.finished_name(partial)
+    partial = kept_checkpoints.begin(run.places.checkpoints, 10)
+    name = kept_checkpoints.finished_name(partial)
     assert run.snapshots.take(name)
     expected = content(run.ring)
     append_more(run.ring, 2)
     run.snapshots.close(20.0)
     assert not run.snapshots.take(name), "asked for again: it is there"
-    run.ring.rollback((partial / run_checkpoints.REPLAY).read_bytes())
+    run.ring.rollback((partial / kept_checkpoints.REPLAY).read_bytes())
     assert content(run.ring) == expected
     assert sorted(path.name for path in partial.iterdir()) == ["replay.bin"]
     assert [path.name for path in run.places.checkpoints.iterdir()] == [partial.name]
@@ -483,7 +483,7 @@ def test_rows_that_cannot_be_made_durable_make_no_snapshot(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run.ring, "make_durable", fail)
-    partial = run_checkpoints.begin(run.places.checkpoints, 10)
+    partial = kept_checkpoints.begin(run.places.checkpoints, 10)
     assert run.snapshots.take("checkpoint_0000000010")
     run.snapshots.close(10.0)
     assert list(partial.iterdir()) == []
@@ -494,7 +494,7 @@ def test_rows_that_are_overwritten_while_they_are_written_make_no_snapshot(tmp_p
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 12)
     monkeypatch.setattr(run.ring, "make_durable", lambda: append_more(run.ring, 5))
-    partial = run_checkpoints.begin(run.places.checkpoints, 10)
+    partial = kept_checkpoints.begin(run.places.checkpoints, 10)
     assert run.snapshots.take("checkpoint_0000000010")
     run.snapshots.close(10.0)
     assert list(partial.iterdir()) == []
@@ -538,8 +538,8 @@ def test_there_is_room_while_the_newest_complete_checkpoint_can_be_gone_back_to(
     run.checkpoint(1)
     [snapshot] = [path.read_bytes() for path in run.places.checkpoints.glob("checkpoint_*/replay.bin")]
     begun = run.ring.total_rows
-    partial = run_checkpoints.begin(run.places.checkpoints, 2)
-    assert run.snapshots.take(run_checkpoints.finished_name(partial))
+    partial = kept_checkpoints.begin(run.places.checkpoints, 2)
+    assert run.snapshots.take(kept_checkpoints.finished_name(partial))
     until((partial / "replay.bin").exists, 20.0, "the copy of the ring")
     while run.snapshots.has_room(6):
         append_more(run.ring, 1)

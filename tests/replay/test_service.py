@@ -16,7 +16,7 @@ from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
 from tfagents_system.replay.sample_forms import SequenceForm
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.worker import sender as sender_module
@@ -90,11 +90,11 @@ def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint
         server.turn(3)
         ask(server, iteration=1, count=4)
         assert (take_block(server, reader).arrays[-1] == 7).mean() > 0.9
-        partial = run_checkpoints.begin(server.checkpoints, 4)
-        name = run_checkpoints.finished_name(partial)
+        partial = kept_checkpoints.begin(server.checkpoints, 4)
+        name = kept_checkpoints.finished_name(partial)
         server.connection.put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire())
-        server.turn_until((partial / run_checkpoints.REPLAY).exists)
-        assert (partial / run_checkpoints.PRIORITIES).read_bytes() == (tmp_path / "ring/priorities.bin").read_bytes()
+        server.turn_until((partial / kept_checkpoints.REPLAY).exists)
+        assert (partial / kept_checkpoints.PRIORITIES).read_bytes() == (tmp_path / "ring/priorities.bin").read_bytes()
     finally:
         server.close()
 
@@ -276,11 +276,11 @@ def test_a_queue_with_items_in_it_has_no_stream_to_be_fed(server):
 def test_a_snapshot_is_written_into_the_checkpoint_that_asks_for_it(server):
     server.connection.put(tables.SEGMENTS, numbered_segment(steps=50).to_wire())
     server.turn_until(lambda: server.ring.env_steps == 50)
-    partial = run_checkpoints.begin(server.checkpoints, 10)
-    message = tables.Snapshot(run_checkpoints.finished_name(partial)).to_wire()
+    partial = kept_checkpoints.begin(server.checkpoints, 10)
+    message = tables.Snapshot(kept_checkpoints.finished_name(partial)).to_wire()
     for _ in range(3):
         server.connection.put(tables.SNAPSHOTS, message)
-    replay = partial / run_checkpoints.REPLAY
+    replay = partial / kept_checkpoints.REPLAY
     server.turn_until(replay.exists)
     server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=50).to_wire())
     server.turn_until(lambda: server.ring.env_steps == 100)
@@ -300,8 +300,8 @@ def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(
     for number in range(int(rows // 501) + 1):
         server.connection.put(tables.SEGMENTS, numbered_segment(number=number, steps=500).to_wire())
     server.turn_until(is_wanted)
-    partial = run_checkpoints.begin(server.checkpoints, 10)
-    server.connection.put(tables.SNAPSHOTS, tables.Snapshot(run_checkpoints.finished_name(partial)).to_wire())
+    partial = kept_checkpoints.begin(server.checkpoints, 10)
+    server.connection.put(tables.SNAPSHOTS, tables.Snapshot(kept_checkpoints.finished_name(partial)).to_wire())
     server.turn_until(lambda: not is_wanted())
     assert server.ring.segments == int(rows // 501) + 1
 

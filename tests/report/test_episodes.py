@@ -10,7 +10,7 @@ from tfagents_system.report.episodes import (
     extra_share,
     summarize,
 )
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 
 
 def share(version, worker_id, *returns):

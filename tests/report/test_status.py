@@ -19,10 +19,10 @@ from tfagents_system.report.status import (
     main,
     plain_table,
     problems,
-    read_status,
     state_of,
     write_status,
 )
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 

@@ -1,13 +1,26 @@
-"""metrics.csv and TensorBoard: the same numbers, whatever happens in between."""
+"""metrics.csv and episodes.csv: rows that stay whole through crashes, full disks and rollbacks."""
+
+from __future__ import annotations
 
 import csv
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tfagents_system.run_files import metrics
-from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.metrics import (
+    EpisodeOfWorker,
+    EpisodeRows,
+    MetricsLog,
+    RowsFile,
+    read_episodes,
+    read_rows,
+)
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -36,7 +49,7 @@ def row(train_step, **columns):
 
 
 def steps(paths):
-    return [line["train_step"] for line in read_metrics(paths.metrics_csv)]
+    return [line["train_step"] for line in read_rows(paths.metrics_csv)]
 
 
 def test_the_columns_of_the_interface_come_first(paths, no_summaries):
@@ -53,7 +66,7 @@ def test_the_columns_of_the_interface_come_first(paths, no_summaries):
 def test_a_row_is_in_the_file_at_once_and_what_it_has_not_is_empty(paths, no_summaries):
     log = MetricsLog(paths, ["mass"])
     log.write(row(100, critic_loss=np.float32(0.25), alpha=float("nan"), eval_return=None, **{"curriculum/mass": 3}))
-    (read,) = read_metrics(paths.metrics_csv)
+    (read,) = read_rows(paths.metrics_csv)
     assert (read["train_step"], read["iteration"], read["env_steps"]) == (100, 1, 200)
     assert (read["critic_loss"], read["curriculum/mass"]) == (0.25, 3)
     assert read["alpha"] is None and read["eval_return"] is None
@@ -67,7 +80,7 @@ def test_new_columns_widen_the_header_and_keep_the_rows(paths, no_summaries):
     log.write(row(100, alpha=0.5))
     log.write(row(200, **{"train/force, max": 2.5}))
     log.write(row(300, alpha=0.25))
-    rows = read_metrics(paths.metrics_csv)
+    rows = read_rows(paths.metrics_csv)
     assert [r["train/force, max"] for r in rows] == [None, 2.5, None]
     assert [r["alpha"] for r in rows] == [0.5, None, 0.25]
     assert len(paths.metrics_csv.read_text().splitlines()) == 4
@@ -112,9 +125,9 @@ def test_iterations_without_an_update_come_again_once(paths, no_summaries):
     resumed = MetricsLog(paths, [])
     resumed.rewind(100, 3)
     resumed.write({**row(100), "iteration": 4})
-    assert [line["iteration"] for line in read_metrics(paths.metrics_csv)] == [1, 2, 3, 3, 4]
+    assert [line["iteration"] for line in read_rows(paths.metrics_csv)] == [1, 2, 3, 3, 4]
     resumed.rewind(100, 2)
-    assert [line["iteration"] for line in read_metrics(paths.metrics_csv)] == [1, 2]
+    assert [line["iteration"] for line in read_rows(paths.metrics_csv)] == [1, 2]
 
 
 def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, clock):
@@ -128,7 +141,7 @@ def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(p
     resumed.rewind(100, 1)
     clock.now = 5007.0
     resumed.write(row(200))
-    assert [r["wall_time_s"] for r in read_metrics(paths.metrics_csv)] == [10.0, 17.0]
+    assert [r["wall_time_s"] for r in read_rows(paths.metrics_csv)] == [10.0, 17.0]
 
 
 def test_a_full_disk_costs_no_row_once_there_is_room(paths, no_summaries, monkeypatch, capsys):
@@ -150,7 +163,7 @@ def test_a_full_disk_costs_no_row_once_there_is_room(paths, no_summaries, monkey
 def test_numbers_survive_the_file(paths, no_summaries):
     values = {"alpha": 1.2345678e-7, "critic_loss": 123456789.0, "actor_loss": -math.pi, "env_steps": 12_345_678_901}
     MetricsLog(paths, []).write({"train_step": 1, **values})
-    (read,) = read_metrics(paths.metrics_csv)
+    (read,) = read_rows(paths.metrics_csv)
     assert {name: read[name] for name in values} == pytest.approx(values, rel=1e-7)
     assert read["env_steps"] == 12_345_678_901
 
@@ -183,3 +196,71 @@ def scalars(folder):
         tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
     }
+
+
+FIRST = [{"step": number, "value": 0.5} for number in range(20_000)]  # What pytest writes meanwhile is shorter.
+
+
+@contextmanager
+def room_for(path: Path, more_bytes: int) -> Iterator[None]:
+    """As on a full disk: a file may grow by so much, and the rest of a write fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_rows_of_a_write_that_breaks_off_come_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.csv"
+    file = RowsFile(path, ["step", "value"], "rows")
+    file.add(FIRST)
+    content = path.read_bytes()
+    more = [{"step": number, "value": 1.5} for number in range(20_000, 20_008)]
+    with room_for(path, 30):
+        file.add(more[:4])
+        assert file.rows() == FIRST + more[:4]
+        assert path.read_bytes() == content, "nor is half a row in it"
+        file.add(more[4:6])
+    assert capfd.readouterr().err.count("rows can't be written") == 1
+    file.add(more[6:])
+    assert read_rows(path) == file.rows() == FIRST + more
+
+
+def written(train_step, iteration=1):
+    """A row as it is in metrics.csv."""
+    return row(train_step, wall_time_s=1.5) | {"iteration": iteration}
+
+
+def test_episodes_are_where_their_row_is(paths):
+    rows = EpisodeRows(paths)
+    rows.write(written(100), [EpisodeOfWorker(0, -1.5, 200, None), EpisodeOfWorker(3, 2.0, 150, True)])
+    rows.write(written(200), [])
+    where = {"train_step": 100, "iteration": 1, "env_steps": 200, "wall_time_s": 1.5}
+    assert read_episodes(paths.episodes_csv) == [
+        {**where, "worker": 0, "return": -1.5, "length": 200},
+        {**where, "worker": 3, "return": 2.0, "length": 150, "success": 1},
+    ]
+
+
+def test_what_comes_again_is_dropped_and_infinite_returns_are_left_out(paths):
+    rows = EpisodeRows(paths)
+    for step in (100, 200, 300):
+        rows.write(
+            written(step),
+            [EpisodeOfWorker(0, float(step), 10, None), EpisodeOfWorker(0, float("inf"), 10, None)],
+        )
+    resumed = EpisodeRows(paths)
+    resumed.rewind(200, 1)
+    resumed.write(written(300), [EpisodeOfWorker(0, 7.0, 10, None)])
+    assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [100.0, 200.0, 7.0]
+    resumed.write(written(300, iteration=2), [EpisodeOfWorker(0, 8.0, 10, None)])
+    resumed.rewind(300, 1)  # The second iteration had no update.
+    assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [100.0, 200.0, 7.0]
+
+
+def test_of_very_many_episodes_every_nth_is_kept(paths, monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_OF_A_ROW", 4)
+    EpisodeRows(paths).write(written(100), [EpisodeOfWorker(0, float(k), 10, None) for k in range(9)])
+    assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [0.0, 3.0, 6.0]

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import write_json
 from tfagents_system.run_files import run_lock
-from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.run_files.run_lock import RunLock, may_write, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, taken_by
 
@@ -20,9 +20,9 @@ def run(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "run")
     paths.trainer_checkpoints.mkdir(parents=True)
     for train_step in (10, 20):
-        partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
+        partial = kept_checkpoints.begin(paths.trainer_checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
-        run_checkpoints.finish(partial, train_step, train_step // 5, {"env_steps": 100 * train_step})
+        kept_checkpoints.finish(partial, train_step, train_step // 5, {"env_steps": 100 * train_step})
     for name, has_agent in (("policy_checkpoint_0000000010", True), ("policy_checkpoint_0000000020", False)):
         folder = paths.policy_checkpoints / name
         folder.mkdir(parents=True)

@@ -193,6 +193,18 @@ def test_runs_that_share_a_scratch_folder_do_not_share_a_ring(environ: dict[str,
     assert read({**environ, **first.to_environ()}, tmp_path).replay_dir == first.replay_dir
 
 
+def test_a_run_directory_is_one_by_whatever_links_it_is_called(environ: dict[str, str], tmp_path: Path) -> None:
+    """Its lock, the marks of its processes and its ring on scratch follow from the path."""
+    run = tmp_path / "disk/logs/swing"
+    run.mkdir(parents=True)
+    (tmp_path / "logs").symlink_to(tmp_path / "disk/logs")
+    (tmp_path / "mine").symlink_to(run)
+    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    spellings = [run, tmp_path / "logs/swing", tmp_path / "mine", tmp_path / "logs/../logs/swing"]
+    ways = [read({**environ, "SAC_EXP_DIR": str(spelling)}, tmp_path) for spelling in spellings]
+    assert {way.exp_dir for way in ways} == {run} and len({way.replay_dir for way in ways}) == 1
+
+
 def test_all_mistakes_are_told_at_once(environ: dict[str, str], tmp_path: Path) -> None:
     del environ["SAC_EXP_NAME"]
     environ |= {"SAC_REVERB_CPUS": "0", "SAC_TRAIN_CPUS": "two", "SAC_CONFIG": "nowhere.json", "SAC_SHARE_CPUS": "yes"}

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.cluster import SlurmCluster
 from tests.support.slurm_runs import ROOT, make_run, outputs, submit
-from tfagents_system.run_files.heartbeat import read_heartbeat, read_json
+from tfagents_system.machine.files import read_json
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from tests.support.waiting import until
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.transport.layout import Layout
 
 CAPACITY, SLACK = 60, 24
@@ -41,12 +41,12 @@ class RunFolders:
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
         self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)
 
-    def checkpoint(self, train_step: int, *, with_replay: bool = True) -> run_checkpoints.Checkpoint:
-        partial = run_checkpoints.begin(self.places.checkpoints, train_step)
+    def checkpoint(self, train_step: int, *, with_replay: bool = True) -> kept_checkpoints.Checkpoint:
+        partial = kept_checkpoints.begin(self.places.checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
         if with_replay:
-            assert self.snapshots.take(run_checkpoints.finished_name(partial))
-            until((partial / run_checkpoints.REPLAY).exists, 20.0, "the copy of the ring")
-        checkpoint = run_checkpoints.finish(partial, train_step, train_step, {})
-        run_checkpoints.prune(self.places.checkpoints)
+            assert self.snapshots.take(kept_checkpoints.finished_name(partial))
+            until((partial / kept_checkpoints.REPLAY).exists, 20.0, "the copy of the ring")
+        checkpoint = kept_checkpoints.finish(partial, train_step, train_step, {})
+        kept_checkpoints.prune(self.places.checkpoints)
         return checkpoint

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tfagents_system.run_files import params_folder, run_checkpoints, run_directory
+from tfagents_system.run_files import kept_checkpoints, params_folder, run_directory
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
@@ -66,7 +66,7 @@ def write(
     values, findings = read_variables(environ, vars_file=None, root=ROOT)
     assert findings == []
     paths = RunPaths(values["exp_dir"])
-    digests = {} if folder is None else params_folder.digests(folder, params_folder.files_of(folder))
+    digests = {} if folder is None else params_folder.digests_of(folder, params_folder.files_of(folder))
     imported = [name for name in digests if name.endswith(".py")]
     inputs = inputs or Inputs(values["params"], values["config"], folder, digests, imported, reward=reward)
     run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs)
@@ -79,9 +79,9 @@ def train(paths: RunPaths) -> None:
 
 def update(paths: RunPaths, train_step: int) -> None:
     """A start has trained, and saved a checkpoint."""
-    partial = run_checkpoints.begin(paths.trainer_checkpoints, train_step)
+    partial = kept_checkpoints.begin(paths.trainer_checkpoints, train_step)
     (partial / "agent.index").write_bytes(b"index")
-    run_checkpoints.finish(partial, train_step, 1, {})
+    kept_checkpoints.finish(partial, train_step, 1, {})
 
 
 def loaded_mass(paths: RunPaths) -> tuple[str, Path]:

@@ -17,7 +17,7 @@ from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.topology import allowed_cpus, cores_of
-from tfagents_system.report.status import read_status
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
 
 

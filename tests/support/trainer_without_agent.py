@@ -12,10 +12,9 @@ import pytest
 
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Report
-from tfagents_system.run_files.heartbeat import BeatReader
-from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.heartbeat import BeatReader, TimeShares
+from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer import trainer as trainer_module
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
@@ -184,7 +183,7 @@ class Run:
         self._reports.append(Report("eval", session, worker, version, 100 * version, version, episodes))
 
     def rows(self) -> list[dict[str, Any]]:
-        return [row for row in read_metrics(self.paths.metrics_csv) if row["eval_return"] is not None]
+        return [row for row in read_rows(self.paths.metrics_csv) if row["eval_return"] is not None]
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.trainer_without_agent import PERIOD, STRAGGLER_SECS, Run, now
+from tfagents_system.machine.files import write_json
 from tfagents_system.report.episodes import eval_share
-from tfagents_system.run_files.heartbeat import write_json
 from tfagents_system.trainer.periods import Period
 
 __all__ = ["now"]  # A fixture.

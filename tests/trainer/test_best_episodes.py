@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tfagents_system.report.episodes import KeptEpisode, Report
-from tfagents_system.run_files.recorded_episodes import RecordedEpisode, load_episode
+from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.best_episodes import BestEpisodes
 from tfagents_system.trainer.worker_reports import WorkerReports
 

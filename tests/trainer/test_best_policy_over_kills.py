@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.playing.saved_run import find_checkpoint
 from tfagents_system.policies.checkpoint_names import checkpoint_name
-from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.metrics import MetricsLog, read_metrics
+from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -179,7 +179,7 @@ class Life:
 
 def check(paths: RunPaths) -> None:
     """best.json has the best row of metrics.csv, and the weights that were evaluated for it are on disk."""
-    rows = [row for row in read_metrics(paths.metrics_csv) if row["eval_return"] is not None]
+    rows = [row for row in read_rows(paths.metrics_csv) if row["eval_return"] is not None]
     best = read_json(paths.best_json)
     if not rows:
         assert best is None

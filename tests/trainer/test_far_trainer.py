@@ -18,8 +18,8 @@ from tests.support.segments_for_tests import numbered_segment
 from tfagents_system import sac_train
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.replay import ring_header
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.transport import tables
@@ -63,18 +63,18 @@ def test_its_checkpoint_has_the_header_and_the_servers_has_it_without_an_agent(t
     checkpoints = checkpoints_here(server, here)
     store(server, 0)
     while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
-    ours, theirs = run_checkpoints.newest_complete(here), run_checkpoints.newest_complete(server.checkpoints)
+    ours, theirs = kept_checkpoints.newest_complete(here), kept_checkpoints.newest_complete(server.checkpoints)
     assert ours is not None and theirs is not None and ours.name == theirs.name
     assert ours.has_replay and ours.has_agent and theirs.has_replay and not theirs.has_agent
     assert ours.replay.read_bytes() == theirs.replay.read_bytes()
     header = ring_header.parse(ours.replay.read_bytes(), server.ring.files.fingerprint)
     assert int(header["env_steps"]) == 10
-    assert run_checkpoints.newest_complete(server.checkpoints, with_agent=True) is None, "no trainer resumes from it"
+    assert kept_checkpoints.newest_complete(server.checkpoints, with_agent=True) is None, "no trainer resumes from it"
 
     # A second one of the same train step has its own header, though a lost trainer may use a name again.
     store(server, 1)
     while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
-    again = run_checkpoints.newest_complete(here)
+    again = kept_checkpoints.newest_complete(here)
     assert again is not None and again.name != ours.name
     header = ring_header.parse(again.replay.read_bytes(), server.ring.files.fingerprint)
     assert int(header["env_steps"]) == 20
@@ -82,7 +82,7 @@ def test_its_checkpoint_has_the_header_and_the_servers_has_it_without_an_agent(t
     new = checkpoints_here(server, tmp_path / "new")
     store(server, 2)
     while_turning(server, lambda: new.save(20.0, {}, wait=True))
-    first = run_checkpoints.newest_complete(tmp_path / "new")
+    first = kept_checkpoints.newest_complete(tmp_path / "new")
     assert first is not None and first.name == ours.name, "the name that the lost one had, too"
     header = ring_header.parse(first.replay.read_bytes(), server.ring.files.fingerprint)
     assert int(header["env_steps"]) == 30
@@ -117,7 +117,7 @@ def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pyt
 
 def test_a_server_that_does_not_answer_leaves_a_checkpoint_without_its_part(tmp_path: Path, server: Server) -> None:
     checkpoints_here(server, tmp_path / "here").save(0.3, {}, wait=True)
-    newest = run_checkpoints.newest_complete(tmp_path / "here")
+    newest = kept_checkpoints.newest_complete(tmp_path / "here")
     assert newest is not None and not newest.has_replay
 
 
@@ -160,11 +160,11 @@ def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refu
 
 
 def test_a_checkpoint_that_lost_its_agent_is_damaged(tmp_path: Path) -> None:
-    partial = run_checkpoints.begin(tmp_path, 10)
+    partial = kept_checkpoints.begin(tmp_path, 10)
     (partial / "replay.bin").write_bytes(b"rows")
-    folder = run_checkpoints.finish(partial, 10, 1, {}).folder
+    folder = kept_checkpoints.finish(partial, 10, 1, {}).folder
     with pytest.raises(DamagedCheckpointError, match="it has no agent"):
-        run_checkpoints.read(folder)
+        kept_checkpoints.read(folder)
 
 
 def test_messages_survive_the_wire() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Evaluations, Report
-from tfagents_system.run_files.heartbeat import BeatReader, write_json
+from tfagents_system.run_files.heartbeat import BeatReader
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import evaluations as evaluations_module
 from tfagents_system.trainer.evaluations import PolicyEvaluations

@@ -14,9 +14,8 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.machine.watchdog import Watchdog
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.heartbeat import Heartbeat
-from tfagents_system.run_files.metrics import MetricsLog, read_metrics
-from tfagents_system.run_files.rows_file import RowsFile
-from tfagents_system.run_files.run_checkpoints import newest_complete
+from tfagents_system.run_files.kept_checkpoints import newest_complete
+from tfagents_system.run_files.metrics import MetricsLog, RowsFile, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import policy_export, trainer_checkpoints
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -87,7 +86,7 @@ def test_summaries(paths, monkeypatch, is_prepared):
     log.write({"train_step": 3, "eval_return": 2.0})
     log.close()
     assert list(paths.eval_summaries.glob("events*")) and list(paths.train_summaries.glob("events*"))
-    assert [row["train_step"] for row in read_metrics(paths.metrics_csv)] == [1, 2, 3]
+    assert [row["train_step"] for row in read_rows(paths.metrics_csv)] == [1, 2, 3]
 
 
 def test_what_a_role_that_is_started_again_begins_with(paths):

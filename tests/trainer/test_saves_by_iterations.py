@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.replay.ring_header import COUNTED_ITERATIONS
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.saves import TrainerSaves
 from tfagents_system.trainer.trainer_checkpoints import TrainerState

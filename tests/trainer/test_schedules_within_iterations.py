@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.trainer import Trainer
 

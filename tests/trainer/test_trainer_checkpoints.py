@@ -20,7 +20,7 @@ from tfagents_system.agents.normalization import RewardScale
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
 from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerState
 
@@ -120,10 +120,10 @@ def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(
         now[0] += secs
         until(lambda: looks.count(now[0]) > 1, 20.0, "a look for its part")
         assert checkpoints._finishing.is_alive(), "training does not wait for it"
-        assert run_checkpoints.newest_complete(tmp_path) is None
+        assert kept_checkpoints.newest_complete(tmp_path) is None
     now[0] += 0.25
     checkpoints.wait()
-    found = run_checkpoints.newest_complete(tmp_path)
+    found = kept_checkpoints.newest_complete(tmp_path)
     assert asked == [found.name]
     assert not found.has_replay
 
@@ -132,12 +132,12 @@ def test_a_checkpoint_that_cant_be_written_is_an_error_and_the_one_before_it_sta
     agent = build()
     checkpoints, _ = checkpoints_of(tmp_path / "there", agent)
     checkpoints.save(5.0, {}, wait=True)
-    before = run_checkpoints.newest_complete(tmp_path / "there")
+    before = kept_checkpoints.newest_complete(tmp_path / "there")
     agent.train_step_counter.assign_add(1)
     (tmp_path / "there" / "checkpoint_0000000001.partial").write_text("a file is in the way")
     with pytest.raises(SaveError, match="can't be written"):
         checkpoints.save(5.0, {}, wait=True)
-    assert run_checkpoints.newest_complete(tmp_path / "there") == before
+    assert kept_checkpoints.newest_complete(tmp_path / "there") == before
 
 
 def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, monkeypatch):
@@ -147,12 +147,12 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_checkpoints, "finish", full)
+        patched.setattr(kept_checkpoints, "finish", full)
         checkpoints.save(5.0, {}, wait=False)
         with pytest.raises(SaveError, match="No space left on device"):
             checkpoints.save(5.0, {}, wait=True)
     checkpoints.save(5.0, {}, wait=True)
-    assert run_checkpoints.newest_complete(tmp_path) is not None
+    assert kept_checkpoints.newest_complete(tmp_path) is not None
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
 def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):
     checkpoints, _ = checkpoints_of(tmp_path, build())
     found = []
-    checkpoints.save(5.0, {}, lambda: found.append(run_checkpoints.newest_train_step(tmp_path)), wait=True)
+    checkpoints.save(5.0, {}, lambda: found.append(kept_checkpoints.newest_train_step(tmp_path)), wait=True)
     assert found == [0]
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_checkpoints, "finish", fail)
+    monkeypatch.setattr(kept_checkpoints, "finish", fail)
     with pytest.raises(SaveError):
         checkpoints.save(5.0, {}, lambda: found.append(1), wait=True)
     assert found == [0]

@@ -17,13 +17,13 @@ from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
 from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.role import Role
-from tfagents_system.run_files.recorded_episodes import RecordedEpisode
+from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
@@ -34,12 +34,12 @@ from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
+from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
-from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 GAIN = {"gain": {"iters": [0, 3], "range": [1.0, 2.0], "apply_to_eval": True}}

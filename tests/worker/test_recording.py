@@ -20,7 +20,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.run_files.recorded_episodes import RecordedEpisode
+from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.worker import recording
 from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
 from tfagents_system.worker.batched_rollout import BatchedRollout

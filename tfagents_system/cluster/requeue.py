@@ -178,7 +178,7 @@ class Progress:
 
 
 def saved_step(exp_dir: Path) -> int:
-    """The train step of the newest complete checkpoint (run_checkpoints.py); 0 without one."""
+    """The train step of the newest complete checkpoint (kept_checkpoints.py); 0 without one."""
     names = (path.parent.name for path in exp_dir.glob("checkpoints/*/manifest.json"))
     matches = (re.fullmatch(r"checkpoint_(\d{10,})(_\d+)?", name) for name in names)
     return max((int(match[1]) for match in matches if match), default=0)

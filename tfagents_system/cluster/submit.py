@@ -328,7 +328,7 @@ def freeze(run: Run, target: Path, snapshot: Path) -> None:
             shutil.copy2(ROOT / name, package / name)
         if (ROOT / ".venv").exists():  # The environment stays where it is: jobs install nothing.
             (package / ".venv").symlink_to(ROOT / ".venv")
-    params_folder.copy(run.values["params"].parent, run.files, target / "params")
+    params_folder.copy_files(run.values["params"].parent, run.files, target / "params")
     for name in ("config", "grid"):
         if name in run.values:
             shutil.copyfile(run.values[name], target / f"{name}.json")

@@ -20,7 +20,7 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.machine.files import replacing
-from tfagents_system.run_files.recorded_episodes import WAS_GREEDY
+from tfagents_system.run_files.episodes import WAS_GREEDY
 
 SUFFIX = ".npz"
 _RECORDED = (

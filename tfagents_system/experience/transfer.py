@@ -59,10 +59,11 @@ def import_into(
         with LongWork(f"writing {out.name}"):
             write_ring(partial, conversion.layout, episodes)
         partial.rename(out)
-    except OSError as error:
-        raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)  # Not once it is `out`: then it may be another import's.
+        if isinstance(error, OSError):
+            raise UserError(f"{out} can't be written ({error.strerror}): give another folder") from None
+        raise
     return [f"{out}: {_summary(episodes)}", f"begin a run with it: --from {out} --take replay"]
 
 

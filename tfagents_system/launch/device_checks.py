@@ -6,7 +6,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.launch.spec_checks import overridden
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.workers import several_devices
+from tfagents_system.worker.environments import several_devices
 
 
 def check_device(

@@ -48,7 +48,7 @@ from tfagents_system.launch.spec_checks import (
     without_effect_here,
 )
 from tfagents_system.machine import memory
-from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout

@@ -35,8 +35,8 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, PRIOR_FOLDER, carried
 from tfagents_system.launch.worker_kind_checks import check_evaluators, check_experts, check_saved_expert
 from tfagents_system.machine.worker_slots import EVAL
-from tfagents_system.run_files import run_checkpoints, run_directory, run_inputs
-from tfagents_system.run_files.run_checkpoints import AgentSignature
+from tfagents_system.run_files import kept_checkpoints, run_directory
+from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find
 from tfagents_system.settings import own_attributes, params_check
@@ -244,7 +244,8 @@ class Inspector:
         source: Path = self._values[kind]
         if self._run is None:
             return source
-        return run_inputs.choose_input(getattr(self._run, kind), source, self._uses_copies)
+        copy: Path = getattr(self._run, kind)
+        return copy if self._uses_copies and copy.exists() else source
 
     def _origin(self) -> Path:
         """The path under which the params file runs."""
@@ -259,7 +260,7 @@ class Inspector:
         """Why the run can't continue with this agent; empty if it can, or is new."""
         if self._run is None or signature is None or "server" in self._values:
             return ""
-        return run_checkpoints.why_not_to_go_on(self._run, signature)
+        return kept_checkpoints.why_not_to_go_on(self._run, signature)
 
     def _check_experience(self, params: TrainParamsBase, trial: Any) -> None:
         """Whether the experience that the run has fits what observations and actions are now."""

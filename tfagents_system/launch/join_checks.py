@@ -24,12 +24,11 @@ from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
-from tfagents_system.report.status import is_under_way, read_status
+from tfagents_system.report.status import is_under_way
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
-from tfagents_system.run_files.gateway_address import gateway_address
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import JOINED_RUN, without_task
@@ -130,6 +129,12 @@ def _server_of(run: RunPaths, host: str) -> str:
     return gateway
 
 
+def gateway_address(run: RunPaths) -> str | None:
+    """`host:port` of a run's gateway; None before it is up."""
+    gateway = read_json(run.gateway_json) or {}
+    return f"{gateway['host']}:{gateway['port']}" if {"host", "port"} <= gateway.keys() else None
+
+
 def where_it_goes_on(run: RunPaths, server: str, host: str) -> str | None:
     """Another address than `server`, which the run directory has said, at which it is now; None where it is there."""
     own = (read_status(run.status_json) or {}).get("run", {})
@@ -181,7 +186,7 @@ class JoinInputs:
         shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             names = [name for name in self.params_files if (self.params_folder / name).is_file()]
-            params_folder.copy(self.params_folder, names, paths.params_folder)
+            params_folder.copy_files(self.params_folder, names, paths.params_folder)
 
 
 class JoinPreparation(Preparation):

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.ssh_tunnel import COMMAND, Tunnel, last_words
-from tfagents_system.report.status import is_dead, read_status
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.machine.files import read_json
+from tfagents_system.report.status import is_dead
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import credentials
 

@@ -44,11 +44,11 @@ class KeptFolder:
         left_out = [values[name] for name in _NEVER_KEPT if name in values]
         try:
             files = params_folder.files_of(params.parent, left_out)
-            digests = params_folder.digests(params.parent, files)
+            digests = params_folder.digests_of(params.parent, files)
             self._made = tempfile.TemporaryDirectory(prefix=_COPY, ignore_cleanup_errors=True)
             self.copy, self.digests = Path(self._made.name).resolve(), digests
             self._original = params.parent
-            params_folder.copy(params.parent, digests, self.copy)
+            params_folder.copy_files(params.parent, digests, self.copy)
             check.facts.append(f"{params.parent}: {counted(len(digests), 'file')} kept for the run")
         except params_folder.TooLargeError as error:
             check.notes.append(f"{error}: {_only_the_file(params)}")

@@ -14,7 +14,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import shown
 from tfagents_system.launch.spec_checks import EPISODE_SECS
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.workers import several_vectors
+from tfagents_system.worker.environments import several_vectors
 
 _OF_SINGLE = {
     "greedy_episode_share": "whose lanes have one inference",

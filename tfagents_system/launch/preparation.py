@@ -25,7 +25,7 @@ from tfagents_system.machine import scratch
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files import experience_folders, run_directory, run_inputs
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
@@ -283,7 +283,7 @@ class Preparation:
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():
-            is_moved = paths.run_json.exists() or experience_folders.strays(paths)
+            is_moved = paths.run_json.exists() or run_inputs.strays(paths)
             return "a new run" + (", what is there is moved aside" if is_moved else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
@@ -304,5 +304,5 @@ def fault_of_directory(
     named = [vars_file, Path.cwd(), *map(values.get, fields), source if source != paths.exp_dir else None]
     used = [path for path in named if path is not None]
     if edits == FRESH:
-        return experience_folders.why_not_moved(paths, used)
-    return experience_folders.fault_of(paths, used)
+        return run_inputs.why_not_moved(paths, used)
+    return run_inputs.why_not_begun(paths, used)

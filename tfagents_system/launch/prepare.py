@@ -48,7 +48,7 @@ from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.report.status import finished_in_words
-from tfagents_system.run_files import experience_folders, run_directory, run_inputs
+from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import settings_of_end
@@ -165,7 +165,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
             f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
             "choose another SAC_EXP_NAME"
         )
-    if preparation.edits == FRESH and (paths.run_json.exists() or experience_folders.strays(paths)):
+    if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             preparation.moved_aside = run_inputs.move_aside(paths)

@@ -17,13 +17,12 @@ from tfagents_system.report.status import (
     format_number,
     format_results,
     lost_workers,
-    read_status,
     time_shares,
     write_status,
 )
 from tfagents_system.report.statuses_of_runs import how_far
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat
+from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat, read_status
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import RunVariables
 

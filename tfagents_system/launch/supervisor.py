@@ -34,13 +34,13 @@ from tfagents_system.launch.role_process import RoleProcess, RoleStarter, end_wh
 from tfagents_system.launch.run_status import RunStatus, or_why_not
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.memory import OomWatch
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.gateway_address import forget_address
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import (
@@ -325,7 +325,9 @@ class Supervisor:
         self._guard.open()
         for heartbeat in self.paths.heartbeats.glob("*.json"):
             heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
-        forget_address(self.paths)
+        if (gateway := read_json(self.paths.gateway_json)) is not None:
+            # Its address leads nowhere until the new gateway is up, which takes the same port again if it can.
+            write_json(self.paths.gateway_json, {"port": gateway.get("port")})
         self.status.start()
         self._starter.adopt()
         if self.stop.is_set():

@@ -16,10 +16,10 @@ from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import Conversion, conversion_for
 from tfagents_system.experience.ring_actions import SPECS, mean_the_same
+from tfagents_system.machine.files import read_json
 from tfagents_system.replay.ring_files import find_any_files
 from tfagents_system.replay.ring_sizes import buffer_size_to_take, capacity_rows, longest_segment_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
-from tfagents_system.run_files.heartbeat import read_json
 from tfagents_system.run_files.run_directory import from_line
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.launch.role_process import RoleStarter
+from tfagents_system.machine.files import read_json
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.tracking.settings import TrackingSettings
-from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_paths import RunPaths
 
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
@@ -83,7 +83,7 @@ def _send_rest(paths: RunPaths, run: _Runner) -> str:
 
 def _film(paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
     """Plays the best policy; returns where the video is, or why there is none."""
-    checkpoint = "latest" if read_best(paths) is None else "best"
+    checkpoint = "latest" if read_json(paths.best_json) is None else "best"
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
     videos_before = set(paths.videos.glob("*.mp4"))

@@ -1,14 +1,16 @@
-"""Replaces files as a whole: nobody reads half a file, even if the process that writes it is killed."""
+"""Files that are replaced as a whole, JSON among them: nobody reads half a file, even if its writer is killed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -95,3 +97,35 @@ def leads_into(path: Path, folder: Path) -> bool:
 def folders_around(path: Path) -> set[Path]:
     """A path and the folders that it is in, without links: as it is written, and where its links lead."""
     return {each.resolve() for way in (path.absolute(), path.resolve()) for each in (way, *way.parents)}
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """JSON that every reader accepts: NaN and infinity become null, objects that JSON lacks their text."""
+    return json.dumps(_plain(content), allow_nan=False, indent=indent)
+
+
+def write_json(path: Path, content: Any, indent: int | None = None, mode: int = 0o666) -> None:
+    """Replaces a JSON file; see `replacing` and `json_text`. Its folder must exist."""
+    write_atomically(path, json_text(content, indent).encode() + b"\n", mode)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, None where the file is missing or is anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """Only what every JSON reader accepts: no NaN, no infinity, no arrays; anything else as its text."""
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

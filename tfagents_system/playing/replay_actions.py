@@ -14,7 +14,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.playing import video
 from tfagents_system.playing.played_environment import make_replay_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files.recorded_episodes import ACTIONS, RecordedEpisode, action_names, load_episode
+from tfagents_system.run_files.episodes import ACTIONS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
 
 SETTING = "--replay_actions"

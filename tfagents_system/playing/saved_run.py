@@ -11,8 +11,8 @@ from pathlib import Path
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import read_json
 from tfagents_system.policies.checkpoint_names import train_step_of
-from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
@@ -68,7 +68,7 @@ def checkpoint_names(paths: RunPaths) -> list[str]:
 
 def best_checkpoint(paths: RunPaths) -> str | None:
     """The name of the checkpoint that is the best one now, see `read_best`; None where there is none."""
-    name = (read_best(paths) or {}).get("checkpoint")
+    name = (read_json(paths.best_json) or {}).get("checkpoint")
     return None if name is None else str(name)
 
 

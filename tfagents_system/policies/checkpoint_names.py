@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+
+from tfagents_system.machine.files import read_json
 
 PREFIX = "policy_checkpoint_"
 MOMENT = "moment.json"  # When it was.
@@ -23,7 +24,5 @@ def train_step_of(name: str) -> int | None:
 
 def iteration_of(policy: Path) -> int | None:
     """Iterations completed when a policy checkpoint or SavedModel was written; None if it does not say."""
-    try:
-        return int(json.loads((policy / MOMENT).read_text())["iteration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    iteration = (read_json(policy / MOMENT) or {}).get("iteration")
+    return iteration if isinstance(iteration, int) else None

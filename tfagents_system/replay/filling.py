@@ -23,7 +23,7 @@ from tfagents_system.replay.recovery import RingFolders
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import find_files
 from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
-from tfagents_system.run_files.run_checkpoints import newest_complete
+from tfagents_system.run_files.kept_checkpoints import newest_complete
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.layout import Layout

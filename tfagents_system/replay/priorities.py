@@ -17,7 +17,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import row_ranges
 from tfagents_system.replay.sum_tree import GROUP, SumTree
-from tfagents_system.run_files.run_checkpoints import PRIORITIES
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 EPSILON = np.float32(2e-3)  # Linesight's; no step is never drawn again.
 NO_ROW = -1  # In the place of a row's number: the priority of none.

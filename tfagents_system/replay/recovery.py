@@ -18,14 +18,14 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import scratch
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.replay.ring_files import RingFiles, find_files
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files.heartbeat import read_json, write_json
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.transport.layout import Column, Layout, file_stem
 
 VERSION = 3

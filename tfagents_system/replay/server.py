@@ -37,7 +37,6 @@ from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
-from tfagents_system.run_files import episode_journal
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.run_files.taken import taken_by
@@ -63,8 +62,7 @@ def serve(role: Role) -> int:
     ring.counts_init_steps = params.initial_collect_steps is not None
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
-    journals = functools.partial(episode_journal.make_durable, role.paths.journals)
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, journals, priorities)
+    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, priorities)
     all_tables = tables.make_tables(role.max_workers)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(

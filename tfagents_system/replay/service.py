@@ -24,7 +24,7 @@ from tfagents_system.replay.pacing import Pacing
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.transport import bundles, tables
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.segments import MalformedSegmentError, Segment

@@ -8,7 +8,6 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
@@ -17,8 +16,8 @@ from tfagents_system.machine.files import sync
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.run_checkpoints import PRIORITIES, REPLAY
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _PATIENCE_SECS = 120.0
@@ -32,7 +31,6 @@ class SnapshotWriter:
       ring: The ring.
       copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
-      make_more_durable: Called before a snapshot is written: what else has to be on disk then.
       priorities: Of the ring's rows, which change: checkpoints have a copy.
 
     Attributes:
@@ -46,13 +44,11 @@ class SnapshotWriter:
         ring: Ring,
         copy: RingCopy | None,
         checkpoints: Path,
-        make_more_durable: Callable[[], None] = lambda: None,
         priorities: Priorities | None = None,
     ) -> None:
         self._ring = ring
         self._copy = copy
         self._checkpoints = checkpoints
-        self._make_more_durable = make_more_durable
         self._priorities = priorities
         self._requests: queue.Queue[tuple[str, bytes, dict[str, bytes]] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
@@ -88,7 +84,7 @@ class SnapshotWriter:
             return False
         partial = self._partial(name)
         if number and name not in self._under_way:
-            run_checkpoints.train_step_of(name)
+            kept_checkpoints.train_step_of(name)
             self._numbers[name] = number
             shutil.rmtree(partial, ignore_errors=True)
             try:
@@ -174,7 +170,6 @@ class SnapshotWriter:
                 del self._under_way[name]
 
     def _make_durable(self, snapshot: bytes) -> int | None:
-        self._make_more_durable()
         if self._copy is None:
             self._ring.make_durable()
             num_bytes = None
@@ -195,9 +190,9 @@ class SnapshotWriter:
         """Completes a checkpoint whose agent is elsewhere, and sends the header there."""
         partial, folder = self._partial(name), self._checkpoints / name
         shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
-        run_checkpoints.finish(partial, run_checkpoints.train_step_of(name), 0, {}, has_agent=False)
-        run_checkpoints.delete_later(folder)
-        run_checkpoints.prune(self._checkpoints, written=folder)
+        kept_checkpoints.finish(partial, kept_checkpoints.train_step_of(name), 0, {}, has_agent=False)
+        kept_checkpoints.delete_later(folder)
+        kept_checkpoints.prune(self._checkpoints, written=folder)
         self._newest_sent = (number, snapshot)
         self.sent.put(self._newest_sent)
 

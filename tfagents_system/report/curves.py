@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import read_json
 from tfagents_system.report.long_work import followed
-from tfagents_system.report.status import read_status, state_of
+from tfagents_system.report.status import state_of
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.heartbeat import read_status
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
@@ -122,7 +122,7 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
         state = state_of(status, time.time())
         # A run resumed with more iterations is done only when those are.
         state = "stopped" if state == DONE else state
-    all_rows = read_metrics(paths.metrics_csv)
+    all_rows = read_rows(paths.metrics_csv)
     source, told = METRICS, [row for row in all_rows if row.get(RETURN) is not None]
     if not told and _evaluates_nothing(paths):
         told = [row for row in all_rows if row.get(_TRAIN_RETURN) is not None]
@@ -150,7 +150,7 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
       rows: Of metrics.csv.
       metric: A column. Of those that need not be better where they are higher there is no best one.
     """
-    kept = read_best(paths) or {}
+    kept = read_json(paths.best_json) or {}
     if metric in (RETURN, SUCCESS) and kept.get(metric) is not None:
         return float(kept[metric])
     if metric not in HIGHEST:

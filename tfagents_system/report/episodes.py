@@ -37,7 +37,7 @@ class KeptEpisode(msgspec.Struct):
     Attributes:
       train_step: Updates that its policy had.
       number: Of the worker's episodes.
-      file: See run_files/recorded_episodes.py.
+      file: See run_files/episodes.py.
     """
 
     episode_return: float

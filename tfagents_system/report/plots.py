@@ -17,7 +17,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.statuses_of_runs import runs_among
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
 Rows = list[dict[str, float | None]]
@@ -48,7 +48,7 @@ def draw_learning_curve(paths: RunPaths) -> Path:
     """
     from matplotlib.figure import Figure
 
-    rows = sorted(read_metrics(paths.metrics_csv), key=lambda row: row.get("env_steps") or 0.0)
+    rows = sorted(read_rows(paths.metrics_csv), key=lambda row: row.get("env_steps") or 0.0)
     if not rows:
         raise ValueError(f"{paths.metrics_csv} has no rows: there is nothing to draw yet")
     panels = _panels(rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files.beats import is_offline
+from tfagents_system.run_files.heartbeat import is_offline
 
 
 class RunBar:

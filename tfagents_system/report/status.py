@@ -18,6 +18,7 @@ from typing import Any
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.checklist import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.statuses_of_runs import (
@@ -28,8 +29,7 @@ from tfagents_system.report.statuses_of_runs import (
     usual_folder,
     usual_runs,
 )
-from tfagents_system.run_files.beats import LIVE_STATES, clean_text, is_live, is_offline, read_status  # noqa: F401 (others take it)
-from tfagents_system.run_files.heartbeat import STALE_SECS, write_json
+from tfagents_system.run_files.heartbeat import LIVE_STATES, STALE_SECS, clean_text, is_live, is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.grid import differing, in_words
 

@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.run_files.beats import read_status
-from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.machine.files import read_json
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import start_of_run
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, TRAINER, RunPaths
 from tfagents_system.settings.grid import by_name
@@ -59,7 +58,7 @@ def how_far(paths: RunPaths, status: Mapping[str, Any] | None) -> dict[str, Any]
     if status is None:
         return {}
     known = {**status["run"].get("before", {}), **status["roles"].get(TRAINER, {})}
-    is_told = {_BEST: read_best(paths) is not None}
+    is_told = {_BEST: read_json(paths.best_json) is not None}
     return {name: known[name] for name in _HOW_FAR if known.get(name) is not None and is_told.get(name, True)}
 
 

@@ -34,7 +34,7 @@ from tfagents_system.report.status import (
     time_shares,
 )
 from tfagents_system.report.tables import SurvivingConsole
-from tfagents_system.run_files.beats import is_offline
+from tfagents_system.run_files.heartbeat import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
 _OFFLINE = "offline updates"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variable_table import VARIABLES
 

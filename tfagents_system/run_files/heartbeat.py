@@ -1,10 +1,8 @@
-"""What a role last reported: one small JSON file, replaced atomically."""
+"""Heartbeats: small JSON files in which each role reports what it does; and status.json, which is made of them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import socket
 import sys
@@ -12,19 +10,160 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from tfagents_system.machine.files import write_atomically
+import msgspec
+
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.threads import repeated
-from tfagents_system.run_files.beats import Beat, read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
-
-__all__ = ["Beat", "read_heartbeat"]
-
 
 BEAT_SECS = 2.0  # Between two beats of a role, at least.
 STALE_SECS = 60.0  # A role without a beat for so long is gone. Files on other machines may be seen late.
 _AT_ONCE = ("done", "stopped")  # Last words.
+LIVE_STATES = ("starting", "running")  # Of a run.
+MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
+_MOST_CHARS = 500
+
+
+class Beat(TypedDict, total=False):
+    """The fields that something relies on; each may be missing. Others are numbers, flags or texts."""
+
+    role: str
+    host: str
+    pid: int
+    state: str
+    since: float
+    time: float
+    remote: bool
+    waiting_for: str | None
+    doing: str | None
+    error: str | None
+    save_error: str | None
+    iteration: int
+    num_iter: int
+    num_env_steps: int | None
+    train_step: int
+    env_steps: int | None
+    episodes: int
+    steps: int
+    steps_per_s: float | None
+    env_faults: int
+    eval_env_faults: int
+    last_env_fault: str
+    run_is: str | None
+    updates_per_s: float | None
+    env_steps_per_s: float | None
+    train_return: float | None
+    eval_return: float | None
+    eval_return_std: float | None
+    best_eval_return: float | None
+    eval_success: float | None
+    critic_loss: float | None
+    actor_loss: float | None
+    alpha: float | None
+    time_left_s: float | None
+    prior_steps: int | None
+    waiting: int | None
+    curriculum: dict[str, float | None] | None
+    time_shares: dict[str, float | None] | None
+    counted_secs: float | None
+    refused: dict[str, int] | None
+    # What a supervisor adds in status.json.
+    alive: bool
+    restarts: int
+    given_up: bool
+    given_up_because: str | None
+    failed_with: str | None
+    has_worked: bool
+
+
+class RunStatus(TypedDict, total=False):
+    """`run` of status.json."""
+
+    name: str
+    exp_dir: str
+    state: str
+    started_at: float
+    updated_at: float
+    pid: int
+    host: str
+    port: int
+    exit_code: int | None
+    message: str | None
+    # Of all workers, since the run began: see env_faults.py.
+    env_faults: int
+    eval_env_faults: int
+    episodes: int
+    last_env_fault: str
+    before: dict[str, Any]  # How far an earlier start has come: fields of the trainer's beat.
+
+
+class _Status(TypedDict, total=False):
+    run: RunStatus
+    roles: dict[str, Beat]
+    plan: dict[str, list[int]]
+
+
+def parse_beat(content: bytes) -> Beat | None:
+    """Reads a heartbeat from JSON; None if it is not one. Texts are cut, and hold no control characters."""
+    beat: Beat | None = _read_as(Beat, content) if len(content) <= MOST_BYTES else None
+    return beat if beat and beat.get("state") is not None else None
+
+
+def read_heartbeat(path: Path) -> Beat | None:
+    """The last beat in a file, None if there is none."""
+    try:
+        return parse_beat(path.read_bytes())
+    except OSError:
+        return None
+
+
+def is_offline(trainer: Mapping[str, Any]) -> bool:
+    """Whether the trainer does its offline updates: they are iteration -1."""
+    return (trainer.get("iteration") or 0) < 0
+
+
+def is_live(run: Mapping[str, Any]) -> bool:
+    """Whether a run has not ended, according to its part of status.json."""
+    return run.get("state") in LIVE_STATES
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """status.json as a supervisor writes it, each role like a heartbeat; None if there is none."""
+    try:
+        status = _read_as(_Status, path.read_bytes())
+    except OSError:
+        return None
+    return {"plan": {}, **status} if status and status.get("run") and "roles" in status else None
+
+
+def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
+    """The text in one line, cut, without control characters."""
+    cut = text if len(text) <= most_chars else text[: most_chars - 3] + "..."
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in cut)
+
+
+def _read_as(kind: Any, content: bytes) -> Any:
+    """A JSON object whose fields have the types that a TypedDict says, with any others; None if it is not one."""
+    try:
+        fields = msgspec.json.decode(content)
+        msgspec.convert(fields, kind)
+        return _clean(fields)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(name): _clean(item) for name, item in value.items()}
+    return value
 
 
 class BeatFile:
@@ -76,7 +215,6 @@ class BeatFile:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        content = _plain(content)
         try:
             write_json(self._path, content)
             if self.tell is not None:
@@ -187,42 +325,66 @@ class BeatReader:
             time.sleep(self._every_secs)
 
 
-def json_text(content: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON that every reader accepts: NaN and infinity become null, objects that JSON lacks their text."""
-    return json.dumps(_plain(content), allow_nan=False, indent=indent)
-
-
-def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """Replaces a JSON file atomically.
+class TimeShares:
+    """Seconds spent on each activity, as shares of the whole since counting began.
 
     Args:
-      path: The file, in a folder that exists: none is made, a run directory that was moved away may be put back.
-      content: Its content.
-      indent: Where people read it.
-
-    Raises:
-      OSError: The disk is full, the folder is gone.
+      after_first: Counting begins when this activity first ends: what comes before it is start-up. None: at once.
+      clock: Seconds; monotonic.
     """
-    write_atomically(path, json_text(content, indent).encode() + b"\n")
 
+    def __init__(self, after_first: str | None = "updates", clock: Callable[[], float] = time.monotonic) -> None:
+        self._after_first = after_first
+        self._clock = clock
+        self._began = clock() if after_first is None else None
+        self._seconds: dict[str, float] = {}
+        self._running: str | None = None
+        self._running_since = 0.0
+        self._taken_out = 0.0
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file, None where the file is missing or is anything else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+    @contextlib.contextmanager
+    def spend(self, activity: str) -> Iterator[None]:
+        """Counts the time inside the `with` block; a block within another counts for the outer one."""
+        if self._running is not None:
+            yield
+            return
+        self._running, self._running_since, self._taken_out = activity, self._clock(), 0.0
+        try:
+            yield
+        finally:
+            seconds = self._running_seconds()
+            self._running = None
+            if self._began is not None:
+                self._add(activity, seconds)
+            elif activity == self._after_first:
+                self._began = self._clock()
 
+    def take_out(self, activity: str, seconds: float) -> None:
+        """Counts some seconds of the running block for another activity.
 
-def _plain(value: Any) -> Any:
-    """Only what every JSON reader accepts: no NaN, no infinity, no arrays; anything else as its text."""
-    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, without importing NumPy for them.
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+        For what is too short and too frequent for blocks of its own: its seconds are summed up elsewhere.
+        """
+        self._taken_out += seconds
+        if self._began is not None:
+            self._add(activity, seconds)
+
+    def shares(self) -> dict[str, float]:
+        """Share of each activity so far, in [0, 1], the running one included; empty before counting began."""
+        if self._began is None:
+            return {}
+        seconds = dict(self._seconds)
+        if self._running is not None:
+            seconds[self._running] = seconds.get(self._running, 0.0) + self._running_seconds()
+        total = max(1e-9, self._clock() - self._began)
+        return {activity: each / total for activity, each in seconds.items()}
+
+    @property
+    def counted_secs(self) -> float:
+        """Seconds since counting began, of which `shares` are shares."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
+    def _running_seconds(self) -> float:
+        return max(0.0, self._clock() - self._running_since - self._taken_out)
+
+    def _add(self, activity: str, seconds: float) -> None:
+        self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds

@@ -1,19 +1,185 @@
-"""The metrics of a run: one CSV file, and the same numbers in TensorBoard."""
+"""metrics.csv with TensorBoard's copy of it, and episodes.csv: rows of numbers that stay whole through crashes."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import math
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tfagents_system.machine.files import held
-from tfagents_system.run_files import metric_columns
-from tfagents_system.run_files.rows_file import RowsFile, cell, numbers_of, read_rows
+from tfagents_system.machine.files import held, replacing
 from tfagents_system.run_files.run_paths import RunPaths
 
+# Columns of every metrics.csv, in this order; docs/reference/metrics.md is made from these.
+METRIC_COLUMNS: Mapping[str, str] = {
+    "train_step": "updates so far",
+    "iteration": "the iteration",
+    "env_steps": "environment steps so far, of all workers together, random ones included",
+    "wall_time_s": "seconds that the run has been trained for, over all starts",
+    "train_return": "undiscounted return of training episodes, which explore: mean since the row before",
+    "train_success": "share of training episodes that the environment calls a success",
+    "eval_return": "undiscounted return of the greedy policy: mean over the evaluation's episodes",
+    "eval_return_std": "standard deviation of that over the episodes",
+    "eval_episodes": "episodes of the evaluation",
+    "eval_success": "share of them that the environment calls a success",
+    "critic_loss": "loss of the critics, summed over them: mean over updates",
+    "actor_loss": "loss of the actor",
+    "alpha_loss": "loss of the entropy coefficient; none while alpha is fixed",
+    "alpha": "the entropy coefficient",
+    "q_mean": "the critics' mean value over the minibatches: far beyond the returns, the critics overestimate",
+    "updates_per_s": "updates per second since the row before",
+    "env_steps_per_s": "environment steps per second since the row before",
+}
+
+# Where a run has what they are about.
+FURTHER_COLUMNS: Mapping[str, str] = {
+    "curriculum/<name>": "value of a parameter of the curriculum (docs/how_to/iterations.md)",
+    "train/episode_length": "steps of training episodes: mean",
+    "eval/episode_length": "steps of the evaluation's episodes: mean",
+    "train/policy_lag": "most iterations by which the policy of a training episode was behind",
+    "policy_age_updates": "with `asynchronous`: how many updates old a policy is when the steps that it took arrive",
+    "eval_left_out": "with `asynchronous` or SAC_EVAL_WORKERS: evaluations since the row before that were due, but "
+    "skipped because one took too long",
+    "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
+    "grad_norm": "with discrete actions: norm of the gradients before clipping",
+    "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
+    "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/iterations.md)",
+    "network_resets": "how often networks were drawn anew within the run",
+    "train/<name>": "mean over training episodes of your environment's `info[\"log/<name>\"]`; an observer's result",
+    "eval/<name>": "the same of the evaluation's episodes",
+    "train/late_steps": "in real time (docs/tutorials/real_robot.md): steps whose action was late, summed over workers",
+    "train/step_ms_p99": "in real time: 99th percentile of the milliseconds from one action to the next",
+    "train/inference_ms_p99": "in real time: 99th percentile of the milliseconds between two steps",
+    "train/dropped_steps": "in real time: steps that were dropped because the replay server did not take them",
+}
+
 _NO_SUMMARY = ("train_step", "wall_time_s")  # TensorBoard has both by itself: its step and its time.
+MOST_OF_A_ROW = 100
+_COLUMNS = ("train_step", "iteration", "env_steps", "wall_time_s", "worker", "return", "length", "success")
+_NEEDED = _COLUMNS[:-1]
+
+
+class RowsFile:
+    """Appends rows; columns that appear later widen the header, missing values are empty.
+
+    A full disk ends nothing: it is reported once on standard error, and the rows are written as soon as that is
+    possible again.
+
+    Args:
+      path: The file; rows that it has stay.
+      columns: Those that it has at least, in their order.
+      what: Names the rows in a report.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], what: str) -> None:
+        self._path, self._what = path, what
+        self._complained = False
+        self._columns = list(dict.fromkeys([*columns, *(name for row in read_rows(path) for name in row)]))
+        # Rows that are not in the file yet, in its place if `_replaces`: a long run has too many to keep all.
+        self._pending, self._replaces = list[Mapping[str, Any]](), False
+        self._is_whole = False  # Else it is rewritten: a line that a crash tore must not run into the next one.
+        self._write()
+
+    def add(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Adds rows of finite numbers."""
+        new = dict.fromkeys(name for row in rows for name in row if name not in self._columns)
+        self._is_whole &= not new
+        self._columns += new
+        self._pending += rows
+        self._write()
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """All rows, including those that a full disk has not taken yet."""
+        return [*([] if self._replaces else read_rows(self._path)), *self._pending]
+
+    def keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]] | None:
+        """Drops all other rows. Returns those that stay; None where that are all."""
+        rows = self.rows()
+        kept = [row for row in rows if is_kept(row)]
+        if len(kept) == len(rows):
+            return None
+        self._pending, self._replaces, self._is_whole = [*kept], True, False
+        self._write()
+        return kept
+
+    def complain(self, error: Exception) -> None:
+        """Reports the first error."""
+        if not self._complained:
+            print(f"{self._what} can't be written: {error}", file=sys.stderr, flush=True)
+        self._complained = True
+
+    def _write(self) -> None:
+        try:
+            if not (self._is_whole and self._path.exists()):
+                header = dict(zip(self._columns, self._columns, strict=True))
+                text = self._text([header, *self.rows()])
+                with replacing(self._path) as file:
+                    file.write(text.encode())
+                    file.flush()
+                    os.fsync(file.fileno())  # It replaces the only copy of the rows.
+            elif self._pending:
+                self._append(self._text(self._pending))
+            self._pending, self._replaces, self._is_whole = [], False, True
+        except OSError as error:
+            self.complain(error)
+
+    def _append(self, text: str) -> None:
+        """Raises:
+        OSError: There is no room: the file is as it was before.
+        """
+        size_bytes = self._path.stat().st_size
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError:
+            os.truncate(self._path, size_bytes)  # Rows that have come so far will come once more.
+            raise
+
+    def _text(self, rows: Iterable[Mapping[str, Any]]) -> str:
+        text = io.StringIO()
+        lines = ([cell(row.get(name)) for name in self._columns] for row in rows)
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()
+
+
+def read_rows(path: Path) -> list[dict[str, float | None]]:
+    """Rows of such a file, also while it is written; empty cells are None.
+
+    A last line that a crash has torn is left out.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    rows = []
+    for line in lines[1:]:
+        try:
+            rows.append({name: float(each) if each else None for name, each in zip(lines[0], line, strict=True)})
+        except ValueError:
+            continue
+    return rows
+
+
+def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The values of a row that can be written: whole numbers stay whole, NumPy's become Python's."""
+    numbers = {
+        name: int(value) if isinstance(value, int) else float(value) for name, value in row.items() if value is not None
+    }
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def cell(value: float | str | None) -> str:
+    """A value's text in the file."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.8g}"
+    return "" if value is None else str(value)
 
 
 class MetricsLog:
@@ -34,7 +200,7 @@ class MetricsLog:
         self._writers: dict[str, Any] = {}
         self._held = contextlib.ExitStack()  # The folders that they write into.
         names = (f"curriculum/{name}" for name in curriculum_names)
-        self._file = RowsFile(paths.metrics_csv, [*metric_columns.ALWAYS, *names], "metrics")
+        self._file = RowsFile(paths.metrics_csv, [*METRIC_COLUMNS, *names], "metrics")
         self._continue_clock(self._file.rows())
 
     def write(self, row: Mapping[str, float]) -> dict[str, float]:
@@ -101,14 +267,6 @@ class MetricsLog:
         return self._writers[side]
 
 
-def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """Rows of a metrics.csv, also while it is written; empty cells are None.
-
-    A last line that a crash has torn is left out.
-    """
-    return read_rows(path)
-
-
 def is_before(row: Mapping[str, Any], train_step: int, iteration: int) -> bool:
     """Whether a row does not come again where training goes back to a checkpoint.
 
@@ -118,3 +276,41 @@ def is_before(row: Mapping[str, Any], train_step: int, iteration: int) -> bool:
       train_step, iteration: Of the checkpoint.
     """
     return (row.get("train_step") or 0, row.get("iteration") or 0) <= (train_step, iteration)
+
+
+class EpisodeOfWorker(NamedTuple):
+    """One training episode: the last columns of its row."""
+
+    worker: int
+    episode_return: float
+    length: int
+    success: bool | None
+
+
+class EpisodeRows:
+    """Appends the episodes that a row of metrics.csv is the mean of.
+
+    Of more than MOST_OF_A_ROW only every second, third, ... one, so that the file grows no faster than metrics.csv. A
+    run that goes on from a checkpoint drops those after it: they come again.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._file = RowsFile(paths.episodes_csv, _COLUMNS, "episodes")
+
+    def write(self, row: Mapping[str, float], episodes: Iterable[EpisodeOfWorker]) -> None:
+        """Adds the episodes of a row of metrics.csv."""
+        where = {name: row[name] for name in _COLUMNS[:4] if name in row}
+        columns: list[dict[str, Any]] = [
+            {**where, **dict(zip(_COLUMNS[4:], episode, strict=True))} for episode in episodes
+        ]
+        self._file.add([numbers_of(row) for row in columns[:: -(-len(columns) // MOST_OF_A_ROW) or 1]])
+
+    def rewind(self, train_step: int, iteration: int) -> None:
+        """Drops episodes beyond a checkpoint's train step and iteration."""
+        self._file.keep(lambda row: is_before(row, train_step, iteration))
+
+
+def read_episodes(path: Path) -> list[dict[str, float]]:
+    """The rows of an episodes.csv that are whole, without empty values; none where there is no such file."""
+    rows = [{name: value for name, value in row.items() if value is not None} for row in read_rows(path)]
+    return [row for row in rows if all(name in row for name in _NEEDED)]

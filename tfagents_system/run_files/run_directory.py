@@ -15,10 +15,9 @@ from typing import Any
 
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError, shown
-from tfagents_system.machine.files import write_atomically
-from tfagents_system.run_files import experience_folders, run_checkpoints, run_inputs
-from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.machine.files import read_json, write_atomically
+from tfagents_system.run_files import kept_checkpoints, run_inputs
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
@@ -62,8 +61,8 @@ def has_begun(paths: RunPaths | None) -> bool:
         taken_by(paths) is not None
         or bool(trainer.get("train_step"))
         or trainer.get("state") == "done"
-        or run_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
-        or any((row.get("train_step") or 0) > 0 for row in read_metrics(paths.metrics_csv))
+        or kept_checkpoints.newest_train_step(paths.trainer_checkpoints) > 0
+        or any((row.get("train_step") or 0) > 0 for row in read_rows(paths.metrics_csv))
     )
 
 
@@ -180,7 +179,7 @@ def write_inputs(
     kept = _kept(overrides or Overrides(), seed)
     keeps = is_begun or keeps_experience(paths, inputs, kept, seed)
     if not keeps:
-        experience_folders.remove(paths, variables.replay_dir)
+        run_inputs.remove_experience(paths, variables.replay_dir)
     if not (is_begun and paths.params.exists() and paths.config.exists()):
         run_inputs.install(paths, inputs)
         before |= {**inputs.to_json(paths), "from": inputs.taken.to_json() if inputs.taken else before.get("from")}

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.called_as import option
 from tfagents_system.envs import reward_places
-from tfagents_system.machine.files import copy_tree, write_atomically
-from tfagents_system.run_files import params_folder
-from tfagents_system.run_files.heartbeat import read_json
+from tfagents_system.errors import UserError
+from tfagents_system.machine.files import copy_tree, leads_into, read_json, write_atomically
+from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.overrides import Overrides
@@ -60,7 +60,7 @@ class Inputs:
     def began_with(self) -> dict[str, str]:
         """SHA-256 of each file that later starts compare: `params`, `config`, `reward`, `params/<module>`."""
         files = {"params": self.params, "config": self.config, "reward": self.reward}
-        own = {name: _digest(path) for name, path in files.items() if path is not None}
+        own = {name: sha256_of(path) for name, path in files.items() if path is not None}
         return own | {f"{_IN_FOLDER}{name}": self.digests[name] for name in self.imported if name in self.digests}
 
     def to_json(self, paths: RunPaths) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
     for folder in (paths.params_folder, paths.prior_data, paths.taken):
         shutil.rmtree(folder, ignore_errors=True)
     if inputs.folder is not None:
-        params_folder.copy(inputs.folder, inputs.digests, paths.params_folder)
+        copy_files(inputs.folder, inputs.digests, paths.params_folder)
     if inputs.prior_data is not None:
         copy_tree(inputs.prior_data, paths.prior_data)
     if inputs.taken is not None and inputs.taken.agent is not None:
@@ -110,11 +110,6 @@ def move_aside(paths: RunPaths) -> Path:
     aside = next(path for path in names if not path.exists())
     os.rename(paths.exp_dir, aside)
     return aside
-
-
-def choose_input(copy: Path, source: Path, has_begun: bool = True) -> Path:
-    """The copy of a run that has begun wins over its source."""
-    return copy if has_begun and copy.exists() else source
 
 
 def origin_of_run(paths: RunPaths) -> Path | None:
@@ -180,7 +175,7 @@ def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
     found = []
     for name, digest in ((read_json(paths.run_json) or {}).get("began_with") or {}).items():
         copy, source = _copy_and_source(paths, name, params, config)
-        if source is not None and (not source.exists() or _digest(source) != digest):
+        if source is not None and (not source.exists() or sha256_of(source) != digest):
             found.append(Edit(str(source), _lines(copy), _lines(source)))
     return found
 
@@ -202,10 +197,6 @@ def shown(found: Sequence[Edit]) -> list[str]:
     return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _lines(path: Path) -> list[str] | None:
     """None where there is no such file; a binary one has no lines."""
     if not path.exists():
@@ -218,3 +209,77 @@ def _readable(line: str) -> str:
     """Without what would command a terminal, and not wider than one."""
     line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
     return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
+
+
+def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
+    """Why a new run can't begin in a directory without run.json; None if it can, or a run is there.
+
+    Args:
+      used: See `why_not_moved`.
+    """
+    if not (names := strays(paths)):
+        return None
+    fresh = "" if why_not_moved(paths, used) else f"; {option('fresh')} moves the whole folder aside"
+    return (
+        f"the run directory {paths.exp_dir} has {' and '.join(names)} and no {paths.run_json.name}, without which "
+        f"nothing says whose they are: copy {paths.run_json.name} as well if it is a run that was copied in part, "
+        f"or choose another SAC_EXP_NAME for a new run{fresh}"
+    )
+
+
+def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
+    """Why `--fresh` can't move the run directory aside; None if it can, or there is nothing to move.
+
+    Args:
+      used: The user's files and folders that this start needs where they are.
+    """
+    if not (paths.run_json.exists() or strays(paths)):
+        return None
+    inside = [str(path) for path in dict.fromkeys(used) if leads_into(path, paths.exp_dir)]
+    if not inside and not os.path.ismount(paths.exp_dir):
+        return None
+    what = f"has {' and '.join(inside)} in it" if inside else "is a mount point"
+    return (
+        f"the run directory {paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another "
+        "SAC_EXP_NAME for a new run"
+    )
+
+
+def strays(paths: RunPaths) -> list[str]:
+    """Names of a run's folders with something in them, where there is no run.json: they may be anyone's."""
+    try:
+        if paths.run_json.exists():
+            return []
+        return [folder.name for folder in _learned(paths) if folder.is_dir() and any(folder.iterdir())]
+    except OSError:  # Out of reach, which others report.
+        return []
+
+
+def remove_experience(paths: RunPaths, replay_dir: Path | None) -> None:
+    """Removes what a run without an update has collected, and says so.
+
+    Without a run.json only `replay_dir`, whose name is of this run alone, is removed.
+
+    Args:
+      replay_dir: The ring's folder on scratch, if it is there.
+
+    Raises:
+      UserError: A folder is a link, behind which there may be anything. Nothing was removed.
+    """
+    folders = [*(_learned(paths) if paths.run_json.exists() else []), *([replay_dir] if replay_dir else [])]
+    faults = [
+        f"{folder} is a link to {folder.resolve()}, and a start over would empty that folder: empty it yourself, or "
+        "choose another SAC_EXP_NAME"
+        for folder in folders
+        if folder.is_symlink() and folder.is_dir() and any(folder.iterdir())
+    ]
+    if faults:
+        raise UserError(*faults)
+    if any(folder.exists() for folder in folders) and paths.run_json.exists():
+        print(f"no update was done in {paths.exp_dir} yet, and files or settings have changed: it starts over")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # Leaves links alone.
+
+
+def _learned(paths: RunPaths) -> list[Path]:
+    return [paths.replay, paths.trainer_checkpoints, paths.policies, paths.episodes, paths.journals]

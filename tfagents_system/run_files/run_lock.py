@@ -1,9 +1,9 @@
 """Locks a run directory: for one start of a run at a time, on any machine.
 
 A start holds flock on a file in it, from before it writes its inputs until the run has ended; the kernel releases it
-when its process dies, however it dies. The file says who it is (machine/holders.py). Its time of modification is a
-heartbeat: on machines that do not see each other's flock, and after a node has died, the lock is taken over once that
-has stood still for STALE_SECS by the clock of whoever waits.
+when its process dies, however it dies. The file says who it is (machine/holders.py), and its time of modification is a
+heartbeat. Where machines do not see each other's flock, as after a node has died, the lock is taken over once the
+heartbeat has stood still for STALE_SECS on the monotonic clock of whoever waits: no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import msgspec
 from tfagents_system.errors import UserError
 from tfagents_system.machine import file_locks
 from tfagents_system.machine.holders import Holder
-from tfagents_system.run_files.beats import is_live, read_status
-from tfagents_system.run_files.heartbeat import STALE_SECS
+from tfagents_system.run_files.heartbeat import STALE_SECS, is_live, read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
 TOKEN_VARIABLE = "TFAGENTS_RUN_TOKEN"  # Of the supervisor's RunLock, for its roles.
@@ -47,9 +46,8 @@ class RunLock:
         self._host, self._environ = host or socket.gethostname(), environ
         self.token = uuid.uuid4().hex
         self._fd: int | None = None
-        # Of a holder on another machine: its last heartbeat, when that was first seen, and whether another came before.
-        self._beat: tuple[str, int] | None = None
-        self._beat_seen_at, self._beats = 0.0, False
+        # Of a holder on another machine: its heartbeats so far, and when the last one was first seen.
+        self._beats, self._beat_seen_at = list[tuple[str, int]](), 0.0
 
     def acquire(self) -> None:
         """Takes the lock; again after the directory was moved: that of the one that is new in its place.
@@ -59,7 +57,7 @@ class RunLock:
         """
         self._give_up()
         began, is_told = time.monotonic(), False
-        while (is_locked := self._try_in_directory()) is not None:
+        while (is_locked := self._try()) is not None:
             owner = Holder.read(self._path)
             if self._is_earlier_start_of_this_job(owner):
                 # Its node died without telling the file server, or is about to: a new file has no lock on it.
@@ -67,7 +65,7 @@ class RunLock:
                 continue
             # Whoever prepares or ends a run has the lock for a moment only.
             is_over = self._is_at_work(owner) or time.monotonic() - began >= _LOCK_GRACE_SECS
-            if is_over if is_locked else self._beats:
+            if is_over if is_locked else len(self._beats) > 1:
                 raise self._in_use(owner)
             if not (is_locked or is_told):
                 is_told = True
@@ -85,9 +83,11 @@ class RunLock:
             raise self._in_use(owner)
 
     def _in_use(self, owner: Holder) -> UserError:
+        is_srun = owner.host != self._host and self._is_of_this_job(owner)
         return UserError(
             f"the run directory {self._paths.exp_dir} is in use by {_in_words(owner)}: "
-            f"{self._remedy(owner)}stop that run first, or choose another SAC_EXP_NAME"
+            f"{'one job runs it on one node (no srun over several), ' * is_srun}stop that run first, or choose another "
+            "SAC_EXP_NAME"
         )
 
     def release(self) -> None:
@@ -106,9 +106,7 @@ class RunLock:
             return self.token.encode() in self._path.read_bytes()
         except FileNotFoundError:
             self._close()
-            with contextlib.suppress(OSError):  # The whole directory is gone.
-                return self._try() is None
-            return False
+            return self._paths.exp_dir.is_dir() and self._try() is None  # Else the whole directory is gone.
         except OSError:
             return True
 
@@ -141,24 +139,14 @@ class RunLock:
     def __exit__(self, *exc_info: object) -> None:
         self.release()
 
-    def _try_in_directory(self) -> bool | None:
-        with contextlib.suppress(FileNotFoundError):  # Another start has moved it aside.
-            self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
-            return self._try()
-        return True
-
     def _try(self) -> bool | None:
         """Tries to take the lock: returns None, or whether another process has it by what this machine sees."""
-        with contextlib.ExitStack() as unless_taken:
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as unless_taken:
+            self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             unless_taken.callback(os.close, fd)
-            if not file_locks.lock(fd, self._path, waits=False):
-                return True
-            try:
-                # Somebody may have put a new file in its place between open and flock.
-                if os.fstat(fd).st_ino != os.stat(self._path).st_ino:
-                    return True
-            except FileNotFoundError:
+            # Somebody may have put a new file in its place between open and flock.
+            if not file_locks.lock(fd, self._path, waits=False) or os.fstat(fd).st_ino != os.stat(self._path).st_ino:
                 return True
             if self._may_live_elsewhere(Holder.read(self._path), os.fstat(fd).st_mtime_ns):
                 return False
@@ -166,15 +154,16 @@ class RunLock:
             os.pwrite(fd, msgspec.json.encode(self._own()) + b"\n", 0)
             self._fd = fd
             unless_taken.pop_all()
-        return None
+            return None
+        return True  # Another start has moved the directory aside.
 
     def _may_live_elsewhere(self, owner: Holder, modified_ns: int) -> bool:
         """Whether the file's owner is on another host, and its heartbeat has not stood still for long enough."""
         if owner.host in (None, self._host) or self._is_earlier_start_of_this_job(owner):
             return False
-        if self._beat != (owner.token, modified_ns):
-            self._beats = self._beat is not None
-            self._beat, self._beat_seen_at = (owner.token, modified_ns), time.monotonic()
+        if (owner.token, modified_ns) not in self._beats[-1:]:
+            self._beats.append((owner.token, modified_ns))
+            self._beat_seen_at = time.monotonic()
         return time.monotonic() - self._beat_seen_at < STALE_SECS
 
     def _is_at_work(self, owner: Holder) -> bool:
@@ -194,10 +183,6 @@ class RunLock:
         """Whether SLURM has requeued the job since; with the same count it is `srun` on two nodes."""
         is_earlier = owner.slurm_restart_count < self._own().slurm_restart_count
         return self._is_of_this_job(owner) and is_earlier and not owner.is_another_here(self._host)
-
-    def _remedy(self, owner: Holder) -> str:
-        is_elsewhere = owner.host != self._host and self._is_of_this_job(owner)
-        return "one job runs it on one node (no srun over several), " if is_elsewhere else ""
 
 
 def may_write(paths: RunPaths, environ: Mapping[str, str] = os.environ) -> bool:

@@ -9,7 +9,6 @@ This module imports neither TensorFlow nor Reverb.
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -18,11 +17,10 @@ from typing import Any
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError
+from tfagents_system.machine.files import read_json
 from tfagents_system.policies.checkpoint_names import MOMENT, train_step_of
-from tfagents_system.run_files import run_checkpoints
-from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variable_values import ALL, REPLAY
 
@@ -61,7 +59,7 @@ class Taken:
     @property
     def agent(self) -> Path | None:
         """Prefix of the agent's files in the other run."""
-        return None if self.checkpoint is None else Path(self.run) / self.checkpoint / run_checkpoints.AGENT
+        return None if self.checkpoint is None else Path(self.run) / self.checkpoint / kept_checkpoints.AGENT
 
     def from_aside(self, aside: Path) -> Taken:
         """The same where the other run was moved to."""
@@ -75,7 +73,7 @@ class Taken:
         """
         assert self.agent is not None
         folder.mkdir()
-        for path in sorted(self.agent.parent.glob(f"{run_checkpoints.AGENT}.*")):
+        for path in sorted(self.agent.parent.glob(f"{kept_checkpoints.AGENT}.*")):
             shutil.copyfile(path, folder / path.name)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def _new_mark() -> int:
 
 
 def _newest(paths: RunPaths) -> Path:
-    newest = run_checkpoints.newest_complete(paths.trainer_checkpoints, with_agent=True)
+    newest = kept_checkpoints.newest_complete(paths.trainer_checkpoints, with_agent=True)
     if newest is None:
         raise UserError(
             f"{paths.exp_dir} has no checkpoint of an agent: give a run that has one, or take its experience alone "
@@ -144,16 +142,16 @@ def _newest(paths: RunPaths) -> Path:
 def _named(paths: RunPaths, name: str) -> Path:
     """A checkpoint of the trainer, or one of the policies that were evaluated and have their agent."""
     if name == "best":
-        name = str((read_best(paths) or {}).get("checkpoint", name))
+        name = str((read_json(paths.best_json) or {}).get("checkpoint", name))
     folders = (*paths.trainer_checkpoints.glob("checkpoint_*"), *paths.policy_checkpoints.glob("policy_checkpoint_*"))
-    agents = {path.name: path for path in sorted(folders) if (path / f"{run_checkpoints.AGENT}.index").is_file()}
+    agents = {path.name: path for path in sorted(folders) if (path / f"{kept_checkpoints.AGENT}.index").is_file()}
     if name not in agents:
-        names = [*(["best"] if read_best(paths) else []), *agents]
+        names = [*(["best"] if read_json(paths.best_json) else []), *agents]
         there_are = f"there are {', '.join(names)}" if names else "it has none yet"
         raise UserError(f"{paths.exp_dir} has no agent {name}{is_meant(name, names)}: {there_are}")
     if agents[name].parent == paths.trainer_checkpoints:
         try:
-            run_checkpoints.read(agents[name])
+            kept_checkpoints.read(agents[name])
         except DamagedCheckpointError as error:
             raise UserError(f"{agents[name]} is damaged ({error}): give another checkpoint") from None
     return agents[name]
@@ -163,7 +161,7 @@ def _counters(folder: Path) -> dict[str, int]:
     """Where a run was at a checkpoint."""
     train_step = train_step_of(folder.name)
     if train_step is None:
-        manifest = json.loads((folder / run_checkpoints.MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / kept_checkpoints.MANIFEST) or {}
         return {name: int(manifest.get(name, 0)) for name in ("train_step", "iteration", "env_steps")}
     moment = read_json(folder / MOMENT) or {}
     return {"train_step": train_step, **{name: int(moment.get(name, 0)) for name in ("iteration", "env_steps")}}

@@ -152,19 +152,6 @@ def _folders(vars_file: Path | None, root: Path) -> list[Path]:
     return [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
 
 
-def value_findings(given: Mapping[str, object], folder: Path) -> list[str]:
-    """What is wrong with some variables, each by itself.
-
-    Args:
-      folder: That of relative paths.
-    """
-    findings = [f"{wrong} is not a known variable, {right} is: rename it" for wrong, right in _misspelt(given)]
-    for variable in VARIABLES:
-        if text := str(given.get(variable.name, "")).strip():
-            findings += _read(variable, text, [folder, Path.cwd()], {})
-    return findings
-
-
 def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
     """Puts a variable's value into `values`; returns a finding where there is none."""
     try:
@@ -283,7 +270,7 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], her
                     f"array, where that is the run directory of task {of_another[1]}: choose another name"
                 )
             exp_dir += f"_task_{task}"
-        values["exp_dir"] = Path(os.path.normpath(exp_dir))
+        values["exp_dir"] = Path(os.path.realpath(exp_dir))  # By whatever links and `..`, it is one run.
     values.update({name: here / values[name] for name in ("credentials_dir", "password_file") if name in values})
     if "mlflow_uri" in values:
         values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], here)

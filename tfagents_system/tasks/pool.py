@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -26,11 +25,12 @@ from tfagents_system.launch.places import Place
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.machine.file_locks import lock
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import write_json
 from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
-from tfagents_system.report.status import read_status, summary
+from tfagents_system.report.status import summary
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import differing, in_words
@@ -216,7 +216,7 @@ class Source:
 
     def write_list(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """For the holder of the folder's lock: replaces tasks.json."""
-        write_atomically(self.path, ("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n").encode())
+        write_json(self.path, [*entries], indent=1)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -29,10 +29,9 @@ from optuna.trial import TrialState, create_trial
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch.places import Place
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import read_json, write_atomically, write_json
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.run_files.heartbeat import read_json
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import assignment, in_words
 from tfagents_system.settings.search_spaces import Space
@@ -81,12 +80,12 @@ class Records:
     @classmethod
     def read(cls, folder: Path) -> Records:
         """Those of the folder of a search that has begun."""
-        content = json.loads((folder / "study.json").read_bytes())
+        content = read_json(folder / "study.json") or {}
         return cls(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
 
     def write(self, folder: Path) -> None:
         """For the holder of the folder's lock."""
-        write_atomically(folder / "study.json", json.dumps(dataclasses.asdict(self), indent=1).encode())
+        write_json(folder / "study.json", dataclasses.asdict(self), indent=1)
 
     def settings(self) -> list[dict[str, Any]]:
         """Of each trial, as --set takes them."""
@@ -133,7 +132,7 @@ def curve_of(paths: RunPaths) -> tuple[list[tuple[float, float]], float]:
     column, total = "iteration", params.get("num_iter") or 1
     if params.get("num_env_steps"):
         column, total = "env_steps", params["num_env_steps"]
-    rows = [(min(1.0, (row.get(column) or 0.0) / total), row) for row in read_metrics(paths.metrics_csv)]
+    rows = [(min(1.0, (row.get(column) or 0.0) / total), row) for row in read_rows(paths.metrics_csv)]
     evaluated = [(share, row["eval_return"]) for share, row in rows if row.get("train_step")]
     return [(share, value) for share, value in evaluated if value is not None], max((s for s, _ in rows), default=0.0)
 

@@ -9,7 +9,7 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.report.episodes import KeptEpisode, Report
-from tfagents_system.run_files.recorded_episodes import SUFFIX, load_episode
+from tfagents_system.run_files.episodes import SUFFIX, load_episode
 
 
 class BestEpisodes:

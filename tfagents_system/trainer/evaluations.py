@@ -11,7 +11,7 @@ from absl import logging
 
 from tfagents_system.report.episodes import Evaluations, Report, summarize
 from tfagents_system.role import Role
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths, worker_role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.periods import Period
@@ -159,6 +159,6 @@ def last_evaluated(paths: RunPaths) -> tuple[int, int]:
 
     Policies of an agent that was replaced do not count.
     """
-    rows = read_metrics(paths.metrics_csv)
+    rows = read_rows(paths.metrics_csv)
     rows = [row for row in rows if row.get("eval_return") is not None]
     return max(((int(row["iteration"] or 0), int(row["env_steps"] or 0)) for row in rows), default=(-1, -1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +15,12 @@ from absl import logging
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.machine.files import held
+from tfagents_system.machine.files import held, write_json
 from tfagents_system.policies.checkpoint_names import MOMENT, PREFIX, checkpoint_name, train_step_of
 from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
 from tfagents_system.policies.frame_stack_policy import of_single_frames
 from tfagents_system.policies.leaf_names import fit_names
-from tfagents_system.run_files.heartbeat import write_json
-from tfagents_system.run_files.run_checkpoints import AGENT
+from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.saved_models import SavedModelWriter
@@ -205,7 +203,7 @@ def _write_folder(
         write(folder)
         if iteration is not None:
             moment = {"iteration": iteration, **({} if env_steps is None else {"env_steps": env_steps})}
-            (folder / MOMENT).write_text(json.dumps(moment))
+            write_json(folder / MOMENT, moment)
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

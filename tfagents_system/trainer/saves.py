@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfagents_system.agents.iteration_counts import updates_of_iteration
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.periods import Period

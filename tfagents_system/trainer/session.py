@@ -8,7 +8,7 @@ from pathlib import Path
 
 from absl import logging
 
-from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.machine.files import read_json, write_json
 
 
 def next_session(path: Path, last: int, clock: Callable[[], int] = time.time_ns) -> int:

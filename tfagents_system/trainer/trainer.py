@@ -22,8 +22,8 @@ from tfagents_system.agents.iteration_counts import (
 )
 from tfagents_system.envs import specs
 from tfagents_system.role import Role
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.run_files.time_shares import TimeShares
 from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan

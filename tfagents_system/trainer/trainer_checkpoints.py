@@ -16,7 +16,7 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import held
-from tfagents_system.run_files import run_checkpoints
+from tfagents_system.run_files import kept_checkpoints
 
 _ASK_AGAIN_SECS = 3.0
 _POLL_SECS = 0.02
@@ -111,7 +111,7 @@ class TrainerCheckpoints:
       ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
       fetch_replay: That part, once it has come from a replay server that does not see the folder and can't write it
         there; None before, and where it does.
-      record: A file elsewhere that says that there are some, see `run_checkpoints.why_lost`.
+      record: A file elsewhere that says that there are some, see `kept_checkpoints.why_lost`.
     """
 
     def __init__(
@@ -134,26 +134,26 @@ class TrainerCheckpoints:
         self._finishing: threading.Thread | None = None
         self._error: OSError | None = None
 
-    def restore(self) -> run_checkpoints.Checkpoint | None:
+    def restore(self) -> kept_checkpoints.Checkpoint | None:
         """Loads the newest complete checkpoint; None where there is none.
 
         Raises:
           UserError: What is there is of another agent, or none of it is whole.
           OSError: One can't be read now.
         """
-        newest = run_checkpoints.newest_complete(self._folder, with_agent=True)
+        newest = kept_checkpoints.newest_complete(self._folder, with_agent=True)
         if newest is None:
-            if reason := run_checkpoints.why_lost(self._folder, self._record):
+            if reason := kept_checkpoints.why_lost(self._folder, self._record):
                 raise UserError(reason)
             return None
-        if reason := run_checkpoints.why_not_of(newest, self._signature):
+        if reason := kept_checkpoints.why_not_of(newest, self._signature):
             raise UserError(reason)
         # Slot variables of the optimizers come into being with the first update and are restored then.
         try:
             self._checkpoint.read(str(newest.agent)).assert_existing_objects_matched()
         except (AssertionError, ValueError):  # What the signature does not tell.
             raise UserError(
-                f"{newest.folder} and TrainParams have different agents: {run_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
+                f"{newest.folder} and TrainParams have different agents: {kept_checkpoints.REMEDY_FOR_ANOTHER_AGENT}"
             ) from None
         return newest
 
@@ -179,19 +179,19 @@ class TrainerCheckpoints:
         self.wait()
         train_step, iteration = int(self._train_step.numpy()), self._state.iteration
         try:
-            partial = run_checkpoints.begin(self._folder, train_step)
+            partial = kept_checkpoints.begin(self._folder, train_step)
             with held(partial) as folder:
-                self._checkpoint.write(str(folder / run_checkpoints.AGENT))
+                self._checkpoint.write(str(folder / kept_checkpoints.AGENT))
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"a checkpoint can't be written to {self._folder}: {reason_of(error)}") from error
 
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                found = run_checkpoints.finish(partial, train_step, iteration, further, self._signature)
+                found = kept_checkpoints.finish(partial, train_step, iteration, further, self._signature)
                 if self._record is not None:
-                    run_checkpoints.remember(self._record, train_step)
-                run_checkpoints.prune(self._folder, written=found.folder)
+                    kept_checkpoints.remember(self._record, train_step)
+                kept_checkpoints.prune(self._folder, written=found.folder)
                 when_complete()
             except OSError as error:
                 self._error = error
@@ -217,7 +217,7 @@ class TrainerCheckpoints:
     def _wait_for_replay(self, partial: Path, secs: float) -> None:
         """Asks now and then: a replay server that was restarted has forgotten it."""
         deadline, ask_at = time.monotonic() + secs, 0.0
-        while not (partial / run_checkpoints.REPLAY).exists():
+        while not (partial / kept_checkpoints.REPLAY).exists():
             now = time.monotonic()
             if now >= deadline:
                 logging.warning(
@@ -226,13 +226,13 @@ class TrainerCheckpoints:
                 return
             if now >= ask_at:
                 ask_at = now + _ASK_AGAIN_SECS
-                self._ask_for_replay(run_checkpoints.finished_name(partial))
-            if (part := self._fetch_replay(run_checkpoints.finished_name(partial))) is not None:
-                (partial / run_checkpoints.REPLAY).write_bytes(part)  # `finish` syncs it.
+                self._ask_for_replay(kept_checkpoints.finished_name(partial))
+            if (part := self._fetch_replay(kept_checkpoints.finished_name(partial))) is not None:
+                (partial / kept_checkpoints.REPLAY).write_bytes(part)  # `finish` syncs it.
             time.sleep(_POLL_SECS)
 
 
-def signature_of(agent: Any) -> run_checkpoints.AgentSignature:
+def signature_of(agent: Any) -> kept_checkpoints.AgentSignature:
     """Of an agent that has not been trained yet: optimizers get their variables with the first update."""
     shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in agent.variables]
     signature: dict[str, str | int] = {
@@ -240,7 +240,7 @@ def signature_of(agent: Any) -> run_checkpoints.AgentSignature:
         **dict(sorted(collections.Counter(shapes).items())),
     }
     if hasattr(agent, "reward_scale"):
-        signature[run_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
+        signature[kept_checkpoints.REWARD_SCALE] = "the standard deviation of returns"
     return signature
 
 

@@ -10,9 +10,8 @@ from absl import logging
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
-from tfagents_system.run_files.episode_rows import EpisodeOfWorker, EpisodeRows
-from tfagents_system.run_files.metrics import MetricsLog
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.run_files.metrics import EpisodeOfWorker, EpisodeRows, MetricsLog
 from tfagents_system.settings.early_end import Callbacks, EarlyEnd
 from tfagents_system.trainer.evaluations import Evaluated
 from tfagents_system.trainer.iteration_plan import IterationPlan

@@ -19,9 +19,9 @@ from typing import Any, cast
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.variables import JOINED_RUN
 from tfagents_system.transport.connection import Connection

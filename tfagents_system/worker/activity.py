@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from tfagents_system.run_files.time_shares import TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.worker.rollout import StepTimes
 
 _BEAT_SECS = 1.0

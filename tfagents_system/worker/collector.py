@@ -11,7 +11,7 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.report.episodes import Episode, KeptEpisode, eval_share
 from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
-from tfagents_system.run_files.episode_journal import EpisodeJournal
+from tfagents_system.run_files.episodes import EpisodeJournal
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
@@ -81,7 +81,7 @@ class Collector:
         self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
             self._journaled = JournaledEpisodes(
-                EpisodeJournal(role.paths.journal(role.name), role.paths.trainer_checkpoints),
+                EpisodeJournal(role.paths.journal(role.name)),
                 worker_id,
                 runner,
                 lambda: policy.policy,

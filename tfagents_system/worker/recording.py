@@ -20,7 +20,7 @@ from tfagents_system.envs.info_keys import RECORD_PREFIX, recorded
 from tfagents_system.errors import shown
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode
-from tfagents_system.run_files.recorded_episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
+from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
 from tfagents_system.worker.actors import Actor
 
 TakeEpisode = Callable[[RecordedEpisode], None]

@@ -15,24 +15,16 @@ import numpy as np
 from tfagents_system.agents.algorithms import PARTS, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.machine.files import read_json
 from tfagents_system.policies.checkpoint_names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned
-from tfagents_system.report.status import (
-    format_number,
-    format_return,
-    format_secs,
-    problems,
-    read_status,
-    state_of,
-    time_shares,
-)
+from tfagents_system.report.status import format_number, format_return, format_secs, problems, state_of, time_shares
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.best import read_best
-from tfagents_system.run_files.episode_rows import read_episodes
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.heartbeat import read_status
+from tfagents_system.run_files.metrics import read_episodes, read_rows
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.grid import leaves_of
 from tfagents_system.settings.overrides import Overrides
@@ -61,7 +53,7 @@ class Budget:
 
 def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
     """All but videos; values that a run does not have (yet) are empty."""
-    rows = read_metrics(paths.metrics_csv)
+    rows = read_rows(paths.metrics_csv)
     status = read_status(paths.status_json)
     now = time.time()
     return {
@@ -71,7 +63,7 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "problems": problems(status, now) if status else [],
         "facts": _facts(rows, best_of(paths, rows), status),
         **_curves(rows, budget.points),
-        "best": _best(rows, read_best(paths)),
+        "best": _best(rows, read_json(paths.best_json)),
         "episodes": _episodes(read_episodes(paths.episodes_csv), budget.episodes),
         "time_shares": time_shares(status) if status else {},
         "plan": sorted(status["plan"].items()) if status else [],

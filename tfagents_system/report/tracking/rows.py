@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tfagents_system.run_files.metrics import read_metrics
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 
 TRAIN, EVAL = "train", "eval"
@@ -121,6 +121,6 @@ class MetricsReader:
         state = status.st_ino, status.st_size, status.st_mtime_ns
         if state == self._seen:
             return None
-        rows = list[Mapping[str, float | None]](read_metrics(self._path))
+        rows = list[Mapping[str, float | None]](read_rows(self._path))
         self._seen = state
         return rows

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.run_files.run_paths import RunPaths
 
 WANDB_MODES = ("online", "offline")

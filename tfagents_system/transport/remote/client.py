@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tfagents_system.run_files.heartbeat import json_text
+from tfagents_system.machine.files import json_text
 from tfagents_system.transport.connection import Waiting
 from tfagents_system.transport.news import News
 from tfagents_system.transport.remote import messages

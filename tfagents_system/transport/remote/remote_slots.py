@@ -14,8 +14,8 @@ from pathlib import Path
 from absl import logging
 
 from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.worker_slots import SlotCounts, claim_of
-from tfagents_system.run_files.heartbeat import read_json, write_json
 from tfagents_system.transport.remote import messages
 
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tfagents_system.run_files.beats import MOST_BYTES, parse_beat
-from tfagents_system.run_files.heartbeat import BeatFile
+from tfagents_system.run_files.heartbeat import MOST_BYTES, BeatFile, parse_beat
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import messages

@@ -9,15 +9,15 @@ import pytest
 
 from tests.support.fakes import FakeParams, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
-from tfagents_system import workers
-from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
+from tfagents_system.worker import environments as environments_module
+from tfagents_system.worker.environments import TooLargeError, WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.workers import Place, TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
@@ -120,7 +120,7 @@ def test_environments_for_evaluation_that_need_others_have_them() -> None:
 
 def test_environments_that_would_never_step_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(workers.logging, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(environments_module.logging, "warning", lambda text, *args: told.append(text % args))
     make(Params(), count=6)
     assert len(told) == 1 and "2 of its environments have nothing to do" in told[0]
 
@@ -196,7 +196,7 @@ def test_what_building_anew_raises_counts_as_well() -> None:
     environments.replace(COLLECT, fault())
     assert environments.faults == 2
     assert environments.last_fault.startswith(
-        "worker 0: environment 0 failed in its construction: KeyError: 'licence' (test_worker_environments.py, line"
+        "worker 0: environment 0 failed in its construction: KeyError: 'licence' (test_environments.py, line"
     )
     run_episode(environments)
     params.errors = [KeyError("licence"), KeyError("licence")]
@@ -286,10 +286,10 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
     monkeypatch: pytest.MonkeyPatch, age_secs: float
 ) -> None:
     environments = make(Params(), memory_mb=50)
-    clock = workers.time.monotonic
+    clock = environments_module.time.monotonic
     for round_ in range(5):
         now = clock() + round_ * 100.0
-        monkeypatch.setattr(workers.time, "monotonic", lambda now=now: now)
+        monkeypatch.setattr(environments_module.time, "monotonic", lambda now=now: now)
         environments._built_at[COLLECT] = now - age_secs
         environments.memory._too_large[COLLECT.name] = "worker 0: the process of environment 0 takes 51 MiB"
         before = environments.collect[0]

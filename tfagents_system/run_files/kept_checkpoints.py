@@ -29,8 +29,7 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.machine.files import sync
-from tfagents_system.run_files.heartbeat import read_json, write_json
+from tfagents_system.machine.files import read_json, sync, write_json
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -153,7 +152,7 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    write_json(partial / MANIFEST, manifest, indent=1)
     for path in partial.iterdir():
         sync(path)
     sync(partial)
@@ -261,15 +260,6 @@ def train_step_of(name: str) -> int:
     if (match := _NAME.fullmatch(name)) is None:
         raise ValueError(f"{name!r} is no name of a checkpoint")
     return int(match[1])
-
-
-def oldest_iteration(checkpoints: Path) -> int | None:
-    """The smallest number of iterations that a checkpoint was taken after; None without one. Checks no file."""
-    iterations = []
-    for folder in _complete_folders(checkpoints):
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # Damaged, or being deleted.
-            iterations.append(int((read_json(folder / MANIFEST) or {})["iteration"]))
-    return min(iterations, default=None)
 
 
 def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:

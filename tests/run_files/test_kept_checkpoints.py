@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfagents_system.errors import UserError
-from tfagents_system.run_files import run_checkpoints, taken
-from tfagents_system.run_files.run_checkpoints import DamagedCheckpointError
+from tfagents_system.run_files import kept_checkpoints, taken
+from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
 
 def write(folder, train_step, content=b"weights", replay=b"rows", signature=None):
-    partial = run_checkpoints.begin(folder, train_step)
+    partial = kept_checkpoints.begin(folder, train_step)
     (partial / "agent.index").write_bytes(b"index")
     (partial / "agent.data-00000-of-00001").write_bytes(content * 50)
     if replay is not None:
         (partial / "replay.bin").write_bytes(replay)
-    return run_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7}, signature)
+    return kept_checkpoints.finish(partial, train_step, train_step // 10, {"env_steps": 7}, signature)
 
 
 def names(folder):
@@ -32,10 +32,10 @@ def names(folder):
 
 
 def test_the_newest_is_found_with_what_it_holds(tmp_path):
-    assert run_checkpoints.newest_complete(tmp_path / "absent") is None
+    assert kept_checkpoints.newest_complete(tmp_path / "absent") is None
     write(tmp_path, 990)
     write(tmp_path, 1000, replay=None)
-    found = run_checkpoints.newest_complete(tmp_path)
+    found = kept_checkpoints.newest_complete(tmp_path)
     assert (found.name, found.train_step, found.iteration) == ("checkpoint_0000001000", 1000, 100)
     assert not found.has_replay
     assert found.agent == tmp_path / "checkpoint_0000001000" / "agent"
@@ -75,16 +75,16 @@ def test_none_is_completed_once_another_start_has_taken_the_run_over(tmp_path, m
         with pytest.raises(OSError, match="another start of this run has taken its directory over"):
             write(folder, 20)
         assert names(folder) == ["checkpoint_0000000010", "checkpoint_0000000020.partial"]
-        assert run_checkpoints.newest_complete(folder).train_step == 10
+        assert kept_checkpoints.newest_complete(folder).train_step == 10
 
 
 def test_an_agent_of_another_makeup_is_told_with_both_sides_and_the_remedy(tmp_path):
     signature = {"class": "Redq", "4x8": 6, "8": 9}
     written = write(tmp_path, 10, signature=signature)
-    found = run_checkpoints.newest_complete(tmp_path)
+    found = kept_checkpoints.newest_complete(tmp_path)
     assert found == written and found.signature == signature
-    assert run_checkpoints.why_not_of(found, dict(signature)) == ""
-    reason = run_checkpoints.why_not_of(found, {"class": "Sac", "4x8": 4, "8": 9, "16": 1})
+    assert kept_checkpoints.why_not_of(found, dict(signature)) == ""
+    reason = kept_checkpoints.why_not_of(found, {"class": "Sac", "4x8": 4, "8": 9, "16": 1})
     pairs = "variables of shape 16: 0 and 1, variables of shape 4x8: 6 and 4, class Redq and Sac"
     assert f"checkpoint_0000000010 and TrainParams have different agents ({pairs}): " in reason
     assert reason.endswith("or choose another SAC_EXP_NAME")
@@ -95,19 +95,19 @@ def test_a_second_one_of_the_same_train_step_is_newer_and_leaves_the_first(tmp_p
     write(tmp_path, 20, content=b"changed")
     for number in range(3, 12):
         write(tmp_path, 20)
-        assert run_checkpoints.newest_complete(tmp_path).name == f"checkpoint_0000000020_{number}"
+        assert kept_checkpoints.newest_complete(tmp_path).name == f"checkpoint_0000000020_{number}"
     write(tmp_path, 30)
-    assert run_checkpoints.newest_complete(tmp_path).train_step == 30
+    assert kept_checkpoints.newest_complete(tmp_path).train_step == 30
 
 
 def test_one_that_was_not_finished_does_not_count(tmp_path):
     good = write(tmp_path, 10)
-    partial = run_checkpoints.begin(tmp_path, 20)
+    partial = kept_checkpoints.begin(tmp_path, 20)
     (partial / "agent.index").write_bytes(b"index")
-    assert run_checkpoints.newest_complete(tmp_path) == good
+    assert kept_checkpoints.newest_complete(tmp_path) == good
     (partial / "manifest.json").write_text("{}")
-    assert run_checkpoints.newest_complete(tmp_path) == good
-    run_checkpoints.prune(tmp_path)
+    assert kept_checkpoints.newest_complete(tmp_path) == good
+    kept_checkpoints.prune(tmp_path)
     assert names(tmp_path) == [good.name]
 
 
@@ -132,16 +132,16 @@ def test_a_damaged_one_is_passed_over(tmp_path, file, damage, caplog):
     newest = write(tmp_path, 20)
     damage(newest.folder / file)
     if file == "manifest.json" and damage in (damage_truncate,):
-        assert run_checkpoints.newest_complete(tmp_path) == newest, "only its last line end is gone"
+        assert kept_checkpoints.newest_complete(tmp_path) == newest, "only its last line end is gone"
         return
-    assert run_checkpoints.newest_complete(tmp_path) == before
+    assert kept_checkpoints.newest_complete(tmp_path) == before
     assert newest.name in caplog.text
 
 
 def test_all_damaged_is_none(tmp_path):
     for step in (10, 20):
         damage_flip(write(tmp_path, step).folder / "agent.index")
-    assert run_checkpoints.newest_complete(tmp_path) is None
+    assert kept_checkpoints.newest_complete(tmp_path) is None
 
 
 def test_two_good_ones_are_kept_whatever_else_there_is(tmp_path):
@@ -149,7 +149,7 @@ def test_two_good_ones_are_kept_whatever_else_there_is(tmp_path):
         write(tmp_path, step)
     damage_flip(tmp_path / "checkpoint_0000000040" / "agent.index")
     (tmp_path / "my_notes").mkdir()
-    run_checkpoints.prune(tmp_path)
+    kept_checkpoints.prune(tmp_path)
     assert names(tmp_path) == [
         "checkpoint_0000000030",
         "checkpoint_0000000040",
@@ -166,13 +166,13 @@ def test_one_that_cant_be_read_now_is_no_damaged_one(tmp_path, monkeypatch, numb
     with monkeypatch.context() as patched:
         refuse_to_open(patched, newest.folder / "agent.index", number)
         with pytest.raises(OSError, match=re.escape(os.strerror(number))) as raised:
-            run_checkpoints.newest_complete(tmp_path)
+            kept_checkpoints.newest_complete(tmp_path)
         assert (raised.value.errno, raised.value.filename) == (number, str(newest.folder))
         with pytest.raises(OSError, match=re.escape(os.strerror(number))):
-            run_checkpoints.why_lost(tmp_path, None)
-        run_checkpoints.prune(tmp_path, keep=1)
+            kept_checkpoints.why_lost(tmp_path, None)
+        kept_checkpoints.prune(tmp_path, keep=1)
         assert names(tmp_path) == ["checkpoint_0000000010", "checkpoint_0000000020"]
-    assert run_checkpoints.newest_complete(tmp_path) == newest
+    assert kept_checkpoints.newest_complete(tmp_path) == newest
 
 
 def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_path, monkeypatch):
@@ -181,7 +181,9 @@ def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_p
     newest = write(paths.trainer_checkpoints, 20)
     told = f"{newest.folder} can't be read: {os.strerror(errno.EIO)}"
     refuse_to_open(monkeypatch, newest.folder / "agent.index", errno.EIO)
-    assert run_checkpoints.why_not_to_go_on(paths, {}).startswith(f"{told}. Where that stays so, move this folder away")
+    assert kept_checkpoints.why_not_to_go_on(paths, {}).startswith(
+        f"{told}. Where that stays so, move this folder away"
+    )
     for source in (tmp_path, f"{tmp_path}@{newest.folder.name}"):
         with pytest.raises(UserError) as raised:
             taken.find(str(source), "agent")
@@ -203,39 +205,39 @@ def test_the_one_that_was_just_written_is_kept_beside_later_ones(tmp_path):
     for step in (190, 200):
         write(tmp_path, step)
     written = write(tmp_path, 5).folder
-    run_checkpoints.prune(tmp_path, written=written)
+    kept_checkpoints.prune(tmp_path, written=written)
     assert names(tmp_path) == ["checkpoint_0000000005", "checkpoint_0000000200"]
-    run_checkpoints.delete_later(written)
+    kept_checkpoints.delete_later(written)
     assert names(tmp_path) == ["checkpoint_0000000005"]
 
 
 def test_a_run_that_has_lost_its_checkpoints_is_told_from_one_that_had_none(tmp_path):
     record, folder = tmp_path / "saved.json", tmp_path / "checkpoints"
-    assert run_checkpoints.why_lost(folder, record) == ""
+    assert kept_checkpoints.why_lost(folder, record) == ""
     first = write(folder, 0)
-    run_checkpoints.remember(record, 0)
+    kept_checkpoints.remember(record, 0)
     damage_flip(first.folder / "agent.index")
-    assert run_checkpoints.why_lost(folder, record) == "", "it begins at 0 in any case"
+    assert kept_checkpoints.why_lost(folder, record) == "", "it begins at 0 in any case"
     shutil.rmtree(folder)
-    assert run_checkpoints.why_lost(folder, record) == ""
-    run_checkpoints.remember(record, 30)
-    reason = run_checkpoints.why_lost(folder, record)
+    assert kept_checkpoints.why_lost(folder, record) == ""
+    kept_checkpoints.remember(record, 30)
+    reason = kept_checkpoints.why_lost(folder, record)
     assert reason == (
         f"the run has had a checkpoint after 30 updates in {folder}, and there is none in it: put back one that is "
         "whole, or begin another run (SAC_EXP_NAME)"
     )
     for step in (20, 40):
         damage_flip(write(folder, step).folder / "agent.index")
-    assert "after 40 updates" in run_checkpoints.why_lost(folder, None)
-    assert "and all 2 in it are damaged: put back one" in run_checkpoints.why_lost(folder, record)
+    assert "after 40 updates" in kept_checkpoints.why_lost(folder, None)
+    assert "and all 2 in it are damaged: put back one" in kept_checkpoints.why_lost(folder, record)
 
 
 def test_checkpoints_whose_agent_is_elsewhere_are_no_lost_ones(tmp_path):
-    partial = run_checkpoints.begin(tmp_path, 20)
+    partial = kept_checkpoints.begin(tmp_path, 20)
     (partial / "replay.bin").write_bytes(b"rows")
-    run_checkpoints.finish(partial, 20, 0, {}, has_agent=False)
-    assert run_checkpoints.newest_complete(tmp_path, with_agent=True) is None
-    assert run_checkpoints.why_lost(tmp_path, None) == ""
+    kept_checkpoints.finish(partial, 20, 0, {}, has_agent=False)
+    assert kept_checkpoints.newest_complete(tmp_path, with_agent=True) is None
+    assert kept_checkpoints.why_lost(tmp_path, None) == ""
 
 
 @settings(max_examples=150)
@@ -260,6 +262,6 @@ def test_no_manifest_is_more_than_damaged(tmp_path_factory, manifest):
     newest = write(folder, 20)
     (newest.folder / "manifest.json").write_bytes(manifest)
     with pytest.raises(DamagedCheckpointError):
-        run_checkpoints.read(newest.folder)
-    assert run_checkpoints.newest_complete(folder) == good
+        kept_checkpoints.read(newest.folder)
+    assert kept_checkpoints.newest_complete(folder) == good
     shutil.rmtree(folder)

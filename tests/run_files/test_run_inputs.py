@@ -1,0 +1,531 @@
+"""A run keeps the user's files as it began with them; starts compare them, and delete nothing that may be another's."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, write
+from tfagents_system.envs.reward_files import polyline, read_points, write_points
+from tfagents_system.envs.reward_places import with_file_of
+from tfagents_system.launch import prepare
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.run_inputs import Edit
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_env_config, load_params
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.variables import read_variables
+
+
+def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
+    for name in (".git/config", "__pycache__/a.pyc", "logs/try/run.json", "env/pyvenv.cfg", "old/run.json", "own/x.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    (project / "linked").symlink_to(project / "models")
+    (project / "round").symlink_to(project)  # Followed once.
+    (project / "password").write_text("secret")
+    kept = params_folder.files_of(project, [project / "own", project / "password"])
+    assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
+    params_folder.copy_files(project, kept, tmp_path / "copy")
+    assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
+
+
+def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
+    for name in ("params.py", "run.tmp"):
+        (tmp_path / name).write_text(name)
+    files = params_folder.files_of(tmp_path)
+    (tmp_path / "run.tmp").unlink()
+    assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
+
+
+@pytest.mark.parametrize("limit", ["files", "bytes", "time"])
+def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if limit == "files":
+        monkeypatch.setattr(params_folder, "MOST_FILES", 3)
+    elif limit == "time":
+        monkeypatch.setattr(params_folder, "LOOK_SECS", -1.0)
+    else:
+        monkeypatch.setattr(params_folder, "MOST_MB", 1)
+        (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
+        params_folder.files_of(project)
+
+
+def test_the_checkouts_own_files_are_none_of_the_users() -> None:
+    kept = params_folder.files_of(ROOT)
+    assert "training_variables.sh" in kept
+    assert not [name for name in kept if name.startswith(("tests/", "tfagents_system/", "docs/"))]
+    assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/examples/pendulum/params.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "stays"), [("progress.txt", True), ("models/robot.xml", True), ("mass_of_robot.py", False)]
+)
+def test_before_the_first_update_experience_stays_where_no_imported_module_has_changed(
+    name: str, stays: bool, environ: dict[str, str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed run may have collected for long before its first update, and have written beside its params."""
+    (project / "progress.txt").write_text("0 %")
+    paths = write(environ, folder=project)
+    paths.replay.mkdir()
+    (project / name).write_text("other")
+    (project / "new.txt").write_text("")
+    write(environ, folder=project)
+    assert paths.replay.exists() == stays
+    assert ("it starts over" in capsys.readouterr().out) != stays
+    assert (paths.params_folder / name).read_text() == "other" and (paths.params_folder / "new.txt").exists()
+
+
+def test_a_run_goes_on_with_the_modules_that_it_began_with(
+    environ: dict[str, str], project: Path, start: Starter
+) -> None:
+    done = start()
+    assert done.code == 0, done.told
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "models/robot.xml").unlink()  # No start compares data.
+    assert loaded_mass(paths) == ("1", paths.params_folder / "mass_of_robot.py")
+    refused = start()
+    assert refused.code == 2 and "Traceback" not in refused.told
+    assert f"{project}/mass_of_robot.py. --keep goes on" in refused.told and "robot.xml" not in refused.told
+    assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
+    kept = start("--keep")
+    assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
+    moved = paths.exp_dir.rename(paths.exp_dir.with_name("moved"))
+    assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path, files: list[str]) -> dict[str, str]:
+        raise PermissionError(13, "Permission denied", str(project / "secret.key"))
+
+    monkeypatch.setattr(params_folder, "digests_of", refuse)
+    preparation = prepare.Preparation(environ, None)
+    preparation._look_at_files()
+    (error,) = preparation.checks["params folder"].errors
+    assert f"{project}/secret.key in the folder of SAC_PARAMS can't be read" in error
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_temporary_folder_that_is_full_is_told_as_such(
+    environ: dict[str, str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    def fill(target: int, source: int, offset: int, count: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def find_none(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    preparation = prepare.Preparation(environ, None)
+    if is_full:
+        monkeypatch.setattr("os.sendfile", fill)  # Of shutil, which names the source then.
+        words = f"can't be copied in {tempfile.gettempdir()} (No space left on device)"
+    else:
+        monkeypatch.setattr(tempfile, "TemporaryDirectory", find_none)
+        words = "can't be copied (No usable temporary directory found in ['/tmp', '/var/tmp'])"
+    preparation._look_at_files()
+    (error,) = preparation.checks["params folder"].errors
+    assert error == f"the folder of SAC_PARAMS {words}: free space there, or set TMPDIR to another folder"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_copy_behind(
+    environ: dict[str, str], tmp_path: Path, project: Path, number: signal.Signals
+) -> None:
+    (project / "params.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w')\ntime.sleep(60)\n{PARAMS}")
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tfagents_system.launch.prepare"],
+        env={**environ, "TMPDIR": str(tmp_path / "tmp")},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
+    )
+    try:
+        deadline = time.monotonic() + 60.0
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        made = {path.name[:10] for path in (tmp_path / "tmp").glob("sac_*")}
+        assert made >= {"sac_params", "sac_prior_"}
+        process.send_signal(number)
+        assert process.wait(10) == -number
+    finally:
+        process.kill()
+        process.wait()
+    assert not list((tmp_path / "tmp").glob("sac_p*"))
+
+
+def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(project: Path, start: Starter) -> None:
+    (project.parent / "outside_of_project.py").write_text("")
+    outside = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1]))\n"
+    (project / "params.py").write_text(f"{outside}import outside_of_project\n{PARAMS}")
+    refused = start("--check")
+    assert refused.code == 2
+    lines = refused.told.splitlines()
+    assert any(line.startswith("ERROR params") and str(project / "params.py") in line for line in lines), lines
+    assert any("Give an absolute one" in line and str(project) in line for line in lines), lines
+
+
+def test_runs_beside_the_params_are_not_kept(environ: dict[str, str], project: Path) -> None:
+    (project / "runs/sweep").mkdir(parents=True)
+    (project / "runs/sweep/task_0.log").touch()
+    del environ["SAC_EXP_DIR"]
+    preparation = prepare.Preparation(environ | {"SAC_LOGS_DIR": str(project / "runs")}, None)
+    preparation._look_at_files()
+    folder = preparation.files().folder
+    assert folder is not None
+    kept = params_folder.files_of(folder)
+    preparation.close()
+    assert kept == ["config.json", "mass_of_robot.py", "models/robot.xml", "params.py"]
+
+
+def test_a_folder_beyond_the_limits_is_a_note(
+    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(params_folder, "MOST_FILES", 3)
+    preparation = prepare.Preparation(environ, None)
+    preparation._look_at_files()
+    (note,) = preparation.checks["params folder"].notes
+    assert preparation.files().folder is None and "only params.py is kept" in note and "folder of their own" in note
+
+
+@pytest.fixture
+def run(environ: dict[str, str], start: Starter) -> RunPaths:
+    """One that has begun with its copies."""
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    train(paths)
+    return paths
+
+
+def names(run: RunPaths, project: Path, params: str = "params.py") -> list[str]:
+    found = run_inputs.edits(run, project / params, project / "config.json")
+    return [str(edit).replace(f"{project}/", "") for edit in found]
+
+
+def test_params_json_and_imported_modules_are_compared_and_nothing_else(run: RunPaths, project: Path) -> None:
+    assert set(run_directory.read_run_json(run)["began_with"]) == {"params", "config", "params/mass_of_robot.py"}
+    (project / "models/robot.xml").write_text("<other/>")
+    (project / "plot.py").write_text("import mass_of_robot\n")
+    assert names(run, project) == []
+    (project / "config.json").write_text('{"horizon": 30}')
+    (project / "mass_of_robot.py").unlink()
+    (project / "params.py").rename(project / "my_params.py")
+    assert names(run, project, "my_params.py") == ["config.json", "mass_of_robot.py (gone)"]
+    (project / "my_params.py").write_text(PARAMS + "# A comment.\n")
+    assert names(run, project, "my_params.py")[0] == "my_params.py"
+
+
+def test_a_start_with_edited_files_is_refused_and_keep_goes_on_with_the_copies(
+    run: RunPaths, project: Path, start: Starter
+) -> None:
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
+    assert refused.code == 2 and "nosuch" in refused.told and "SAC_TRAIN_CPUS=none" in refused.told, "with all else"
+    assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
+    from_line = f"--from {run.exp_dir} --set SAC_EXP_NAME=run_2"
+    for words in ("--keep goes on", "--fresh moves the old run aside", from_line):
+        assert words in refused.told
+    assert start("--keep").code == 0 and loaded_mass(run)[0] == "1"
+    unreadable = start()
+    (project / "mass_of_robot.py").write_text("MASS = 1\n")
+    assert unreadable.code == 2 and start().code == 0, "what is undone is no edit"
+
+
+def test_an_edit_of_the_runs_own_copies_is_none_of_the_users(run: RunPaths, project: Path) -> None:
+    run.params.write_text(PARAMS + "X = 1\n")
+    assert names(run, project) == []
+
+
+def test_jobs_that_are_requeued_and_tasks_never_compare(run: RunPaths, project: Path, start: Starter) -> None:
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    for again in ({"SLURM_RESTART_COUNT": "1"}, {"TFAGENTS_SUBMITTED_AGAIN": "1"}):
+        done = start(**again)
+        assert done.code == 0 and loaded_mass(run)[0] == "1", done.told
+    submitted = start("--check", SLURM_JOB_ID="0", TFAGENTS_JOB_MB="4000")
+    assert submitted.code == 2 and "mass_of_robot.py. " in submitted.told and "--fresh" not in submitted.told
+
+
+def test_tasks_of_an_array_go_on_with_their_copies(environ: dict[str, str], project: Path, start: Starter) -> None:
+    task = {"SLURM_ARRAY_TASK_ID": "3"}
+    assert start(**task).code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"] + "_task_3"))
+    train(paths)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    assert start(**task).code == 0 and loaded_mass(paths)[0] == "1"
+
+
+def test_a_fresh_run_moves_the_one_before_aside(run: RunPaths, project: Path, start: Starter) -> None:
+    (project / "params.py").write_text("import no_such_module\n")
+    failed = start("--fresh")
+    assert failed.code == 2 and "no_such_module" in failed.told
+    assert run.status_json.exists() and run.params.read_text() == PARAMS, "it stays where it is"
+    (project / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
+    for number in (1, 2):
+        done = start("--fresh", "--set", "gradient_clipping=0.5")
+        assert done.code == 0, done.told
+        assert not run.status_json.exists() and "num_iter = 4" in run.params.read_text()
+        aside = RunPaths(run.exp_dir.with_name(f"run_before_{number}"))
+        assert f"is in {aside.exp_dir} now" in done.told and aside.status_json.exists()
+        train(run)
+    assert RunPaths(run.exp_dir.with_name("run_before_1")).params.read_text() == PARAMS
+    checked = start("--fresh", "--check")
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told
+    assert run.status_json.exists(), "a check moves nothing"
+
+
+def test_a_requeued_job_starts_over_once(run: RunPaths, start: Starter) -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}  # Its first start was killed before it came to that.
+    done = start("--fresh", **job)
+    assert done.code == 0 and "run_before_1" in done.told, done.told
+    train(run)
+    for again in (job, {"SLURM_JOB_ID": "9", "TFAGENTS_SUBMITTED_AGAIN": "7"}):
+        done = start("--fresh", **again)
+        assert done.code == 0 and "was done by an earlier start" in done.told
+    assert start(SLURM_JOB_ID="8").code == 0
+    assert json.loads(run.run_json.read_text())["jobs"] == ["7", "8"]
+    assert len(list(run.exp_dir.parent.glob("run_before_*"))) == 1
+
+
+@pytest.mark.parametrize("killed_at", range(8))
+def test_a_start_that_is_killed_while_it_copies_is_repeated_by_the_next_one(
+    killed_at: int, environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(environ, folder=project)
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    calls = itertools.count()
+
+    def dying(call: Callable[..., object]) -> Callable[..., object]:
+        def run(*args: object, **kwargs: object) -> object:
+            if next(calls) == killed_at:
+                raise KeyboardInterrupt
+            return call(*args, **kwargs)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "replace", "rmdir"):
+            patched.setattr(os, name, dying(getattr(os, name)))
+        try:
+            write(environ, folder=project)
+        except KeyboardInterrupt:
+            pass
+    paths = write(environ, folder=project)
+    assert (paths.params_folder / "mass_of_robot.py").read_text() == "MASS = 2\n"
+    assert run_directory.read_run_json(paths)["params_files"]["mass_of_robot.py"]
+
+
+def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:
+    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
+    ring = read_variables(environ, vars_file=None, root=ROOT)[0]["replay_dir"]
+    ring.mkdir(parents=True)
+    write(environ, folder=project)
+    assert not ring.exists(), "it was of a run that is elsewhere now"
+
+
+def test_differences_are_cut_and_can_be_read_in_a_terminal() -> None:
+    edit = Edit("a.py", [f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
+    whole = list(edit.diff())
+    shown = run_inputs.shown([edit])
+    assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
+    assert whole[:7] == ["--- a.py of the run", "+++ a.py", "@@ -3,3 +3,3 @@", " x2", "-x3", "+y3", " x4"]
+    assert list(Edit("a.csv", ["1"] * 60_000, ["2"]).diff()) == []
+    lines = run_inputs.shown([Edit("a.csv", ["1"], [f"\x1b[2J{300 * '5'}"])])
+    assert f"+\\x1b[2J{152 * '5'}..." in lines and "\x1b" not in "".join(lines)
+
+
+def record(path: Path, metres: float) -> Path:
+    points = polyline(np.stack([np.arange(0.0, metres, 0.5), np.zeros(int(2 * metres))], axis=1))
+    write_points(path, points, {})
+    return path
+
+
+def file_of(params: Path, config: dict[str, Any]) -> str:
+    return str(with_file_of(params, config)["trajectory_reward"]["file"])
+
+
+def metres_of(paths: RunPaths) -> float:
+    """Of the trajectory that the run's programs read."""
+    overrides = Overrides.read(paths.overrides)
+    merged = overrides.merged(load_env_config(paths.config))
+    loaded = load_params(paths.params, merged, origin=run_inputs.origin_of_run(paths))
+    return float(read_points(Path(loaded.env_config["trajectory_reward"]["file"]))[-1, 0])
+
+
+@pytest.fixture
+def config(project: Path) -> Path:
+    path = project / "config.json"
+    path.write_text(json.dumps({"horizon": 20, "trajectory_reward": {"file": "reward.npz"}}))
+    return path
+
+
+def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    params, section = tmp_path / "params/params.py", dict[str, Any](trajectory_reward={})
+    assert with_file_of(params, section) == section and with_file_of(params, {"horizon": 3}) == {"horizon": 3}
+    places = [tmp_path / "here/reward.npz", tmp_path / "params/reward.npz", tmp_path / "params/reward.points"]
+    for place in places:
+        record(place, 30.0)
+        assert file_of(params, section) == str(place)
+    assert with_file_of(params, {"horizon": 3}) == {"horizon": 3} and section == {"trajectory_reward": {}}
+    places[2].unlink()
+    elsewhere = record(tmp_path / "mine.npz", 30.0)
+    assert file_of(params, {"trajectory_reward": {"file": str(elsewhere)}}) == str(elsewhere)
+    for wrong in (3, {"file": 3}):
+        told_by_who_reads_it = {"trajectory_reward": wrong}
+        assert with_file_of(params, told_by_who_reads_it) == told_by_who_reads_it
+
+
+@pytest.mark.parametrize("place", ["beside the params", "elsewhere"])
+def test_recording_it_again_changes_no_run_that_has_begun(
+    place: str, environ: dict[str, str], project: Path, config: Path, start: Starter, tmp_path: Path
+) -> None:
+    reward = record((project if place == "beside the params" else tmp_path) / "reward.npz", 30.0)
+    if place == "elsewhere":
+        config.write_text(json.dumps({"horizon": 20, "trajectory_reward": {"file": str(reward)}}))
+    assert start().code == 0
+    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+
+    record(reward, 40.0)
+    assert metres_of(paths) == 29.5
+    assert start().code == 0 and metres_of(paths) == 39.5, "a run without an update takes files as they are"
+    train(paths)
+    record(reward, 50.0)
+    refused = start()
+    assert refused.code == 2 and f"{reward}. " in refused.told and "edited since the run began" in refused.told
+    assert start("--keep").code == 0 and metres_of(paths) == 39.5
+    reward.unlink()
+    gone = start("--keep")
+    assert gone.code == 0 and metres_of(paths) == 39.5, "the run has its own"
+
+
+def test_experience_of_another_reward_is_removed_before_the_first_update(
+    environ: dict[str, str], project: Path, config: Path, tmp_path: Path
+) -> None:
+    reward = record(tmp_path / "reward.npz", 30.0)
+    paths = write(environ, folder=None, reward=reward)
+    paths.replay.mkdir()
+    write(environ, folder=None, reward=reward)
+    assert paths.replay.exists()
+    record(reward, 40.0)
+    write(environ, folder=None, reward=reward)
+    assert not paths.replay.exists()
+    write(environ, folder=None)
+    assert not paths.reward.exists()
+
+
+FOLDERS = ("replay", "checkpoints", "policies", "episodes", "journals")
+
+
+@pytest.fixture
+def paths(environ: dict[str, str]) -> RunPaths:
+    return RunPaths(Path(environ["SAC_EXP_DIR"]))
+
+
+def fill(paths: RunPaths, *names: str) -> list[Path]:
+    files = [paths.exp_dir / name / "kept.txt" for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("years of work")
+    return files
+
+
+def test_a_start_is_refused_and_deletes_nothing_where_run_json_is_missing(paths: RunPaths, start: Starter) -> None:
+    files = fill(paths, *FOLDERS)
+    for options in ([], ["--check"]):
+        refused = start(*options)
+        assert refused.code == 2 and all(file.exists() for file in files), refused.told
+        assert (
+            f"the run directory {paths.exp_dir} has {' and '.join(FOLDERS)} and no run.json, without which nothing "
+            "says whose they are: copy run.json as well if it is a run that was copied in part, or choose another "
+            "SAC_EXP_NAME for a new run; --fresh moves the whole folder aside"
+        ) in refused.told
+    assert not paths.run_json.exists()
+
+
+def test_fresh_moves_such_a_directory_aside(paths: RunPaths, start: Starter) -> None:
+    (file,) = fill(paths, "policies")
+    checked = start("--check", "--fresh")
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told and file.exists()
+    done = start("--fresh")
+    assert done.code == 0, done.told
+    aside = paths.exp_dir.with_name("run_before_1")
+    assert f"what was in {paths.exp_dir} is in {aside} now" in done.told
+    assert (aside / "policies/kept.txt").read_text() == "years of work"
+    assert paths.run_json.exists() and not paths.policies.exists()
+
+
+def test_other_and_empty_folders_are_in_nobodys_way(paths: RunPaths, start: Starter) -> None:
+    (other,) = fill(paths, "data")
+    paths.replay.mkdir()
+    assert start().code == 0 and other.exists()
+
+
+def test_even_what_comes_after_the_check_is_not_deleted(
+    environ: dict[str, str], project: Path, paths: RunPaths
+) -> None:
+    files = fill(paths, *FOLDERS)
+    write(environ, folder=project)
+    assert all(file.exists() for file in files)
+
+
+@pytest.mark.parametrize("name", ["replay", "checkpoints"])
+def test_nothing_is_deleted_behind_a_link(
+    project: Path, paths: RunPaths, tmp_path: Path, name: str, start: Starter
+) -> None:
+    """Somebody may have put it there to have the files on another disk, beside others."""
+    assert start().code == 0
+    elsewhere = tmp_path / "large_disk"
+    (elsewhere / "thesis").mkdir(parents=True)
+    (paths.exp_dir / name).symlink_to(elsewhere)
+    assert start().code == 0, "it goes on with what is there"
+    before = sorted(tmp_path.rglob("*"))
+    (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    refused = start()
+    assert refused.code == 2 and "starts over" not in refused.told and sorted(tmp_path.rglob("*")) == before
+    assert f"{paths.exp_dir / name} is a link to {elsewhere}, and a start over would empty that folder" in refused.told
+
+
+def test_fresh_is_refused_where_it_would_move_the_project_away(
+    environ: dict[str, str], project: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "policies").mkdir()
+    (project / "policies/mine").touch()
+    paths = RunPaths(project)
+    inside = f"{environ['SAC_PARAMS']} and {environ['SAC_CONFIG']}"
+    for options in (["--fresh"], ["--fresh", "--check"]):
+        refused = start(*options, SAC_EXP_DIR=str(project))
+        assert refused.code == 2 and (project / "params.py").exists()
+        assert (
+            f"the run directory {project} has {inside} in it, so --fresh can't move it aside: choose another "
+            "SAC_EXP_NAME for a new run"
+        ) in refused.told
+    advice = start(SAC_EXP_DIR=str(project)).told
+    assert "copied in part, or choose another SAC_EXP_NAME for a new run\n" in advice and "--fresh" not in advice
+    assert run_inputs.why_not_moved(paths, [project.parent]) is None
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == project)
+    assert "is a mount point, so --fresh" in str(run_inputs.why_not_moved(paths, []))
+
+
+def test_folders_out_of_reach_are_no_fault_of_theirs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert run_inputs.why_not_begun(RunPaths(tmp_path / "file")) is None
