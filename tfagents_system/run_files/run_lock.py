@@ -1,7 +1,7 @@
 """Locks a run directory: for one start of a run at a time, on any machine.
 
 A start holds flock on a file in it, from before it writes its inputs until the run has ended; the kernel releases it
-when its process dies, however it dies. The file says who it is (machine/holders.py). Its time of modification is a
+when its process dies, however it dies. The file says who it is (`machine/claims.py`). Its time of modification is a
 heartbeat: on machines that do not see each other's flock, and after a node has died, the lock is taken over once that
 has stood still for STALE_SECS by the clock of whoever waits.
 """
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import file_locks
-from tfagents_system.machine.holders import Holder
+from tfagents_system.machine import claims
+from tfagents_system.machine.claims import Holder
 from tfagents_system.run_files.beats import is_live, read_status
 from tfagents_system.run_files.heartbeat import STALE_SECS
 from tfagents_system.run_files.run_paths import RunPaths
@@ -152,7 +152,7 @@ class RunLock:
         with contextlib.ExitStack() as unless_taken:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             unless_taken.callback(os.close, fd)
-            if not file_locks.lock(fd, self._path, waits=False):
+            if not claims.lock(fd, self._path, waits=False):
                 return True
             try:
                 # Somebody may have put a new file in its place between open and flock.
