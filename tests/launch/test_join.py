@@ -23,7 +23,7 @@ from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join, join_checks, preparation, role_process
+from tfagents_system.launch import join, join_checks, preparation, role_process, supervisor
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
@@ -533,7 +533,7 @@ def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFla
 def test_workers_whose_folder_another_start_takes_leave_at_once(
     folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("_LOCK_SECS", 0.05)
+    monkeypatch.setattr(supervisor, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(folder))
     workers = workers_in(folder, stop, SAVES, lock=lock)
     once_up(folder, lambda: (folder / "run.lock").write_text('{"token": "other"}'), WORKERS)

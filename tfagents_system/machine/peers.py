@@ -54,15 +54,17 @@ def hold_port(port: int) -> socket.socket:
 
 
 def _bound(family: socket.AddressFamily, everywhere: str, port: int) -> socket.socket:
-    with contextlib.ExitStack() as unless_bound:
-        bound = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
         # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((everywhere, port))
-        unless_bound.pop_all()
-        return bound
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def users_listening(port: int) -> set[int]:
