@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import BlockClient, replay_server, steps_in_per_sec, taken_per_sec
 from tfagents_system.machine import memory
-from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.machine.cpus import allowed_cpus
 
 _DEADLINE_SECS = 120.0
 _IDENTITY = {"params": "benchmark"}

@@ -25,7 +25,7 @@ import psutil
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import make_segment, replay_server
-from tfagents_system.machine.topology import allowed_cpus, format_cpu_list
+from tfagents_system.machine.cpus import allowed_cpus, format_cpu_list
 
 _DEADLINE_SECS = 120.0
 _SEGMENT_STEPS = 50

@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 
 from benchmarks.outcome import Outcome, parse_args
-from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.machine.cpus import allowed_cpus
 
 OBSERVATION, ACTION, BATCH = 28, 8, 256
 _DEADLINE_SECS = 300.0

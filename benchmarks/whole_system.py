@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.processes import ROOT, end_on_sigterm, run_json
 from benchmarks.real_run import RealRun
-from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.machine.cpus import allowed_cpus
 
 _PARAMS = ROOT / "benchmarks" / "half_cheetah" / "params.py"
 _N_CPUS = 2

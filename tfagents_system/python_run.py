@@ -25,7 +25,7 @@ from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE
 from tfagents_system.checks.params_source import run_name_of
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.machine.file_locks import lock
+from tfagents_system.machine.claims import lock
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import state_of
 from tfagents_system.run_files.heartbeat import read_status

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.replay import replay_server
-from tfagents_system.machine.topology import allowed_cpus
+from tfagents_system.machine.cpus import allowed_cpus
 
 
 def test_a_server_that_dies_is_not_waited_for():

@@ -14,7 +14,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch import environment_checks as checks_module
 from tfagents_system.launch.costs import Cost, Costs, foretell
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.machine.topology import allowed_cpus, cores_of
+from tfagents_system.machine.cpus import allowed_cpus, cores_of
 
 SLOW_UPDATES = Costs(Cost(0.01, 0.02), Cost(0.001, 0.001), steps_per_episode=100.0)
 SLOW_STEPS = Costs(Cost(0.001, 0.002), Cost(0.02, 0.02), steps_per_episode=100.0)
@@ -94,7 +94,7 @@ def test_offline_updates_come_first_beside_the_random_experience() -> None:
     turns = [foretell(params(**each), SLOW_UPDATES, 2, None, takes_turns=True).secs for each in ({}, first)]
     assert turns[1] - turns[0] == pytest.approx(200.5)
     shared = [foretell(params(**each), SLOW_UPDATES, 2, 1).secs for each in ({}, first)]
-    assert shared[1] - shared[0] == pytest.approx(20_000 * 0.02 + 1000 * 0.001)
+    assert shared[1] - shared[0] == pytest.approx(20_000 * (0.02 + 4e-4) + 1000 * (0.001 + 2e-6))
 
 
 def test_words_say_how_long_and_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:

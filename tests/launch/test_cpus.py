@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.machines import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus
-from tfagents_system.machine.topology import (
+from tfagents_system.machine.cpus import (
     Core,
     cgroup_quota,
     cores_of,
@@ -57,7 +57,7 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
             plan_cpus(cores=flat(allowed), **size)
         return
     result = plan_cpus(cores=flat(allowed), share=share, **size)
-    by_role = result.by_role()
+    by_role = result.by_role
     assert len(by_role) == 2 + size["num_collect_workers"]
     assert set(result.ids()) <= set(allowed)
     assert all(ids and len(set(ids)) == len(ids) for ids in by_role.values())
@@ -121,8 +121,7 @@ def test_experts_have_cpus_like_the_workers_before_them() -> None:
 def test_the_cgroups_quota_counts() -> None:
     with pytest.raises(UserError, match=r"needs 4 CPUs, 2 are available \(the cgroup's quota of 2.5 CPUs\)"):
         plan(1, 1, 2, 1, list(range(64)), quota=2.5)
-    assert len(plan(1, 1, 2, 1, list(range(64)), quota=2.5, share=True).ids()) == 2
-    assert plan(1, 1, 2, 1, list(range(64)), quota=4.0).ids() == [0, 1, 2, 3]
+    assert plan(1, 1, 2, 1, list(range(4)), quota=4.0).ids() == [0, 1, 2, 3]
 
 
 def test_an_allotment_that_the_cluster_does_not_confine_is_not_pinned() -> None:
@@ -132,6 +131,17 @@ def test_an_allotment_that_the_cluster_does_not_confine_is_not_pinned() -> None:
     assert "SLURM allotted 8 CPUs but does not confine" in result.notes[0]
     with pytest.raises(UserError, match=r"needs 9 CPUs, 8 are available \(SLURM's allotment on this node\)"):
         plan(1, 4, 4, 1, list(range(64)), allotment=8)
+
+
+def test_a_quota_smaller_than_the_mask_is_not_pinned_and_says_so() -> None:
+    """Every container with `docker --cpus` would take the same first ids."""
+    result = plan(1, 1, 2, 1, list(range(64)), quota=2.5, share=True, held={0: "run a"})
+    assert not result.pinned and result.ids() == [] and result.shared_cpus == 2 and len(result.workers) == 2
+    assert set(result.counts.values()) == {1}
+    assert result.notes[0].startswith(
+        "the cgroup's quota is the time of 2.5 CPUs, on any of the ids 0-63: roles are not"
+    )
+    assert "CPU plan (not pinned, shared):" in result.table()
 
 
 def test_a_confined_allotment_is_pinned() -> None:
@@ -283,7 +293,6 @@ def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) ->
     plan = plan_on(machine, range(16), 1, 6, 3)
     assert plan.trainer == (0, 1, 2, 3, 8, 9)
     assert (plan.replay, plan.workers) == ((4,), ((5,), (6,), (7,)))
-    assert plan_on(machine, range(16), 1, 6, 3, quota=8.0, share=True).trainer == (0, 1, 2, 3, 8, 9)
     assert plan_on(machine, range(16), 1, 10, 1).trainer == (*range(8), 8, 9), "larger than a node"
 
 
@@ -311,7 +320,7 @@ def test_what_holds_on_any_part_of_two_sockets(
         return
     assert set(plan.ids()) <= set(allowed)
     if not share:
-        used = [cpu for ids in plan.by_role().values() for cpu in ids]
+        used = [cpu for ids in plan.by_role.values() for cpu in ids]
         assert len(used) == len(set(used)) and not held & set(used)
         room = [cpu for cpu in allowed if cpu not in held]
         if any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
@@ -346,20 +355,12 @@ def test_runs_get_stretches_of_nodes_then_of_cores_then_of_threads(tmp_path: Pat
     assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
 
 
-def test_a_quota_gives_runs_cores_rather_than_threads(tmp_path: Path) -> None:
-    machine = two_sockets(tmp_path)
-    assert split(machine, range(16), 2, 4, limit=8) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with pytest.raises(UserError, match="2 runs of 4 CPUs need 8, 7 are free"):
-        split(machine, range(16), 2, 4, limit=7)
-
-
 def test_a_gateway_has_the_replay_server_s_cpus_and_one_that_nobody_else_has() -> None:
     spare = plan(1, 2, 2, 1, [0, 1, 2, 3, 8, 9, 12])
     assert (spare.replay, spare.spare, spare.beside) == ((0,), 12, (0, 12))
     assert 12 not in spare.ids(), "it is not held: another run may take it"
     exact = plan(2, 2, 2, 1, [0, 1, 2, 3, 8, 9])
     assert (exact.spare, exact.beside) == (None, (0, 1))
-    assert plan(1, 1, 1, 1, [0, 1, 2, 3], quota=3.0).spare is None, "the cgroup has no time for a fourth CPU"
     assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4], held={4: "run a"}).beside == (0, 3)
     unpinned = plan(1, 1, 1, 1, [0, 1, 2, 3], allotment=3)
     assert unpinned.beside == ()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -297,7 +296,7 @@ print(json.dumps([zombie, code, was_there, psutil.pid_exists(orphans[0].pid)]))
 def test_a_child_of_the_start_that_has_ended_hides_no_orphans(tmp_path: Path) -> None:
     """A vars file with `something &` leaves the supervisor such a child."""
     child = subprocess.Popen(["sleep", "300"])
-    starter = RoleStarter(lambda role: [])
+    starter = RoleStarter()
     starter.adopt()
     may_end = tmp_path / "may_end"
     os.mkfifo(may_end)
@@ -314,7 +313,7 @@ def test_a_child_of_the_start_that_has_ended_hides_no_orphans(tmp_path: Path) ->
 
 
 def test_a_child_that_other_code_looks_after_is_nobodys_orphan() -> None:
-    starter = RoleStarter(lambda role: [])
+    starter = RoleStarter()
     starter._adopts = True  # As `adopt` has it, without making this process a subreaper.
     process = processes.start_apart(["sleep", "60"])
     try:
@@ -381,20 +380,12 @@ forks.call(lambda tell: forked_role.stay(folder / "pids"), "sac_check", environ(
         assert all(gone(pid, within_secs=20.0) for pid in pids)
 
 
-def test_messages_may_come_in_pieces() -> None:
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    messages = forks._Messages(reader)
-    assert list(messages.read()) == []
-    process = os.fork()
-    if process == 0:
-        forks._answer(lambda tell: (tell("a" * 300_000), "b")[1], writer)
-        os._exit(0)
-    got: list[Any] = []
-    deadline = time.monotonic() + 20.0
-    while len(got) < 2 and time.monotonic() < deadline:
-        got += messages.read()
-    os.waitpid(process, 0)
-    assert got == [("told", "a" * 300_000), ("returned", "b")]
-    os.close(reader)
-    os.close(writer)
+def test_messages_may_come_in_pieces(tmp_path: Path) -> None:
+    messages = os.open(tmp_path / "messages", os.O_RDWR | os.O_CREAT)
+    forks._answer(lambda tell: (tell("a" * 300_000), "b")[1], messages)
+    (*first, behind), (*second, end) = forks._messages(messages, 0)
+    assert (first, second) == (["told", "a" * 300_000], ["returned", "b"])
+    for size, count in ((end - 1, 1), (behind, 1), (behind - 1, 0), (4, 0), (0, 0)):
+        os.ftruncate(messages, size)
+        assert len(list(forks._messages(messages, 0))) == count
+    os.close(messages)

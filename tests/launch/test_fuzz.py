@@ -16,7 +16,7 @@ from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.machine.topology import slurm_allotment
+from tfagents_system.machine.cpus import slurm_allotment
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import parse_env_config
 from tfagents_system.settings.variable_table import VARIABLES
@@ -105,7 +105,7 @@ def test_plans_stay_inside_the_allowance_and_do_not_overlap(
         assert not share and f"needs {needed} CPUs" in str(error)
         assert needed > min(min(limits), len(allowed - held))
         return
-    roles = plan.by_role()
+    roles = plan.by_role
     assert len(roles) == workers + 2
     assert set(plan.ids()) <= allowed and len(plan.ids()) <= min(limits)
     assert all(int(threads) >= 1 for role in roles for threads in plan.thread_environ(role).values())

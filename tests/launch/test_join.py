@@ -17,18 +17,17 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.support.channel_for_tests import running_gateway
-from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
+from tests.support.fake_run import CRASHES, SAVES, ProgramStarter, command_of, variables_of
 from tests.support.machines import flat
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import directory_guard, join, join_checks, preparation, role_process
+from tfagents_system.launch import join, join_checks, preparation, role_process, supervisor
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.preparation import Preparation
-from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_json
@@ -189,11 +188,11 @@ def test_workers_alone_are_planned_and_no_cpu_goes_to_others() -> None:
     plan = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, cores=flat([3, 4, 5, 6])
     )
-    assert plan.by_role() == {"worker_0": (3, 4), "worker_1": (5, 6)}
+    assert plan.by_role == {"worker_0": (3, 4), "worker_1": (5, 6)}
     shared = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]), share=True
     )
-    assert shared.by_role() == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
+    assert shared.by_role == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
     with pytest.raises(
         UserError, match=r"^3 workers \* SAC_COLLECT_WORKER_CPUS=1 needs 3 CPUs, 2 are.*lower --workers"
     ):
@@ -401,7 +400,7 @@ def workers_in(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
     )
     target = Target("node7:8443", Path("/credentials"), None, run, follows)
-    starter = RoleStarter(command_of(spec))
+    starter = ProgramStarter(command_of(spec))
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
 
@@ -532,7 +531,7 @@ def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFla
 def test_workers_whose_folder_another_start_takes_leave_at_once(
     folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_guard, "_LOCK_SECS", 0.05)
+    monkeypatch.setattr(supervisor, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(folder))
     workers = workers_in(folder, stop, SAVES, lock=lock)
     once_up(folder, lambda: (folder / "run.lock").write_text('{"token": "other"}'), WORKERS)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.launch import orphans
-from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
+from tfagents_system.launch import role_process
+from tfagents_system.launch.role_process import end_orphans, wait_for_orphans
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -66,7 +66,7 @@ def test_those_that_save_are_waited_for_and_not_touched(
         print(line, **options)
         (paths.exp_dir / "saved").touch()
 
-    monkeypatch.setattr(orphans, "print", print_and_save, raising=False)
+    monkeypatch.setattr(role_process, "print", print_and_save, raising=False)
     orphan = start_orphan()
     wait_for_orphans(paths, 30.0)
     assert processes_of_run(paths.exp_dir) == [], "it was waited for"

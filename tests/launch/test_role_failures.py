@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_run import CRASHES, SAVES
+from tests.support.fake_run import CRASHES, SAVES, start_program
 from tests.support.supervised import (
     at_work,
     beating,
@@ -27,7 +27,7 @@ from tests.support.supervised import (
 )
 from tests.support.waiting import until
 from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess, start_program
+from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
@@ -115,12 +115,12 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role = RoleProcess(
         "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
     )
-    role.begin()
+    role.poll()
     assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert role.given_up
     monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
     assert role.restart_later() == 1.0 and role.failures == 1
-    role.kill()
+    role_process.kill_roles([role])
 
 
 def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
@@ -282,7 +282,7 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
         "trainer": waits_for(run_dir / "enough") + "exit 0",
     }
     supervisor: Any = make_supervisor(run_dir, stop, roles, max_restarts=2)
-    supervisor._rules._failures._replay_died_at = time.monotonic()
+    supervisor._rules._replay_died_at = time.monotonic()
     touch_once(run_dir / "enough", lambda: supervisor.roles["worker_0"].restarts > 3)
     assert supervisor.run() == 0
     out = capfd.readouterr().out
@@ -299,7 +299,6 @@ def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
         raise OSError(errno.EMFILE, "Too many open files")
 
     role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
-    role.begin()
     assert not role.is_over and role.poll() == 1 and role.is_over, "the first one counts, too"
     codes = []
     while role.restart_later() is not None:

@@ -26,7 +26,8 @@ from tests.support.supervised import (
     waits_for_up,
 )
 from tests.support.waiting import until
-from tfagents_system.launch import directory_guard, run_status, wrap_up
+from tfagents_system.launch import run_status, wrap_up
+from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
@@ -118,7 +119,7 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
     is_saving: bool,
 ) -> None:
-    monkeypatch.setattr(directory_guard, "_LOCK_SECS", 0.05)
+    monkeypatch.setattr(supervisor_module, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(run_dir), {}, "node1")
     trainer = beating(run_dir, "updating") + (STUBBORN if is_saving else SAVES)
     supervisor = make_supervisor(run_dir, stop, {"trainer": trainer}, lock=lock, save_deadline_secs=60.0)
@@ -180,7 +181,7 @@ def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of
     supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; {waits_for(run_dir / 'shown')} exit 0"})
     output = io.StringIO()
     console = Console(file=output, force_terminal=is_terminal, width=100)
-    supervisor.status._view = ProgressView(console, line_secs=0.01)
+    supervisor.status.view = ProgressView(console, line_secs=0.01)
     touch_once(run_dir / "shown", lambda: "[/x]" in output.getvalue())
     assert supervisor.run() == 0
     status = read_status(run_dir / "status.json")

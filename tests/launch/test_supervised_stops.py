@@ -71,7 +71,7 @@ def test_a_normal_stop_shows_no_role_as_down(
     beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
     roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
     supervisor = make_supervisor(run_dir, stop, roles)
-    supervisor.status._view = ProgressView(Console(force_terminal=False), line_secs=0.01)
+    supervisor.status.view = ProgressView(Console(force_terminal=False), line_secs=0.01)
     looks: list[dict[str, Any]] = []
     monkeypatch.setattr(run_status, "write_status", lambda path, status: looks.append(status))
     monkeypatch.setattr(run_status, "BEAT_SECS", 0.02)

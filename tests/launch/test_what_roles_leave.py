@@ -90,11 +90,13 @@ def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
     monkeypatch.setattr(processes, "KILL_SECS", 1.0)
     sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
     stuck = [Stuck(2**22 + k) for k in range(3)]
-    starts = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
+    starts: list[Any] = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
     roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
-    roles.append(RoleProcess("trainer", lambda environ, log: sleeper, {}, tmp_path / "trainer", 3))
+    roles.append(
+        RoleProcess("trainer", functools.partial(lambda process, *_: process, sleeper), {}, tmp_path / "trainer", 3)
+    )
     for role in roles:
-        role.begin()
+        role.poll()
     began = time.monotonic()
     role_process.kill_roles(roles)
     assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"
@@ -111,15 +113,15 @@ def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[...,
 
     def start(roles: dict[str, str], **more: Any) -> Supervisor:
         supervisors.append(make_supervisor(run_dir, stop, roles, **more))
-        supervisors[-1]._start()
+        supervisors[-1]._begin()
+        supervisors[-1].step()
         return supervisors[-1]
 
     yield start
     for supervisor in supervisors:
         supervisor.kill_all()
         supervisor._end_orphans(spared=set())
-        supervisor.status.stop([])
-        supervisor._guard.close()
+        supervisor.status.view.stop([])
 
 
 def test_what_roles_that_end_together_have_left_is_waited_for_once(
@@ -147,7 +149,7 @@ def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended
     starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
     supervisor = started({"worker": starts.format("") + starts.format("setsid") + SAVES})
     pids = supervisor._pids()
-    assert processes.wait_until(lambda: len(supervisor._starter.orphans(pids)) == 2, 10.0)
+    assert processes.wait_until(lambda: len(supervisor.starter.orphans(pids)) == 2, 10.0)
     helper, nobodys = map(int, file.read_text().split())
     assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
     supervisor._end_orphans(spared=set())

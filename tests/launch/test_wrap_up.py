@@ -7,12 +7,11 @@ import threading
 
 import pytest
 
+from tests.support.fake_run import ProgramStarter
 from tests.support.waiting import until
 from tfagents_system.launch import wrap_up
-from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report import long_work
-from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -40,9 +39,7 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
         return process
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return wrap_up.write_results(
-        paths, RoleStarter(lambda role: []), cpus=(), environ=dict(os.environ), stop=stop, **more
-    )
+    return wrap_up.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -67,8 +64,7 @@ def test_what_takes_long_is_told(paths, monkeypatch, capsys):
 
 def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
     where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
-    tracking = TrackingSettings(wandb="offline")
-    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=tracking, report=False)
+    lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=True, report=False)
     assert lines[0] == f"track:  {where}"
 
 
@@ -96,7 +92,7 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, RoleStarter(lambda role: []), cpus=(), environ={}, stop=StopFlag(signals=()))
+    lines = wrap_up.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
     assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
 
@@ -111,7 +107,7 @@ def test_a_video_that_vanishes_is_told(paths, monkeypatch):
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
-    monkeypatch.setattr(wrap_up, "_PLOT_DEADLINE_SECS", 0.2)
+    monkeypatch.setattr(wrap_up, "_DEADLINE_SECS", 0.2)
     stop, told, begun = StopFlag(signals=()), paths.exp_dir / "told", paths.exp_dir / "begun"
     program = (
         "import pathlib, signal, sys, time\n"

@@ -374,7 +374,7 @@ def test_the_ring_on_scratch_is_its_users_alone_and_an_earlier_ones_is_closed(tm
     assert scratch.stat().st_mode & 0o7777 == 0o700
     append_more(run.ring, 3)
     expected = content(run.ring)
-    scratch.chmod(0o775)  # As earlier versions made it.
+    scratch.chmod(0o755)
     assert content(RunFolders(tmp_path / "run", scratch).ring) == expected, "it is found again"
     assert scratch.stat().st_mode & 0o7777 == 0o700
 

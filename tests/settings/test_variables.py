@@ -60,13 +60,13 @@ def test_a_trainer_elsewhere_starts_nothing_but_itself(environ: dict[str, str], 
     variables = read(environ, tmp_path)
     assert (variables.local_workers, variables.expert_workers, variables.reverb_port) == (0, 0, None)
     plan = plan_for(variables, allowed=lambda: [0, 1, 2, 3])
-    assert set(plan.by_role()) == {"trainer"} and len(plan.trainer) == 2
+    assert set(plan.by_role) == {"trainer"} and len(plan.trainer) == 2
 
 
 def test_a_server_without_its_trainer_plans_no_cpus_for_it(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}
     plan = plan_for(read(environ, tmp_path), allowed=lambda: [0, 1])
-    assert set(plan.by_role()) == {"replay"}
+    assert set(plan.by_role) == {"replay"}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import json
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import cpus, role_process, supervisor, wrap_up
+from tfagents_system.launch import cpus, supervisor, wrap_up
 from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
@@ -28,6 +29,47 @@ SAVES = "trap 'echo saved; exit 75' TERM; echo up; while :; do sleep 0.05; done"
 DONE = "sleep 0.3; exit 0"
 CRASHES = "echo about to crash; echo ValueError: no luck >&2; exit 1"
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+
+
+def start_program(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Any:
+    """A program in a session of its own, as a fork has one."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            start_new_session=True,
+        )
+
+
+class ProgramStarter(RoleStarter):
+    """Starts programs in the place of forks, each on its CPUs.
+
+    Args:
+      command: Of a role.
+      is_pinned: False on a machine without the planned CPUs.
+    """
+
+    def __init__(self, command: Callable[[str], Sequence[str]] = lambda role: [], is_pinned: bool = True) -> None:
+        super().__init__()
+        self._command, self._is_pinned = command, is_pinned
+
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Any:
+        pins = ["taskset", "-c", ",".join(map(str, cpus))] if cpus and self._is_pinned else []
+        return start_program([*pins, *self._command(role)], environ, log)
+
+    def start_module(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cpus: Sequence[int],
+        environ: Mapping[str, str],
+        log: Path,
+        name: str | None = None,
+    ) -> Any:
+        return start_program([sys.executable, "-P", "-m", module, *arguments], environ, log)
 
 
 def variables_of(spec: Mapping[str, Any]) -> RunVariables:
@@ -70,11 +112,10 @@ def main() -> int:
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervisor.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
-        role_process.pinned = lambda command, ids: list(command)
     wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = dataclasses.replace(variables_of(spec))
-    return supervisor.supervise(variables, stop, RoleStarter(command_of(spec)))
+    return supervisor.supervise(variables, stop, ProgramStarter(command_of(spec), is_pinned="cpus" not in spec))
 
 
 if __name__ == "__main__":

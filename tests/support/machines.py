@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfagents_system.machine.topology import (
+from tfagents_system.machine.cpus import (
     Core,
 )
 

@@ -8,15 +8,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_run import SAVES, command_of, variables_of
+from tests.support.fake_run import SAVES, ProgramStarter, command_of, variables_of
 from tests.support.waiting import until
 from tfagents_system.launch import supervisor
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.role_process import RoleStarter
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.cpus import allowed_cpus, cores_of
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.topology import allowed_cpus, cores_of
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
 
@@ -32,7 +31,7 @@ def make_supervisor(
         cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
         eval_workers=variables.eval_workers,
     )  # fmt: skip
-    starter = RoleStarter(command_of(spec))
+    starter = ProgramStarter(command_of(spec))
     return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, supervisor.RunRules, step_secs=0.02, lock=lock)
 
 

@@ -17,10 +17,11 @@ from tests.support.machines import flat
 from tests.support.waiting import until
 from tests.tasks.conftest import Project
 from tfagents_system.errors import UserError
-from tfagents_system.launch import places
-from tfagents_system.launch.places import Place, places_of
+from tfagents_system.launch import cpus as planning
+from tfagents_system.launch.cpus import Place, places_of
+from tfagents_system.machine import cpus as machine_cpus
+from tfagents_system.machine.cpus import split_cpus
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.topology import split_cpus
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.tasks import pool, sweep
@@ -150,8 +151,8 @@ def test_runs_at_once_have_cpus_of_their_own(
 
 def test_a_place_has_room_for_the_largest_task(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"cores_of": flat(range(12)), "cgroup_quota": None}.items():
-        monkeypatch.setattr(places.topology, name, lambda *_, value=value: value)
-    monkeypatch.setattr(places, "held_cpus", dict)
+        monkeypatch.setattr(machine_cpus, name, lambda *_, value=value: value)
+    monkeypatch.setattr(planning, "held_cpus", dict)
     source = sweep.Sweep.of_vars_file(project.vars_file, ["SAC_SHARE_CPUS=0"], [])
     experts: list[dict[str, Any]] = [{}, {"SAC_EXPERT_WORKERS": 3}]
     tasks = [source.new_task(number, settings) for number, settings in enumerate(experts)]

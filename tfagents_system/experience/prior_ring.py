@@ -14,9 +14,9 @@ from tfagents_system.experience.converted import stored_episodes
 from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
-from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay.filling import add_segments, finite
 from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring_files import DESCRIPTION
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.transport.segments import Segment
 

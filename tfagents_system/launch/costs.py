@@ -21,7 +21,6 @@ from tfagents_system.agents.iteration_counts import (
     updates_of_iteration,
     updates_ratio,
 )
-from tfagents_system.launch.cpus import CpuPlan
 
 # CPU of the replay server: per minibatch drawn and sent, and per step stored; measured by benchmarks/replay.py.
 REPLAY_SECS_A_MINIBATCH, REPLAY_SECS_A_STEP = 4e-4, 2e-6
@@ -91,54 +90,58 @@ def periods(params: Any, kind: str, iterations: int, steps: float) -> float:
     return float(iterations / getattr(params, f"{kind}_period_iters") if period_steps is None else steps / period_steps)
 
 
+def iteration_secs(
+    costs: Costs, steps: float, updates: float, workers: int, cpus: int | None, *, takes_turns: bool = False
+) -> float:
+    """How long an iteration takes, without evaluations.
+
+    Collecting overlaps the updates of the iteration before (docs/explanations/architecture.md, An iteration).
+
+    Args:
+      costs: As measured.
+      steps, updates: Environment steps of all workers, and updates.
+      workers: How many collect.
+      cpus: CPUs that do the work of all roles, if they share them; None if each has its own.
+      takes_turns: Collecting and updates never overlap.
+    """
+    train, collect = updates * costs.update.secs, steps * costs.step.secs / workers
+    replay = updates * REPLAY_SECS_A_MINIBATCH + steps * REPLAY_SECS_A_STEP
+    work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
+    alone = train + collect if takes_turns else max(train, collect, replay)
+    return alone if cpus is None else max(alone, work / cpus)
+
+
 def foretell(
     params: Any, costs: Costs, workers: int, cpus: int | None, *, takes_turns: bool = False, eval_workers: int = 0
 ) -> Duration:
     """How long a run takes.
 
-    Collecting an iteration overlaps the updates of the one before (docs/explanations/architecture.md, An iteration);
-    where roles share CPUs, these must do the work of all. A worker evaluates after its iteration, while the trainer has
-    one iteration's updates to do. Workers that only evaluate do so beside that: the run waits for the last evaluation.
+    A worker evaluates after its iteration, while the trainer has one iteration's updates to do. Workers that only
+    evaluate do so beside that: the run waits for the last evaluation.
 
     Args:
       params: The run's.
-      costs: As measured.
-      workers: How many collect.
-      cpus: CPUs of all roles together, if they share them; None if each has its own.
+      costs, workers, cpus: See `iteration_secs`.
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
       eval_workers: How many only evaluate.
     """
     steps, updates = _counts_of_iteration(params, workers, costs.steps_per_episode)
-    train, collect = updates * costs.update.secs, steps * costs.step.secs / workers
-    replay = updates * REPLAY_SECS_A_MINIBATCH + steps * REPLAY_SECS_A_STEP
-    iteration = train + collect if takes_turns or params.max_policy_lag == 0 else max(train, collect, replay)
-    if cpus is not None:
-        work = updates * costs.update.cpu_secs + steps * costs.step.cpu_secs + replay
-        iteration = max(iteration, work / cpus)
+    turns = takes_turns or params.max_policy_lag == 0
+    iteration = iteration_secs(costs, steps, updates, workers, cpus, takes_turns=turns)
+    collect = steps * costs.step.secs / workers
     first_steps = random_count(params) * (costs.steps_per_episode if params.initial_collect_steps is None else 1)
     iterations = params.num_iter
     if params.num_env_steps is not None:
         iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - first_steps) / steps))
-    passed = periods(params, "eval", iterations, first_steps + iterations * steps)
-    later = math.ceil(passed)  # After the one of the first policy.
     episodes = math.ceil(params.num_eval_episodes / (eval_workers or workers))
-    share_secs = episodes * costs.steps_per_episode * costs.step.secs
-    if eval_workers:  # They evaluate beside the training: the run waits for the last one.
-        evaluations = share_secs
-    else:
-        evaluations = (1 + later) * max(0.0, share_secs - max(0.0, iteration - collect))
-    secs = START_SECS + _first_secs(params, costs, first_steps, workers, cpus, takes_turns)
-    return Duration(secs + iterations * iteration + evaluations, iterations, iteration, train, collect, evaluations)
-
-
-def _first_secs(params: Any, costs: Costs, steps: float, workers: int, cpus: int | None, takes_turns: bool) -> float:
-    """Before the first iteration: `steps` of random actions are collected beside the offline updates."""
-    updates = offline_updates(params)
-    train, collect = updates * costs.update.secs, steps / workers * costs.step.secs
-    if takes_turns:
-        return train + collect
-    work = 0.0 if cpus is None else (updates * costs.update.cpu_secs + steps * costs.step.cpu_secs) / cpus
-    return max(train, collect, work if updates else 0.0)
+    evaluations = episodes * costs.steps_per_episode * costs.step.secs
+    if not eval_workers:
+        later = math.ceil(periods(params, "eval", iterations, first_steps + iterations * steps))
+        evaluations = (1 + later) * max(0.0, evaluations - max(0.0, iteration - collect))
+    # `first_steps` of random actions are collected beside the offline updates.
+    first = iteration_secs(costs, first_steps, offline_updates(params), workers, cpus, takes_turns=takes_turns)
+    secs = START_SECS + first + iterations * iteration + evaluations
+    return Duration(secs, iterations, iteration, updates * costs.update.secs, collect, evaluations)
 
 
 def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) -> tuple[float, float]:
@@ -156,16 +159,14 @@ def _counts_of_iteration(params: Any, workers: int, steps_per_episode: float) ->
 
 def in_words(duration: Duration, costs: Costs, cpus: int | None) -> tuple[list[str], list[str]]:
     """What a user learns about a run before it starts: facts, and notes."""
-    share = {"the trainer": duration.train_secs, "workers": duration.collect_secs}
-    waits = min(share, key=lambda side: share[side])
-    idle = 1 - min(share.values()) / max(max(share.values()), 1e-9)
-    verb = "waits" if waits == "the trainer" else "wait"
-    other = "the workers" if waits == "the trainer" else "the trainer"
+    train, collect = duration.train_secs, duration.collect_secs
+    waits = "the trainer waits for the workers" if train < collect else "workers wait for the trainer"
+    idle = 1 - min(train, collect) / max(train, collect, 1e-9)
     facts = [
         f"about {_time(duration.secs)} for {duration.iterations} iterations of {_time(duration.iteration_secs)}",
         f"{1 / costs.update.secs:,.0f} updates/s",
         f"{1 / costs.step.secs:,.0f} steps/s of a worker with its policy, in episodes of {costs.steps_per_episode:.0f}",
-        f"{waits} {verb} for {other} {idle:.0%} of the time",
+        f"{waits} {idle:.0%} of the time",
     ]
     if duration.evaluation_secs > 0.02 * duration.secs:
         facts.append(f"evaluations take {duration.evaluation_secs / duration.secs:.0%} of it")
@@ -179,9 +180,7 @@ def in_words(duration: Duration, costs: Costs, cpus: int | None) -> tuple[list[s
 def _time(secs: float) -> str:
     if secs < 120:
         return f"{secs:.2g} s" if secs < 10 else f"{secs:.0f} s"
-    if secs < 600:
-        return f"{secs / 60:.1f} min"
-    return f"{secs / 60:.0f} min" if secs < 7200 else f"{secs / 3600:.1f} h"
+    return f"{secs / 60:.{int(secs < 600)}f} min" if secs < 7200 else f"{secs / 3600:.1f} h"
 
 
 # Measuring.
@@ -286,8 +285,3 @@ def _pin(cpus: Sequence[int] | set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # It has just ended.
             os.sched_setaffinity(int(thread), cpus)
-
-
-def shared_cpus(plan: CpuPlan) -> int | None:
-    """CPUs of all roles together, where they share some."""
-    return len(plan.ids()) if plan.shared else None

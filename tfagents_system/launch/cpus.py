@@ -1,27 +1,20 @@
-"""Which role runs on which CPUs: from what this process may use to a plan, by pure functions."""
+"""Which role runs on which CPUs, and which of several runs at once: from what this process may use to a plan."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.topology import (
-    Core,
-    allowed_cpus,
-    cgroup_quota,
-    cores_of,
-    format_cpu_list,
-    in_order,
-    is_confined,
-    only,
-    slurm_allotment,
-)
+from tfagents_system.machine import cpus, gpus
+from tfagents_system.machine.claims import held_cpus
+from tfagents_system.machine.cpus import Core, format_cpu_list
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
-from tfagents_system.settings.variables import own_workers
+from tfagents_system.settings.variables import COUNTS, has_automatic_workers, own_workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,62 +22,69 @@ class CpuPlan:
     """CPU ids by role.
 
     Attributes:
-      replay: CPU ids of the replay server; empty where not pinned.
-      trainer: CPU ids of the policy updates; empty where not pinned.
-      workers: CPU ids of each worker; empty tuples where not pinned.
+      by_role: CPU ids of the roles that run here; only workers, if they join a run from elsewhere. Empty where roles
+        are not pinned.
       counts: Number of CPUs that each role may count on, by role; its threads follow from it.
-      pinned: False if ids are left to the cluster's scheduler.
-      shared: True if some CPU belongs to more than one role.
+      pinned: False if ids are not ours to choose.
+      shared_cpus: CPUs of all roles together, where roles share some; None where each has its own.
       evaluators: How many of the workers, the last ones, only evaluate.
       notes: What the user should know about the plan, one sentence each.
       spare: A CPU that is free and belongs to no role; None without one, or if not pinned. It is not held: another
         run may take it.
     """
 
-    replay: tuple[int, ...]
-    trainer: tuple[int, ...]
-    workers: tuple[tuple[int, ...], ...]
+    by_role: Mapping[str, tuple[int, ...]]
     counts: Mapping[str, int]
     pinned: bool = True
-    shared: bool = False
+    shared_cpus: int | None = None
     evaluators: int = 0
     notes: tuple[str, ...] = ()
     spare: int | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self.shared_cpus is not None
+
+    @property
+    def replay(self) -> tuple[int, ...]:
+        return self.by_role.get(REPLAY, ())
+
+    @property
+    def trainer(self) -> tuple[int, ...]:
+        return self.by_role.get(TRAINER, ())
+
+    @property
+    def workers(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(ids for role, ids in self.by_role.items() if role not in (REPLAY, TRAINER))
 
     @property
     def beside(self) -> tuple[int, ...]:
         """CPU ids of gateway and tracker: those of the replay server, which works when they do, and the spare one."""
         return self.replay if self.spare is None else tuple(sorted({*self.replay, self.spare}))
 
-    def by_role(self) -> dict[str, tuple[int, ...]]:
-        """CPU ids of the roles that run here; only workers, if they join a run from elsewhere."""
-        roles = {REPLAY: self.replay, TRAINER: self.trainer}
-        workers = {worker_role(number): ids for number, ids in enumerate(self.workers)}
-        return {role: ids for role, ids in roles.items() if self.counts[role]} | workers
-
     def ids(self) -> list[int]:
         """Every CPU id of the plan, once."""
-        return sorted({cpu for ids in self.by_role().values() for cpu in ids})
+        return sorted({cpu for ids in self.by_role.values() for cpu in ids})
 
     def to_json(self) -> dict[str, list[int]]:
-        return {role: list(ids) for role, ids in self.by_role().items()}
+        return {role: list(ids) for role, ids in self.by_role.items()}
 
     def thread_environ(self, role: str) -> dict[str, str]:
         """Thread settings of one role: TensorFlow assumes the whole machine unless it is told."""
-        cpus = self.counts[role]
+        count = self.counts.get(role, 1)
         # The update has two independent critics: running them side by side beats splitting each matrix product.
-        inter = min(2, cpus) if role == TRAINER else 1
+        inter = min(2, count) if role == TRAINER else 1
         return {
-            "OMP_NUM_THREADS": str(cpus),
+            "OMP_NUM_THREADS": str(count),
             "OPENBLAS_NUM_THREADS": "1",  # NumPy's products are too small to be shared among threads.
-            "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // inter)),
+            "TF_NUM_INTRAOP_THREADS": str(max(1, count // inter)),
             "TF_NUM_INTEROP_THREADS": str(inter),
         }
 
     def table(self) -> str:
         """One line a role, then the notes."""
         lines = [f"CPU plan ({'pinned' if self.pinned else 'not pinned'}{', shared' if self.shared else ''}):"]
-        for role, ids in self.by_role().items():
+        for role, ids in self.by_role.items():
             share = f"CPU {format_cpu_list(ids)}" if ids else f"{self.counts[role]} CPU(s), any"
             lines.append(f"  {role:<12}{share}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
@@ -122,20 +122,26 @@ def plan_cpus(
     beside = {"SAC_EXPERT_WORKERS": expert_workers, "SAC_EVAL_WORKERS": eval_workers}
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
     counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers + sum(beside.values()))}
-    is_ours = is_confined(allotment, cores)
+    counts = {role: count for role, count in counts.items() if count}
     ids = {cpu for core in cores for cpu in core.threads}
-    held = {cpu: who for cpu, who in (held or {}).items() if cpu in ids} if is_ours else {}
+    why_unpinned = cpus.why_unpinned(ids, quota, allotment)
+    held = {} if why_unpinned else {cpu: who for cpu, who in (held or {}).items() if cpu in ids}
     needed, (available, reason) = sum(counts.values()), _available(ids, quota, allotment)
-    free = in_order(only(cores, ids - held.keys()), needed)
-    if not share and (lack := _lack(needed, available, reason, len(free), held)):
+    free = cpus.in_order(cpus.only(cores, ids - held.keys()), needed)
+    if needed > min(available, len(free)) and not share:
+        if needed > available:
+            lack = f"{available} are available ({reason}): "
+        else:
+            lack = f"{len(free)} of {available} are free ({_holders(held)}): wait for that run, or "
         what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
-    if is_ours:
-        # One free CPU among held ones would be shared by the trainer and all else: sharing with others is better.
-        usable = free if len(free) >= min(2, available) else free + in_order(only(cores, held), needed)
-        plan = _pinned_plan(counts, cores, usable, min(len(usable), available), trainers, held)
+    if why_unpinned:
+        note = f"{why_unpinned}: roles are not pinned, so that they stay off CPUs that others use"
+        plan = dataclasses.replace(_unpinned_plan(counts, available), notes=(note,))
     else:
-        plan = _unpinned_plan(counts, available, allotment, ids)
+        # One free CPU among held ones would be shared by the trainer and all else: sharing with others is better.
+        usable = free if len(free) >= min(2, available) else free + cpus.in_order(cpus.only(cores, held), needed)
+        plan = _pinned_plan(counts, cores, usable, min(len(usable), available), trainers, held)
     return dataclasses.replace(plan, evaluators=eval_workers)
 
 
@@ -147,15 +153,6 @@ def _available(ids: Collection[int], quota: float | None, allotment: int | None)
     if quota is not None:
         limits.append((max(1, math.floor(quota)), f"the cgroup's quota of {quota:g} CPUs"))
     return min(limits, key=lambda limit: limit[0])
-
-
-def _lack(needed: int, available: int, reason: str, n_free: int, held: Mapping[int, str]) -> str:
-    """What is missing, up to the remedy; empty if nothing is."""
-    if needed > available:
-        return f"{available} are available ({reason}): "
-    if needed > n_free:
-        return f"{n_free} of {available} are free ({_holders(held)}): wait for that run, or "
-    return ""
 
 
 def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
@@ -170,19 +167,14 @@ def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], wo
     return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
 
 
-def _unpinned_plan(counts: Mapping[str, int], available: int, allotment: int | None, ids: Collection[int]) -> CpuPlan:
-    """The plan if ids are not ours to give: as many threads as a shared plan over `available` CPUs has."""
-    if sum(counts.values()) > available:
-        n_trainer = min(counts[TRAINER], available)
-        n_others = available - n_trainer or available
-        counts = {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
-    note = (
-        f"SLURM allotted {allotment} CPUs but does not confine the job to them (ids {format_cpu_list(ids)} are "
-        "open to it): roles are not pinned, so that they stay off other jobs' CPUs"
-    )
-    unpinned = tuple(() for role in counts if role not in (REPLAY, TRAINER))
-    shared = sum(counts.values()) > available
-    return CpuPlan((), (), unpinned, counts, pinned=False, shared=shared, notes=(note,))
+def _unpinned_plan(counts: Mapping[str, int], available: int) -> CpuPlan:
+    """As many threads as a shared plan over `available` CPUs has."""
+    if sum(counts.values()) <= available:
+        return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False)
+    n_trainer = min(counts.get(TRAINER, 0), available)
+    n_others = available - n_trainer or available
+    counts = {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
+    return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, shared_cpus=available)
 
 
 def _pinned_plan(
@@ -195,8 +187,8 @@ def _pinned_plan(
 ) -> CpuPlan:
     """The plan for `room` CPUs among the usable ones."""
     core = {cpu: core for core in cores for cpu in core.threads}
-    needed, n_trainer = sum(counts.values()), min(counts[TRAINER], room)
-    trainer = _trainer_cpus(usable, core, min(counts[REPLAY], room - n_trainer), n_trainer, trainers)
+    needed, n_trainer = sum(counts.values()), min(counts.get(TRAINER, 0), room)
+    trainer = _trainer_cpus(usable, core, min(counts.get(REPLAY, 0), room - n_trainer), n_trainer, trainers)
     beside = {thread for cpu in trainer for thread in core[cpu].threads}
     others = sorted((cpu for cpu in usable if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
     by_role = _dealt(counts, trainer, others or trainer)
@@ -208,11 +200,9 @@ def _pinned_plan(
     unused = [cpu for cpu in others[needed - n_trainer :] if cpu not in held]
     unused = [cpu for cpu in unused if cpu not in beside] or unused
     return CpuPlan(
-        replay=by_role[REPLAY],
-        trainer=by_role[TRAINER],
-        workers=tuple(ids for role, ids in by_role.items() if role not in (REPLAY, TRAINER)),
+        by_role,
         counts={role: len(ids) for role, ids in by_role.items()},
-        shared=needed > room,
+        shared_cpus=room if needed > room else None,
         notes=tuple(notes),
         spare=unused[-1] if unused else None,
     )
@@ -272,8 +262,8 @@ def plan_for(
     *,
     held: Mapping[int, str] | None = None,
     trainers: Collection[int] = (),
-    allowed: Callable[[], list[int]] = allowed_cpus,
-    cores: Callable[[Collection[int]], list[Core]] = cores_of,
+    allowed: Callable[[], list[int]] = cpus.allowed_cpus,
+    cores: Callable[[Collection[int]], list[Core]] = cpus.cores_of,
 ) -> CpuPlan:
     """`plan_cpus` for the counts of `variables`, on this machine and in this job."""
     local_workers = getattr(variables, "local_workers", None)
@@ -288,6 +278,63 @@ def plan_for(
         share=variables.share_cpus,
         held=held,
         trainers=trainers,
-        quota=cgroup_quota(),
-        allotment=slurm_allotment(environ),
+        quota=cpus.cgroup_quota(),
+        allotment=cpus.slurm_allotment(environ),
     )
+
+
+# Several runs at once.
+
+# A run's variables by field, as far as they could be read, and its environment.
+Run = tuple[Mapping[str, Any], Mapping[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What one of the simultaneous runs has for itself.
+
+    Attributes:
+      cpus: Its CPU ids; none leaves them to the run.
+      gpu: Its GPU, as CUDA_VISIBLE_DEVICES names it; None without one of its own.
+    """
+
+    cpus: Sequence[int] = ()
+    gpu: str | None = None
+
+
+def places_of(runs: Sequence[Run], parallel: int) -> list[Place]:
+    """Gives so many runs at once places that have room for the largest of `runs`.
+
+    Raises:
+      UserError: There is too little room.
+    """
+    devices, trained = list[str](), [environ for values, environ in runs if values.get("train_gpus")]
+    if trained:
+        devices = gpus.usable_gpus(trained[0])[:parallel]
+        if len(devices) < parallel:
+            raise UserError(
+                f"SAC_TRAIN_GPUS=1: {parallel} runs at once need a GPU each, {len(devices)} may be used here "
+                f"(CUDA_VISIBLE_DEVICES: {gpus.found(trained[0])}): lower --parallel, ask the cluster for more "
+                f"(--gpus-per-node={parallel}), or unset SAC_TRAIN_GPUS"
+            )
+    return [Place(*place) for place in itertools.zip_longest(_cpus_of_runs(runs, parallel), devices)]
+
+
+def _cpus_of_runs(runs: Sequence[Run], parallel: int) -> list[list[int]]:
+    """CPU ids for each of the simultaneous runs; none where they are not ours to choose."""
+    complete = [(values, environ) for values, environ in runs if values.keys() >= COUNTS.keys()]
+    ids, quota, allotment = cpus.allowed_cpus(), cpus.cgroup_quota(), cpus.slurm_allotment(os.environ)
+    needed = max((_needed_cpus(values, environ, parallel) for values, environ in complete), default=0)
+    share = all(values.get("share_cpus", False) for values, _ in complete)
+    if not complete or cpus.why_unpinned(ids, quota, allotment):
+        if not share:
+            cpus.require_cpus_for_all(parallel, needed, _available(ids, quota, allotment)[0])
+        return [[] for _ in range(parallel)]
+    return cpus.split_cpus(cpus.cores_of(ids), parallel, needed, held=held_cpus(), share=share)
+
+
+def _needed_cpus(values: Mapping[str, Any], environ: Mapping[str, str], parallel: int) -> int:
+    if has_automatic_workers(environ):
+        return max(1, cpus.usable_cpus(os.environ) // parallel)
+    workers = sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
+    return int(values["reverb_cpus"] + values["train_cpus"] + workers * values["collect_worker_cpus"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import itertools
 import os
@@ -17,8 +18,8 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine import gpus
+from tfagents_system.machine.cpus import allowed_cpus, cores_of, format_cpu_list
 from tfagents_system.machine.installed import is_installed
-from tfagents_system.machine.topology import allowed_cpus, cores_of, format_cpu_list
 from tfagents_system.report.long_work import LongWork
 
 OK, LACKS, NONE = "ok", "LACKS", "-"
@@ -27,6 +28,14 @@ _DEADLINE_SECS = 60.0
 _PICTURES = {
     "classic control (pygame)": ("pygame", "import gymnasium as g; e = g.make('Pendulum-v1', render_mode='rgb_array')"),
     "MuJoCo": ("mujoco", "import gymnasium as g; e = g.make('Reacher-v5', render_mode='rgb_array')"),
+}
+_EXTRAS = {
+    "onnx": ("onnxruntime", "tf2onnx"),
+    "experience": ("minari",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "tuning": ("optuna",),
+    "envpool": ("envpool",),
 }
 _DRAW = (
     "from tfagents_system.envs.rendering import prepare_headless; prepare_headless(); "
@@ -43,59 +52,48 @@ Line = tuple[str, str, str]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line for each thing; returns 1 if training lacks something."""
     argparse.ArgumentParser(prog="sac doctor", description=__doc__, allow_abbrev=False).parse_args(arguments)
-    parts = (_python, _machine, _pictures, _cluster, _gpu)
     failed = False
     with LongWork("looking at this machine and drawing pictures"), ThreadPoolExecutor() as pool:
-        for state, what, told in itertools.chain.from_iterable(pool.map(lambda part: list(part()), parts)):
-            print(f"{state:5}  {what}: {told}", flush=True)
+        parts = pool.map(lambda part: list(part()), (_python, _machine, _pictures, _gpu))
+        for state, what, text in itertools.chain.from_iterable(parts):
+            print(f"{state:5}  {what}: {text}", flush=True)
             failed |= state == LACKS
     return EXIT_FAILED if failed else EXIT_DONE
 
 
 def _python() -> Iterator[Line]:
     yield OK if sys.version_info[:2] == (3, 11) else LACKS, "Python", f"{platform.python_version()} ({sys.executable})"
-    wrong = required_packages.missing(dev=False)
-    if wrong:
+    if wrong := required_packages.missing(dev=False):
         yield LACKS, "packages", f"{', '.join(wrong)}: run ./setup.sh, or pip install the toolkit again"
     else:
         tensorflow = importlib.metadata.version("tensorflow")
         yield OK, "packages", f"TensorFlow {tensorflow}, TF-Agents, Reverb and all others within the tested ranges"
-    for extra, modules in (
-        ("onnx", ("onnxruntime", "tf2onnx")),
-        ("experience", ("minari",)),
-        ("wandb", ("wandb",)),
-        ("mlflow", ("mlflow",)),
-        ("tuning", ("optuna",)),
-        ("envpool", ("envpool",)),
-    ):
-        lacking = [name for name in modules if not is_installed(name)]
-        yield (
-            (NONE, f"extra [{extra}]", f"not installed ({', '.join(lacking)})")
-            if lacking
-            else (OK, f"extra [{extra}]", "installed")
-        )
+    for extra, modules in _EXTRAS.items():
+        lacking = ", ".join(name for name in modules if not is_installed(name))
+        text = f"not installed ({lacking})" if lacking else "installed"
+        yield NONE if lacking else OK, f"extra [{extra}]", text
 
 
 def _machine() -> Iterator[Line]:
     cpus = allowed_cpus()
     yield OK, "CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores"
-    found = shutil.which("taskset")
-    yield (OK, "taskset", found) if found else (LACKS, "taskset", "roles can't be pinned: apt-get install util-linux")
+    taskset, sbatch = shutil.which("taskset"), shutil.which("sbatch")
+    lack = "roles can't be pinned: apt-get install util-linux"
+    yield OK if taskset else LACKS, "taskset", taskset or lack
     free = shutil.disk_usage("/dev/shm").free / 2**20 if os.path.isdir("/dev/shm") else 0.0
-    yield (
-        (OK if free >= 64 else NONE),
-        "shared memory",
-        f"{free:,.0f} MiB free in /dev/shm, for policies that travel while trainers work",
-    )
+    text = f"{free:,.0f} MiB free in /dev/shm, for policies that travel while trainers work"
+    yield OK if free >= 64 else NONE, "shared memory", text
+    yield OK if sbatch else NONE, "SLURM", sbatch or "no sbatch on PATH: runs train on this machine"
 
 
 def _pictures() -> Iterator[Line]:
     for name, (module, make) in _PICTURES.items():
         if not is_installed(module):
             yield NONE, name, "not installed"
-            continue
-        fault = _fault_of(_DRAW.format(make=make))
-        yield (LACKS, name, f"draws nothing: {fault}") if fault else (OK, name, "draws without a screen")
+        elif fault := _fault_of(_DRAW.format(make=make)):
+            yield LACKS, name, f"draws nothing: {fault}"
+        else:
+            yield OK, name, "draws without a screen"
 
 
 def _fault_of(code: str) -> str:
@@ -123,25 +121,18 @@ def _in_own_process(code: str, **variables: str) -> subprocess.CompletedProcess[
     )
 
 
-def _cluster() -> Iterator[Line]:
-    found = shutil.which("sbatch")
-    yield (OK, "SLURM", found) if found else (NONE, "SLURM", "no sbatch on PATH: runs train on this machine")
-
-
 def _gpu() -> Iterator[Line]:
-    names = gpus.usable_gpus(os.environ)
+    names, name = gpus.usable_gpus(os.environ), ""
     if not names:
         yield NONE, "GPU", "none: trainers use CPUs"
         return
-    try:
-        done = _in_own_process(_GPU_NAME, CUDA_VISIBLE_DEVICES=names[0], TF_CPP_MIN_LOG_LEVEL="3")
-        found = done.stdout.strip()
-    except subprocess.TimeoutExpired:
-        found = ""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        name = _in_own_process(_GPU_NAME, CUDA_VISIBLE_DEVICES=names[0], TF_CPP_MIN_LOG_LEVEL="3").stdout.strip()
+    lack = "but TensorFlow can use none: install the extra [gpu] to train on one"
     yield (
-        (OK, "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one ({found})")
-        if found
-        else (NONE, "GPU", f"{len(names)}, but TensorFlow can use none: install the extra [gpu] to train on one")
+        (OK, "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one ({name})")
+        if name
+        else (NONE, "GPU", f"{len(names)}, {lack}")
     )
 
 

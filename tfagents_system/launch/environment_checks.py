@@ -327,7 +327,7 @@ class _Check:
 
     def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
         """Measures updates and steps, and reports how long the run takes."""
-        params, cpus = self._params, costs.shared_cpus(plan)
+        params, cpus = self._params, plan.shared_cpus
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
         with self._told(DURATION, "measuring"):

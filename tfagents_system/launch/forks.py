@@ -25,7 +25,6 @@ import gc
 import importlib
 import os
 import pickle
-import select
 import signal
 import struct
 import sys
@@ -38,8 +37,7 @@ from typing import Any, NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, in_callers_terms
 from tfagents_system.launch.python_path import folders_of_python_path
-from tfagents_system.machine import memory
-from tfagents_system.machine.processes import describe_stuck, end_all, is_alive, kill_session
+from tfagents_system.machine.processes import children, describe_stuck, end_all, is_alive, kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 
 MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
@@ -66,10 +64,9 @@ _SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 _OWN = "TFAGENTS_OWN_"
 # TensorFlow reads both when it is imported, for all that is forked later.
 _TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-_POLL_SECS = 0.1
+_POLL_SECS = 0.02
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _LENGTH = struct.Struct("=Q")
-
 
 _stderr = [2]  # The last one is the user's.
 _shown = dict[str, str]()  # This process's marks.
@@ -125,16 +122,14 @@ def require_one_thread() -> None:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
@@ -345,7 +340,7 @@ def call(
       function: Called with a function that tells this process something.
       name: What `ps` and `top` show.
       environ: The whole environment of the fork.
-      watch: Called ten times a second with what it has told last, None before; True ends it.
+      watch: Called many times a second with what it has told last, None before; True ends it.
 
     Raises:
       UserError: The function raised it.
@@ -353,52 +348,49 @@ def call(
       OSError, RuntimeError: See `fork_program`.
     """
     become_subreaper()
-    others = set(memory.children(os.getpid()))
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
+    others = set(children(os.getpid()))
+    messages = os.memfd_create("messages")
     try:
-        process = fork_program(lambda: _answer(function, writer), name, environ, kept=[writer])
+        process = fork_program(lambda: _answer(function, messages), name, environ, kept=[messages])
     except BaseException:
-        os.close(reader)
+        os.close(messages)
         raise
-    finally:
-        os.close(writer)
 
     def end() -> None:
         kill_session(process.pid)
         process.wait()
-        left = end_all(lambda: [pid for pid in memory.children(os.getpid()) if pid not in others and is_alive(pid)])
+        left = end_all(lambda: [pid for pid in children(os.getpid()) if pid not in others and is_alive(pid)])
         if left:
             print(f"note: {describe_stuck('what the check has started', left)}", flush=True)
         reap_orphans(others)
 
-    told, messages = None, _Messages(reader)
+    told, offset = None, 0
     try:
         with before_early_end(end):
-            while True:
+            has_ended = False
+            while not (has_ended or watch(told)):
                 has_ended = process.poll() is not None  # First: what it has written is there then.
-                for kind, content in messages.read():
+                for kind, content, behind in _messages(messages, offset):
+                    offset = behind
                     if kind == "told":
                         told = content
                     elif kind == "raised":
                         raise content
                     else:
                         return content
-                if has_ended or watch(told):
-                    break
-                messages.wait()
+                time.sleep(_POLL_SECS)
             end()
         code = process.wait() or 0
         raise CallDiedError(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
     finally:
         end()
-        os.close(reader)
+        os.close(messages)
 
 
-def _answer(function: Callable[[Callable[[Any], None]], Any], writer: int) -> int:
+def _answer(function: Callable[[Callable[[Any], None]], Any], messages: int) -> int:
     def send(kind: str, content: Any) -> None:
         text = pickle.dumps((kind, content))
-        with open(writer, "wb", closefd=False) as file:
+        with open(messages, "wb", closefd=False) as file:
             file.write(_LENGTH.pack(len(text)) + text)
 
     try:
@@ -408,30 +400,17 @@ def _answer(function: Callable[[Callable[[Any], None]], Any], writer: int) -> in
     return EXIT_DONE
 
 
-class _Messages:
-    """Messages in a pipe. A process that the fork has left may hold it open: its end means nothing."""
+def _messages(descriptor: int, offset: int) -> Iterator[tuple[str, Any, int]]:
+    """The complete messages behind an offset, each with the offset of the next one.
 
-    def __init__(self, reader: int) -> None:
-        self._reader, self._bytes = reader, bytearray()
-
-    def read(self) -> Iterator[tuple[str, Any]]:
-        """Those that are complete."""
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._reader, 1 << 16):
-                self._bytes += chunk
-        while len(self._bytes) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
-            if len(self._bytes) < end:
-                return
-            content = bytes(self._bytes[_LENGTH.size : end])
-            del self._bytes[:end]
-            yield pickle.loads(content)
-
-    def wait(self) -> None:
-        poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
-        if any(not event & select.POLLIN for _, event in poll.poll(1000 * _POLL_SECS)):
-            time.sleep(_POLL_SECS)  # Its end is closed; the process lives on.
+    They are in memory and in no pipe: a process that the fork has left may hold that open.
+    """
+    while len(head := os.pread(descriptor, _LENGTH.size, offset)) == _LENGTH.size:
+        (size,) = _LENGTH.unpack(head)
+        if len(text := os.pread(descriptor, size, offset + _LENGTH.size)) < size:
+            return
+        offset += _LENGTH.size + size
+        yield (*pickle.loads(text), offset)
 
 
 # Children that this process adopts.

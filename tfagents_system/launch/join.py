@@ -36,10 +36,9 @@ from tfagents_system.launch.join_checks import (
     where_it_goes_on,
 )
 from tfagents_system.launch.join_ssh import fetch_run
-from tfagents_system.launch.orphans import end_orphans
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleProcess, RoleStarter
-from tfagents_system.launch.supervisor import RoleRestarts, Supervisor, claim_cpus
+from tfagents_system.launch.role_process import RoleProcess, RoleStarter, end_orphans
+from tfagents_system.launch.supervisor import Rules, Supervisor, claim_cpus
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import KINDS
@@ -60,7 +59,7 @@ _LOOK_SECS = 1.0
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
 
 
-class JoinRules:
+class JoinRules(Rules):
     """The rules of workers that have joined a run: they leave when it is over, or when none of them can stay.
 
     Args:
@@ -69,9 +68,8 @@ class JoinRules:
     """
 
     def __init__(self, supervisor: Supervisor, target: Target) -> None:
-        self._supervisor = supervisor
+        super().__init__(supervisor)
         self._target = target
-        self._failures = RoleRestarts(supervisor)
         self._look_at = 0.0
         self._host = socket.gethostname()
         self._why = ""  # Why the workers have left, if nothing has failed here.
@@ -85,11 +83,11 @@ class JoinRules:
             role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
             self._supervisor.say(f"{role.name} can't join: {role.given_up_because}")
         else:
-            self._failures.take(role, code)
+            super().role_ended(role, code)
 
     def look(self) -> None:
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
-        self._failures.look()
+        super().look()
         self._target.look()
         if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
@@ -134,10 +132,6 @@ class JoinRules:
 
     def end_roles(self) -> None:
         self._supervisor.end(dict.fromkeys(self._supervisor.workers, self._supervisor.variables.save_deadline_secs))
-
-    def results(self, starter: RoleStarter) -> list[str]:
-        del starter
-        return []
 
     def closing_lines(self, code: int) -> list[str]:
         status = self._supervisor.status

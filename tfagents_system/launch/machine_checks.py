@@ -14,8 +14,8 @@ from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
+from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
-from tfagents_system.machine.topology import format_cpu_list
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
@@ -60,7 +60,7 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], checks: C
     check, plan = checks["CPUs"], None
     with check.catching():
         plan = plan_for(plan_counts(values), environ, held=held_cpus(), trainers=held_cpus("trainer"))
-        roles = ", ".join(f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in plan.by_role().items())
+        roles = ", ".join(f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in plan.by_role.items())
         check.facts.append(f"{roles} ({'pinned' if plan.pinned else 'not pinned'})")
         check.notes += plan.notes
     if plan is not None and plan.pinned:
@@ -81,7 +81,7 @@ def _check_gateway(values: Mapping[str, Any], check: Check) -> None:
     from tfagents_system.transport.remote import credentials
 
     port = values["gateway_port"]
-    if port and not peers.port_is_free(port):
+    if port and peers.users_listening(port):
         check.errors.append(f"SAC_GATEWAY_PORT={port} is in use: choose another port, or 0 for any free one")
     folder = values.get("credentials_dir")
     if folder is None and "exp_dir" in values:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
 from tfagents_system.settings.variable_values import run_name
@@ -53,22 +53,6 @@ _VARS = """\
 """
 
 
-class _Found(NamedTuple):
-    """What is known of an environment.
-
-    Attributes:
-      call: Builds it, with the arguments `kwargs`.
-      horizon: The most steps of an episode.
-      is_guess: The environment has no limit that could be seen.
-    """
-
-    imports: str
-    call: str
-    algorithm: str = "sac"
-    horizon: int = _HORIZON
-    is_guess: bool = True
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(prog="sac new", description=__doc__, allow_abbrev=False)
@@ -82,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     examples = sorted(path.parent.name for path in _EXAMPLES.glob("*/vars.sh"))
     parser.add_argument("--example", choices=examples, help="copy one of the toolkit's examples instead")
     flags = parser.parse_args(arguments)
-    folder = Path(flags.name)
-    findings = []
+    folder, findings, files = Path(flags.name), list[str](), dict[str, str]()
     try:
         run_name(folder.name)
     except ValueError as rule:
@@ -91,58 +74,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if folder.exists():
         findings.append(f"{folder} exists already: give another name, or remove it")
     try:
-        found = None if flags.example else _look_at(flags.env)
+        files = _files_of_example(flags.example, folder.name) if flags.example else _files_for(flags.env, folder.name)
     except UserError as error:
         findings += error.findings
     if findings:
         raise UserError(*findings)
-    if found is None:
-        _copy_example(flags.example, folder)
-    else:
-        _write(folder, flags.env, found)
-    if found and found.is_guess:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    print(f"{folder}: {', '.join(files)}")
+    if "guess" in files["vars.sh"]:
         print(
-            f"note: {flags.env} does not say how many steps an episode has: horizon={found.horizon} in "
-            f"{folder}/config.json is a guess, give the most that one may have"
+            f"note: {flags.env} does not say how many steps an episode has: horizon={_HORIZON} in {folder}/config.json "
+            "is a guess, give the most that one may have"
         )
     variables = shlex.quote(f"{folder}/vars.sh")
     print(f"next: sac check {variables}, then sac train {variables}")
     return EXIT_DONE
 
 
-def _copy_example(example: str, folder: Path) -> None:
-    """Copies an example; its params import the copied files, and its run is named after the folder."""
-    shutil.copytree(_EXAMPLES / example, folder, ignore=shutil.ignore_patterns("__*__*"))
-    for name, before, now in (
-        ("params.py", f"from tfagents_system.examples.{example}.", "from "),
-        ("vars.sh", f"SAC_EXP_NAME:={example}}}", f"SAC_EXP_NAME:={_in_double_quotes(folder.name)}}}"),
-    ):
-        path = folder / name
-        path.write_text(path.read_text(encoding="utf-8").replace(before, now), encoding="utf-8")
-    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+def _files_of_example(example: str, name: str) -> dict[str, str]:
+    """Those of an example; its params import the copied files, and its run is named `name`."""
+    paths = sorted(path for path in (_EXAMPLES / example).iterdir() if path.is_file() and path.name != "__init__.py")
+    files = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    files["params.py"] = files["params.py"].replace(f"from tfagents_system.examples.{example}.", "from ")
+    own_name = f"SAC_EXP_NAME:={_in_double_quotes(name)}}}"
+    files["vars.sh"] = files["vars.sh"].replace(f"SAC_EXP_NAME:={example}}}", own_name)
+    return files
 
 
 def _in_double_quotes(text: str) -> str:
     return re.sub(r'([\\$`"}])', r"\\\1", text)
 
 
-def _write(folder: Path, environment: str, found: _Found) -> None:
-    files = {
-        "params.py": _PARAMS.format(environment=environment, **found._asdict()),
-        "config.json": json.dumps({"horizon": found.horizon}, indent=2) + "\n",
-        "vars.sh": _VARS.format(
-            name=_in_double_quotes(folder.name),
-            horizon="horizon (a guess: the most steps of an episode)" if found.is_guess else "horizon",
-        ),
-    }
-    folder.mkdir(parents=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    print(f"{folder}: {', '.join(files)}")
-
-
-def _look_at(environment: str) -> _Found:
-    """How it is built, an algorithm for its actions, and the most steps of an episode.
+def _files_for(environment: str, name: str) -> dict[str, str]:
+    """For an environment: how it is built, an algorithm for its actions, and the most steps of an episode.
 
     Raises:
       UserError: It can't be built, or its actions are of no kind that can be trained.
@@ -159,15 +125,18 @@ def _look_at(environment: str) -> _Found:
     except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
         text = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"--env={shown(environment)} must be an environment that {what} builds here: {text}") from None
-    try:
+    with contextlib.closing(env):
         kinds = {kind.__name__ for kind in type(env.action_space).__mro__}
         if not kinds & {"Box", *_DISCRETE}:
             raise UserError(f"--env={environment} has actions in {env.action_space}: they must be a Box or discrete")
         limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
-        algorithm = "dqn" if kinds & set(_DISCRETE) else "sac"
-        return _Found(imports, call, algorithm, int(limit or _HORIZON), limit is None)
-    finally:
-        env.close()
+    algorithm = "dqn" if kinds & set(_DISCRETE) else "sac"
+    horizon = "horizon" if limit else "horizon (a guess: the most steps of an episode)"
+    return {
+        "params.py": _PARAMS.format(environment=environment, imports=imports, call=call, algorithm=algorithm),
+        "config.json": json.dumps({"horizon": int(limit or _HORIZON)}, indent=2) + "\n",
+        "vars.sh": _VARS.format(name=_in_double_quotes(name), horizon=horizon),
+    }
 
 
 def _own_class(environment: str) -> type | None:

@@ -21,7 +21,7 @@ from tfagents_system.launch.machine_checks import check_machine, check_packages
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import EDITS, FOLDER, FRESH, KEEP, PRIOR_FOLDER, RunSettings, resolve
 from tfagents_system.launch.trial import run_trial
-from tfagents_system.machine import scratch
+from tfagents_system.machine.files import fault_of_private
 from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
@@ -267,7 +267,7 @@ class Preparation:
         fault = resources.folder_fault(self._paths.exp_dir, "SAC_LOGS_DIR")
         replay_dir = None if self._is_for_job else self._values.get("replay_dir")  # Such as a node's own scratch.
         if fault is None and replay_dir is not None:
-            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or scratch.fault_of(replay_dir)
+            fault = resources.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
         if fault is not None:
             check.errors.append(fault)
             return

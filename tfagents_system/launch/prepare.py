@@ -25,10 +25,9 @@ from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import forks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.orphans import wait_for_orphans
 from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleStarter
+from tfagents_system.launch.role_process import RoleStarter, wait_for_orphans
 from tfagents_system.launch.run_settings import (
     CARRIER,
     EDITS,

@@ -13,7 +13,7 @@ from tfagents_system.agents.iteration_counts import has_prior_data
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.scratch import DESCRIPTION
+from tfagents_system.replay.ring_files import DESCRIPTION
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from tfagents_system.checks.checklist import Check
-from tfagents_system.machine import cgroups
 from tfagents_system.machine.files import existing_ancestor
+from tfagents_system.machine.processes import cgroups
 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
@@ -164,7 +164,7 @@ def available_memory(
 ) -> tuple[int, str]:
     """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
     limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
-    for is_v2, folders in cgroups.groups("memory", membership, mounts):
+    for is_v2, folders in cgroups("memory", membership, mounts):
         left = [_left_in_cgroup(folder, *(_FILES_V2 if is_v2 else _FILES_V1)) for folder in folders]
         limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
     return min(limits)

@@ -9,58 +9,35 @@ import importlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE, exit_with
 from tfagents_system.launch import forks
-from tfagents_system.launch.forks import MARK_VARIABLE
-from tfagents_system.machine import memory, processes
+from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess
+from tfagents_system.machine import processes
+from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import role_stop_signal
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
+from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER, RunPaths
 
 _MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0
 _RENEW_SECS = 60.0
+_ORPHANS_POLL_SECS = 0.2
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 64 * 1024
 _LAST_WORDS_CHARS = 200
 _SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 
 
-class Process(Protocol):
-    """The required interface of a process that leads a session of its own: subprocess.Popen has it."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None: ...
-    def wait(self) -> int | None: ...
-    def send_signal(self, number: int, /) -> None: ...
-    def kill(self) -> None: ...
-
-
-def start_program(command: Sequence[str], environ: Mapping[str, str], log: Path) -> Process:
-    """Starts a program in a session of its own: a Ctrl-C in the terminal reaches the supervisor alone."""
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=dict(environ),
-            start_new_session=True,
-        )
-
-
 class RoleProcess:
-    """A role that is started, and started again when it dies.
+    """A role that `poll` starts, and starts again when it has died and a restart is due.
 
     Args:
       name: Such as `worker_0`.
@@ -68,81 +45,85 @@ class RoleProcess:
       max_restarts: Number of failures in a row after which it is given up.
 
     Attributes:
+      starts: How often its process was started.
       failures: Failures in a row; a role that was alive for ten minutes, or was killed at its work by somebody else,
         starts from 0.
+      failures_alike: Failures in a row with the same exit code and last words, with nothing new done in between.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       failed_with: How the last failure ended it, with its last words; empty before the first one.
       has_worked: Whether a worker's process that has ended had taken a step.
-      failures_alike: Failures in a row with the same exit code and last words, with nothing new done in between.
       mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
     """
 
     def __init__(
         self,
         name: str,
-        start: Callable[[Mapping[str, str], Path], Process],
+        start: Callable[[Mapping[str, str], Path], ForkedProcess],
         environ: Mapping[str, str],
         log: Path,
         max_restarts: int,
     ) -> None:
         self.name = name
         self.environ = dict(environ)
-        self.failures = 0
-        self.restarts = 0
+        self.starts = self.failures = self.failures_alike = 0
         self.exit_code: int | None = None
         self.given_up = False
-        self.given_up_because = ""
-        self.failed_with = ""
+        self.given_up_because = self.failed_with = self.mark = ""
         self.has_worked = False
-        self.failures_alike = 0
-        self.mark = ""
         self._failed_like: tuple[int | None, str] | None = None
         self._pid: int | None = None
         self._start_process = start
         self._log = log
+        self._log_start = 0
         self._max_restarts = max_restarts
-        self._process: Process | None = None
+        self._process: ForkedProcess | None = None
         self._session: int | None = None
         self._started_at = 0.0
-        self._log_start = 0
-        self._restart_at: float | None = None
-        self._untold_code: int | None = None  # Of a first process that could not be started.
+        self._start_at: float | None = 0.0
         self._start_error: OSError | None = None
 
-    def begin(self) -> None:
-        """Starts the first process. If it can't be started, `poll` says so as of one that has failed."""
-        self._untold_code = self._try_to_start()
+    def poll(self) -> int | None:
+        """Starts it when that is due.
 
-    def _try_to_start(self) -> int | None:
-        try:
-            self._start()
-        except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
-            self._start_error = error
-            self._started_at = time.monotonic()
-            self.exit_code = EXIT_FAILED
-            return EXIT_FAILED
-        return None
+        Returns:
+          The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
+        """
+        if self._process is None:
+            is_due = self._start_at is not None and time.monotonic() >= self._start_at
+            return self._start() if is_due else None
+        code = self._process.poll()
+        if code is not None:
+            self.exit_code, self._process = code, None
+        return code
 
-    def _start(self) -> None:
-        self._restart_at = None
-        self._start_error = None
-        self.exit_code = None
+    def _start(self) -> int | None:
+        self.starts += 1
+        self._start_at = self._start_error = self.exit_code = None
+        self._started_at = time.monotonic()
         with contextlib.suppress(OSError):
             self._log_start = self._log.stat().st_size
         value = f"{self.name}.{os.getpid()}.{time.monotonic_ns()}"
         self.mark = f"{MARK_VARIABLE}={value}"
-        self._process = self._start_process(self.environ | {MARK_VARIABLE: value}, self._log)
+        try:
+            self._process = self._start_process(self.environ | {MARK_VARIABLE: value}, self._log)
+        except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
+            self._start_error, self.exit_code = error, EXIT_FAILED
+            return EXIT_FAILED
         self._session = self._pid = self._process.pid
-        self._started_at = time.monotonic()
+        return None
 
-    def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
-        """Whether a heartbeat is the newest process's, not an earlier one's."""
-        return beat.get("pid", self._pid) == self._pid
+    @property
+    def restarts(self) -> int:
+        return max(0, self.starts - 1)
 
     @property
     def pid(self) -> int | None:
         """The pid of the process whose exit code has not been taken yet."""
         return self._process.pid if self._process is not None else None
+
+    def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat is the newest process's, not an earlier one's."""
+        return beat.get("pid", self._pid) == self._pid
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -150,40 +131,18 @@ class RoleProcess:
     @property
     def is_over(self) -> bool:
         """Whether it does not run and will not be started again."""
-        return self._process is None and self._restart_at is None and self._untold_code is None
+        return self._process is None and self._start_at is None
 
     @property
     def has_stopped(self) -> bool:
         """Whether it has ended as it was told to, and will not be started again."""
         code = self.exit_code if self._process is None else self._process.poll()
-        return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._restart_at is None
+        return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._start_at is None
 
-    def poll(self) -> int | None:
-        """Starts it when a restart is due.
-
-        Returns:
-          The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
-        """
-        if self._untold_code is not None:
-            untold_code, self._untold_code = self._untold_code, None
-            return untold_code
-        if self._process is None:
-            return self._start_if_due()
-        code = self._process.poll()
-        if code is None:
-            return None
-        self.exit_code = code
-        self._process = None
-        return code
-
-    def _start_if_due(self) -> int | None:
-        if self._restart_at is None or time.monotonic() < self._restart_at:
-            return None
-        self.restarts += 1
-        return self._try_to_start()
+    # What becomes of it once its process has ended.
 
     def restart_later(self, *, blameless: bool = False) -> float | None:
-        """Schedules a restart of a process that has just ended.
+        """Schedules a restart.
 
         Args:
           blameless: Somebody else has ended it at its work: that never counts as a failure.
@@ -193,15 +152,12 @@ class RoleProcess:
         """
         if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
             self.failures = self.failures_alike = 0
-        if blameless:
-            self._restart_at = time.monotonic() + _FIRST_BACKOFF_SECS
-            return _FIRST_BACKOFF_SECS
-        self.failures += 1
+        self.failures += not blameless
         if self.failures > self._max_restarts:
             self.given_up = True
             return None
-        delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(self.failures - 1, 10))
-        self._restart_at = time.monotonic() + delay_secs
+        delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(max(0, self.failures - 1), 10))
+        self._start_at = time.monotonic() + delay_secs
         return delay_secs
 
     def note_failure(self, *, after_work: bool) -> None:
@@ -212,8 +168,7 @@ class RoleProcess:
         """
         # Addresses, times and process ids differ between two failures that are alike.
         like = self.exit_code, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", self.last_words())
-        may_pass = self._start_error is not None
-        is_again = like == self._failed_like and not after_work and not may_pass
+        is_again = like == self._failed_like and not after_work and self._start_error is None
         self.failures_alike = self.failures_alike + 1 if is_again else 1
         self._failed_like = like
 
@@ -225,24 +180,19 @@ class RoleProcess:
         """
         if time.monotonic() - self._started_at < _RENEW_SECS:
             return False
-        self._restart_at = time.monotonic()
+        self._start_at = time.monotonic()
         return True
 
     def restart_now(self) -> None:
         """Kills the process and starts another one with the next `poll`: not a failure of its own."""
-        self.kill()
-        self._restart_at = time.monotonic()
+        kill_roles([self])
+        self._start_at = time.monotonic()
 
     def terminate(self) -> None:
-        """Asks the process to save and end; cancels a restart that was due."""
-        self._restart_at = None
-        if self.is_running():
-            assert self._process is not None
+        """Asks the process to save and end; cancels a start that was due."""
+        self._start_at = None
+        if self._process is not None:
             self._process.send_signal(role_stop_signal())
-
-    def kill(self) -> None:
-        """Ends the process, everything in its session and all that has its mark, at once."""
-        kill_roles([self])
 
     def _tell_stuck(self, pids: Sequence[int]) -> None:
         text = self.log_line(processes.describe_stuck(self.name, pids))
@@ -291,10 +241,10 @@ class RoleProcess:
 
 
 def kill_roles(roles: Sequence[RoleProcess]) -> None:
-    """Does `RoleProcess.kill` for each, with one wait for all of them."""
+    """Ends roles, everything in their sessions and all that has their marks, at once, with one wait for all of them."""
     for role in roles:
-        role._restart_at = None
-        if role._process is not None and role._process.poll() is None:
+        role._start_at = None
+        if role._process is not None:
             role._process.kill()
     deadline = time.monotonic() + processes.KILL_SECS
     for role in roles:
@@ -307,7 +257,7 @@ def kill_roles(roles: Sequence[RoleProcess]) -> None:
     end_what_is_left(roles)
 
 
-def _has_ended(process: Process) -> bool:
+def _has_ended(process: ForkedProcess) -> bool:
     return process.poll() is not None
 
 
@@ -329,44 +279,38 @@ def module_of_role(role: str) -> str:
 
 
 class RoleStarter:
-    """Starts the roles' processes as forks of this one.
+    """Starts the roles' processes as forks of this one, and adopts what they leave."""
 
-    Args:
-      command: Of a role: it is then executed under `taskset`, as all other programs.
-    """
-
-    def __init__(self, command: Callable[[str], Sequence[str]] | None = None) -> None:
-        self._command = command
+    def __init__(self) -> None:
         self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
         self._others: set[int] = set()  # Children that it has for another reason.
 
     def adopt(self) -> None:
         """From now on, this process adopts what a role has started when its own parent has ended."""
-        if self._command is None:
-            forks.import_all()
         self._adopts = forks.become_subreaper()  # Else the mark of what has left a role's session must suffice.
-        self._others = set(memory.children(os.getpid())) - processes.started_apart()
+        self._others = set(processes.children(os.getpid())) - processes.started_apart()
 
-    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Process:
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
         """Starts the process of a role on these CPUs, or on any if none are given.
 
         Raises:
           OSError: It can't be started.
         """
-        if self._command is not None:
-            return start_program(pinned(self._command(role), cpus), environ, log)
-        run = functools.partial(_run_module, module_of_role(role), ())
-        return forks.fork_program(run, f"sac_{role}", environ, log=log, cpus=cpus)
+        return self.start_module(module_of_role(role), (), cpus, environ, log, name=role)
 
     def start_module(
-        self, module: str, arguments: Sequence[str], cpus: Sequence[int], environ: Mapping[str, str], log: Path
-    ) -> Process:
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cpus: Sequence[int],
+        environ: Mapping[str, str],
+        log: Path,
+        name: str | None = None,
+    ) -> ForkedProcess:
         """Starts a module's `main` with these arguments, as `start` does a role's."""
-        if self._command is not None:
-            # -P: the current folder does not lead sys.path. PYTHONPATH says where modules come from.
-            return start_program(pinned([sys.executable, "-P", "-m", module, *arguments], cpus), environ, log)
+        forks.import_all()
         run = functools.partial(_run_module, module, arguments)
-        return forks.fork_program(run, f"sac_{module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
+        return forks.fork_program(run, f"sac_{name or module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
 
     def reap_orphans(self, roles: Collection[int]) -> None:
         """Reaps ended children that are no role: orphans of roles.
@@ -377,7 +321,7 @@ class RoleStarter:
         if self._adopts:
             # By their pids: one that has ended would hide all orphans that end after it.
             self._others = {pid for pid in self._others if not forks.has_ended(pid)}
-            forks.reap_orphans(self._own(roles))
+            forks.reap_orphans({*roles, *self._others, *processes.started_apart()})
 
     def orphans(self, roles: Collection[int]) -> set[int]:
         """Pids of the children that this process has adopted and that have not ended.
@@ -387,8 +331,8 @@ class RoleStarter:
         """
         if not self._adopts:
             return set()
-        found = set(memory.children(os.getpid())) - self._own(roles)
-        return {pid for pid in found if processes.is_alive(pid)}
+        adopted = set(processes.children(os.getpid())) - {*roles, *self._others, *processes.started_apart()}
+        return {pid for pid in adopted if processes.is_alive(pid)}
 
     def end_orphans(self, roles: Sequence[RoleProcess], spared: set[int]) -> list[int]:
         """Ends what roles that are over have left to this process outside their sessions and without their marks:
@@ -416,17 +360,39 @@ class RoleStarter:
         self.reap_orphans(pids)
         return stuck
 
-    def _own(self, roles: Collection[int]) -> set[int]:
-        return {*roles, *self._others, *processes.started_apart()}
-
 
 def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
     sys.argv = [module, *arguments]
     exit_with(importlib.import_module(module).main)
 
 
-def pinned(command: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The command pinned to these CPUs; unchanged without any."""
-    if not ids:
-        return list(command)
-    return ["taskset", "-c", ",".join(map(str, ids)), *command]
+# Roles that outlive a supervisor that was killed: they save and end by themselves, as with any stop.
+
+
+def wait_for_orphans(paths: RunPaths, deadline_secs: float) -> None:
+    """Waits until they have saved; call it before the run directory is locked.
+
+    Once another start has the lock, they complete no further checkpoint (`run_lock.may_write`).
+    """
+    _wait_for_orphans(paths, deadline_secs, lambda: owner_of_run(paths) is None)
+
+
+def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
+    """Waits until they have ended, and kills them at the deadline; for the holder of the run directory's lock."""
+    if _wait_for_orphans(paths, deadline_secs, lambda: True):
+        return
+    if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
+        print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+
+
+def _wait_for_orphans(paths: RunPaths, deadline_secs: float, may_wait: Callable[[], bool]) -> bool:
+    """Waits; returns whether none is left. Says once that it waits."""
+    deadline, spoke = time.monotonic() + deadline_secs, False
+    while orphans := processes_of_run(paths.exp_dir):
+        if time.monotonic() > deadline or not may_wait():
+            return False
+        if not spoke:
+            spoke = True
+            print(f"waiting for {len(orphans)} processes of an earlier start of this run to save and end", flush=True)
+        time.sleep(_ORPHANS_POLL_SECS)
+    return True

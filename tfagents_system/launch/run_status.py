@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
@@ -35,6 +35,7 @@ class RunStatus:
     Attributes:
       state: `starting`, `running`, `done`, `stopped` or `failed`.
       exit_code: None while the run continues.
+      view: The live view.
     """
 
     def __init__(
@@ -50,14 +51,11 @@ class RunStatus:
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         before = read_status(paths.status_json)
         self._faults, self._before = FaultTally(before), how_far(paths, before)
-        self._view = ProgressView()
+        self.view = ProgressView()
         self._started_at = time.time()
         self._view_due = self._status_due = 0.0
         self.state, self.message = "starting", ""
         self.exit_code: int | None = None
-
-    def start(self) -> None:
-        self._view.start()
 
     def tell(self, state: str, message: str) -> None:
         """Sets a new state, which is shown and written at once."""
@@ -76,33 +74,16 @@ class RunStatus:
             self._status_due = now + BEAT_SECS
             write_status(self._paths.status_json, status)
         if self.state in ("starting", "running"):
-            self._view.update(status)
+            self.view.update(status)
 
     def take_last_words(self, role: str) -> None:
         """Keeps the last words of a process that has ended: its successor overwrites them."""
         self._faults.take(role, read_heartbeat(self._paths.heartbeat(role)) or {})
 
-    def leave(self) -> None:
-        """Ends the live view with the present status; lines may still come."""
-        self._view.leave(self.to_json())
-
-    def stop(self, lines: list[str]) -> None:
-        """Ends the view with these lines."""
-        self._view.stop(lines)
-
     def to_json(self) -> dict[str, Any]:
         """The content of status.json: the run, its plan, and every role's last heartbeat."""
-        roles = {
-            name: {**(read_heartbeat(self._paths.heartbeat(name)) or {})}
-            | {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
-            | ({"given_up_because": role.given_up_because} if role.given_up_because else {})
-            | ({"failed_with": role.failed_with} if role.failed_with else {})
-            | ({"has_worked": True} if role.has_worked else {})
-            | ({"state": "stopped"} if role.has_stopped else {})
-            | ({"kind": self._kinds[name]} if name in self._kinds else {})
-            for name, role in self._roles.items()
-        }
-        roles |= _remote_roles(self._paths, known=roles)
+        roles = {name: self._role_to_json(name, role) for name, role in self._roles.items()}
+        roles |= self._remote_roles()
         for name, beat in roles.items():
             self._faults.take(name, beat)
         run = {
@@ -121,32 +102,44 @@ class RunStatus:
         }
         return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
 
+    def _role_to_json(self, name: str, role: RoleProcess) -> dict[str, Any]:
+        beat = dict(read_heartbeat(self._paths.heartbeat(name)) or {})
+        beat |= {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
+        if role.has_stopped:
+            beat["state"] = "stopped"
+        optional = {
+            "given_up_because": role.given_up_because,
+            "failed_with": role.failed_with,
+            "has_worked": role.has_worked,
+            "kind": self._kinds.get(name),
+        }
+        return beat | {key: value for key, value in optional.items() if value}
+
+    def _remote_roles(self) -> dict[str, dict[str, Any]]:
+        """Heartbeats of roles on other machines, as the gateway writes them."""
+        paths = sorted(path for path in self._paths.heartbeats.glob("*.json") if path.stem not in self._roles)
+        beats = {path.stem: beat for path in paths if (beat := read_heartbeat(path) or {}).get("remote")}
+        oldest = time.time() - STALE_SECS
+        return {name: {**beat, "alive": beat.get("time", 0.0) > oldest, "restarts": 0} for name, beat in beats.items()}
+
     def closing_lines(self, code: int) -> list[str]:
         """For the user, of a run that has ended."""
-        name, logs, status = self._name, self._paths.logs, self.to_json()
-        lost = [*lost_workers(status), *fault_lines(status["run"])]
+        status, lines = self.to_json(), []
+        if code in (EXIT_DONE, EXIT_RESUMABLE):  # `trainer's time: updates 93%, waiting 4%`.
+            for owner, shares in time_shares(status).items():
+                lines.append(f"{owner} time: {', '.join(f'{name} {share}' for name, share in shares.items())}")
+        lines += [*lost_workers(status), *fault_lines(status["run"])]
+        lines += _result_lines("final" if code == EXIT_DONE else "last", status)
         if code == EXIT_DONE:
             trainer = status["roles"].get(TRAINER, {})
-            finished = finished_in_words(name, trainer.get("ended_early"), trainer.get("num_iter"))
-            return [*_time_lines(status), *lost, *_result_lines("final", status), finished]
+            return [*lines, finished_in_words(self._name, trainer.get("ended_early"), trainer.get("num_iter"))]
+        if self._paths.metrics_csv.exists():
+            lines.append(f"a report so far: sac report {self._paths.exp_dir}")
         if code == EXIT_RESUMABLE:
-            saved = f"{name}: {self.message}; everything is saved, the same command goes on from here"
-            return [*_time_lines(status), *lost, *_result_lines("last", status), *self._report_line(), saved]
-        failed = f"{name} failed: {self.message} (logs in {logs})"
-        return [*lost, *_result_lines("last", status), *self._report_line(), failed]
-
-    def _report_line(self) -> list[str]:
-        """How to have the report that a finished run has written."""
-        if not self._paths.metrics_csv.exists():
-            return []
-        return [f"a report so far: sac report {self._paths.exp_dir}"]
-
-
-def _time_lines(status: dict[str, Any]) -> list[str]:
-    """`trainer's time: updates 93%, waiting 4%`, a line for each kind of role."""
-    shares = time_shares(status)
-    pairs = {owner: [f"{name} {share}" for name, share in each.items()] for owner, each in shares.items()}
-    return [f"{owner} time: {', '.join(each)}" for owner, each in pairs.items()]
+            end = f"{self._name}: {self.message}; everything is saved, the same command goes on from here"
+        else:
+            end = f"{self._name} failed: {self.message} (logs in {self._paths.logs})"
+        return [*lines, end]
 
 
 def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
@@ -160,14 +153,6 @@ def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
         earlier = f" by this start; of evaluations before it: {', '.join(results)}" if results else ""
         return [f"final training return: {format_number(train_return)} (nothing was evaluated{earlier})"]
     return [f"{which} evaluation: {', '.join(results)}"] if results else []
-
-
-def _remote_roles(paths: RunPaths, known: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Heartbeats of roles on other machines, as the gateway writes them; those `known` are the run's own."""
-    beats = {path.stem: read_heartbeat(path) for path in paths.heartbeats.glob("*.json") if path.stem not in known}
-    found = {name: beat for name, beat in sorted(beats.items()) if beat is not None and beat.get("remote")}
-    oldest = time.time() - STALE_SECS
-    return {name: {**beat, "alive": beat.get("time", 0.0) > oldest, "restarts": 0} for name, beat in found.items()}
 
 
 def or_why_not(lines: Callable[[], list[str]]) -> list[str]:

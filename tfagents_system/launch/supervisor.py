@@ -1,20 +1,21 @@
 """Holds what a prepared run needs (its lock, CPUs, port), starts its roles, restarts what dies, and stops all.
 
-`Rules` decide what a role's end means, in which order roles stop and what is reported in the end: a run has others
-than workers that have joined one.
+`Rules` decide what a role's end means, in which order roles stop and what is reported in the end; those of a run are
+`RunRules`, those of workers that have joined one are in join.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import functools
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
 
 from tfagents_system.errors import (
     EXIT_BAD_INPUT,
@@ -27,10 +28,15 @@ from tfagents_system.errors import (
 )
 from tfagents_system.launch import wrap_up
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.directory_guard import DirectoryGuard
-from tfagents_system.launch.orphans import end_orphans, wait_for_orphans
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.launch.role_process import RoleProcess, RoleStarter, end_what_is_left, kill_roles
+from tfagents_system.launch.role_process import (
+    RoleProcess,
+    RoleStarter,
+    end_orphans,
+    end_what_is_left,
+    kill_roles,
+    wait_for_orphans,
+)
 from tfagents_system.launch.run_status import RunStatus, or_why_not
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
@@ -58,6 +64,7 @@ from tfagents_system.settings.variables import RunVariables
 _PLAN_TRIES = 5
 _PORT_TRIES = 5
 _STEP_SECS = 0.2
+_LOCK_SECS = 1.0  # Between two looks at the lock.
 _SPEAK_SECS = 10.0
 _FAILURES_ALIKE = 3
 _ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
@@ -158,34 +165,13 @@ def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> No
         )
 
 
-class Rules(Protocol):
-    """What the roles' ends mean, and how they are stopped."""
-
-    def role_ended(self, role: RoleProcess, code: int) -> None:
-        """Handles a role that has ended by itself: starts it again, gives it up, or ends all."""
-
-    def look(self) -> None:
-        """Looks at all roles together: the run may be over without any of them saying so."""
-
-    def stop(self) -> int:
-        """Stops all roles because a signal says so; returns the exit code."""
-
-    def end_roles(self) -> None:
-        """Stops what is still running once the outcome is known."""
-
-    def results(self, starter: RoleStarter) -> list[str]:
-        """Writes the results of a finished run; returns lines for the user."""
-
-    def closing_lines(self, code: int) -> list[str]:
-        """The last lines for the user."""
-
-
 class Supervisor:
     """Runs roles until one of them, a rule or a signal ends it.
 
     Args:
-      claims: This process's claims; they keep answering while the run lasts.
+      claims: This process's claims.
       starter: Starts the roles; in tests, small programs.
+      rules: Makes the rules for this supervisor.
       lock: Of the run directory; without one nobody can take it over.
       environ: Further variables of all roles; they win over a role's own.
     """
@@ -208,17 +194,17 @@ class Supervisor:
         self.plan = plan
         self.paths = RunPaths(variables.exp_dir)
         self.stop = stop
-        self._claims = claims
-        self._starter = starter
+        self.starter = starter
+        self._claims = claims  # Held as long as this object.
         self._step_secs = step_secs
-        self._guard = DirectoryGuard(self.paths, lock)
+        self._lock, self._lock_due, self._is_ours = lock, 0.0, True
+        self._directory: int | None = None  # The run directory, open, so that no other one gets its inode number.
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
         common = _common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         beside = [] if variables.gateway_port is None else [GATEWAY]
-        cpus = plan.by_role()
-        if TRAINER in cpus and TrackingSettings.of(vars(variables)).is_wanted:
+        if TRAINER in plan.by_role and TrackingSettings.of(vars(variables)).is_wanted:
             beside.append(TRACKER)
-        cpus |= {role: plan.beside for role in beside}
+        cpus = {**plan.by_role, **dict.fromkeys(beside, plan.beside)}
         self.roles = {
             role: RoleProcess(
                 name=role,
@@ -257,44 +243,53 @@ class Supervisor:
         Raises:
           OSError: The supervisor itself has no file descriptors or disk left.
         """
-        try:
-            return self._run()
-        finally:
-            self._guard.close()
-
-    def _run(self) -> int:
         final_lines: list[str] = []
         try:
-            self._start()
-            while self.exit_code is None and not self.stop.is_set():
+            self._begin()
+            while not self.is_ending:
                 self.step()
                 self.stop.wait(self._step_secs)
             code = self.exit_code if self.exit_code is not None else self._rules.stop()
             self._rules.end_roles()
             self.kill_all()
-            code = code if self._guard.is_ours else EXIT_FAILED
+            code = code if self._is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self._tell("done", "finished")
-                self.status.leave()
-                final_lines = or_why_not(lambda: self._rules.results(self._starter))
+                self.status.view.leave(self.status.to_json())
+                final_lines = or_why_not(self._rules.results)
             self._end_orphans(spared=set())
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self.kill_all()
             self._end_orphans(spared=set())
-            self.status.stop([])
+            self.status.view.stop([])
             self.status.exit_code = EXIT_FAILED
             self._tell("failed", f"the supervisor itself failed: {error}")
             raise
+        finally:
+            if self._directory is not None:
+                os.close(self._directory)
         self.status.exit_code = code
         state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
         self._tell(state, self.status.message)
-        self.status.stop([*final_lines, *or_why_not(lambda: self._rules.closing_lines(code))])
+        self.status.view.stop([*final_lines, *or_why_not(lambda: self._rules.closing_lines(code))])
         return code
 
+    def _begin(self) -> None:
+        for folder in (self.paths.logs, self.paths.heartbeats):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(self.paths.exp_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for heartbeat in self.paths.heartbeats.glob("*.json"):
+            heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
+        if (gateway := read_json(self.paths.gateway_json)) is not None:
+            # Its address leads nowhere until the new gateway is up, which takes the same port again if it can.
+            write_json(self.paths.gateway_json, {"port": gateway.get("port")})
+        self.status.view.start()
+        self.starter.adopt()
+
     def step(self) -> None:
-        """Looks at every role once: restarts what died, sees the end."""
-        orphans = self._starter.orphans(self._pids())
+        """Looks at every role once: starts and restarts them, sees the end."""
+        orphans = self.starter.orphans(self._pids())
         ended = {role: code for role in self.roles.values() if (code := role.poll()) is not None}
         if ended:
             end_what_is_left(ended)  # It must not run beside their successors.
@@ -303,44 +298,42 @@ class Supervisor:
                 self._rules.role_ended(role, code)
             self._end_orphans(spared=self._orphans)
         self._orphans = orphans
-        self._starter.reap_orphans(self._pids())
-        if self.exit_code is None and (problem := self._guard.why_gone()):
-            self.kill_all()  # They have nowhere to save to.
-            self.fail(EXIT_FAILED, problem, [])
-        self._check_lock()
+        self.starter.reap_orphans(self._pids())
+        self._check_directory()
         self._rules.look()
-        self._claims.answer()
+        if self.status.state == "starting":
+            self._tell("running", "")
         self._show()
 
     def _pids(self) -> list[int]:
         return [role.pid for role in self.roles.values() if role.pid is not None]
 
     def _end_orphans(self, spared: set[int]) -> None:
-        if stuck := self._starter.end_orphans(list(self.roles.values()), spared):
+        if stuck := self.starter.end_orphans(list(self.roles.values()), spared):
             self.say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
 
-    def _start(self) -> None:
-        for folder in (self.paths.logs, self.paths.heartbeats):
-            folder.mkdir(parents=True, exist_ok=True)
-        self._guard.open()
-        for heartbeat in self.paths.heartbeats.glob("*.json"):
-            heartbeat.unlink(missing_ok=True)  # An earlier start's is outdated.
-        if (gateway := read_json(self.paths.gateway_json)) is not None:
-            # Its address leads nowhere until the new gateway is up, which takes the same port again if it can.
-            write_json(self.paths.gateway_json, {"port": gateway.get("port")})
-        self.status.start()
-        self._starter.adopt()
-        if self.stop.is_set():
-            return
-        for role in self.roles.values():
-            role.begin()
-        self._tell("running", "")
-
-    def _check_lock(self) -> None:
-        """Ends a run that another start has taken over, and writes nothing more: that would spoil the other's files."""
-        if self._guard.is_taken():
+    def _check_directory(self) -> None:
+        """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
+        writes nothing more: that would spoil the other's files.
+        """
+        exp_dir = self.paths.exp_dir
+        if self.exit_code is None and self._directory is not None and _is_gone(exp_dir, self._directory):
             self.kill_all()
-            self.fail(EXIT_FAILED, self._guard.by_whom(), [])
+            self.fail(
+                EXIT_FAILED,
+                f"the run directory {exp_dir} was removed or replaced while the run was going: put it back and start "
+                "the same command again, or start over with that command",
+            )
+        if self._lock is None or not self._is_ours or time.monotonic() < self._lock_due:
+            return
+        self._lock_due = time.monotonic() + _LOCK_SECS
+        if self._lock.is_own():
+            self._lock.touch()
+            return
+        self._is_ours = False
+        self.kill_all()
+        what = f"the run directory {exp_dir} was taken over by {self._lock.describe_owner()}"
+        self.fail(EXIT_FAILED, f"{what}: this start ends and writes nothing more")
 
     # For the rules.
 
@@ -361,7 +354,7 @@ class Supervisor:
         self.status.exit_code = code
         self.status.message = message or self.status.message
 
-    def fail(self, code: int, message: str, lines: Sequence[str]) -> None:
+    def fail(self, code: int, message: str, lines: Sequence[str] = ()) -> None:
         """Ends the run for the reason in `message`; `lines` are the words of the role whose fault it is."""
         self.finish(code, message)
         self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
@@ -383,14 +376,13 @@ class Supervisor:
             if late:
                 lost = "" if all(role.name in DISPENSABLE for role in late) else ", unsaved"
                 self.say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s{lost}")
-            kill_roles(late)
+                kill_roles(late)
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()
                 names = ", ".join(role.name for role in running)
                 most_secs = max(deadlines_secs[role] for role in running)
                 self.say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
-            self._claims.answer()
-            self._check_lock()
+            self._check_directory()
             self._show()
             time.sleep(min(self._step_secs, 0.1))
         kill_roles(list(deadlines_secs))  # What they left behind, such as processes of their environments.
@@ -405,18 +397,26 @@ class Supervisor:
             print(text, flush=True)
 
     def _tell(self, state: str, message: str) -> None:
-        if self._guard.is_ours:
+        if self._is_ours:
             self.status.tell(state, message)
         else:
             self.status.state, self.status.message = state, message
 
     def _show(self) -> None:
-        if self._guard.is_ours:
+        if self._is_ours:
             self.status.show()
 
 
-class RoleRestarts:
-    """Judges the ends of a supervisor's roles."""
+def _is_gone(directory: Path, opened: int) -> bool:
+    """Whether a path no longer leads to the directory that was opened there; a file system's error proves nothing."""
+    try:
+        return not os.path.samestat(os.stat(directory), os.fstat(opened))
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+
+
+class Rules:
+    """What roles' ends mean, and how roles are stopped: restarts of roles that fail, and what else a subclass says."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -426,11 +426,27 @@ class RoleRestarts:
         self._oom = OomWatch()
 
     def look(self) -> None:
-        """To be called again and again while the roles run."""
+        """Looks at all roles together: the run may be over without any of them saying so."""
         self._oom.look()
 
-    def take(self, role: RoleProcess, code: int) -> None:
-        """A role has ended with this code, by itself or while all are being stopped."""
+    def stop(self) -> int:
+        """Stops all roles because a signal says so; returns the exit code."""
+        raise NotImplementedError
+
+    def end_roles(self) -> None:
+        """Stops what is still running once the outcome is known."""
+        raise NotImplementedError
+
+    def results(self) -> list[str]:
+        """Writes the results of a finished run; returns lines for the user."""
+        return []
+
+    def closing_lines(self, code: int) -> list[str]:
+        """The last lines for the user."""
+        return self._supervisor.status.closing_lines(code)
+
+    def role_ended(self, role: RoleProcess, code: int) -> None:
+        """Handles a role that has ended by itself: starts it again, gives it up, or ends all."""
         if role.name == REPLAY:
             self._replay_died_at = time.monotonic()
         role.has_worked |= is_worker(role.name) and self._has_done_new(role)
@@ -448,24 +464,19 @@ class RoleRestarts:
             self._supervisor.say(role.log_line(f"{role.name} restarts{role.last_words()}"))
         elif self._is_blameless(role, code):
             delay_secs = role.restart_later(blameless=True)
-            self._supervisor.say(
-                role.log_line(f"{role.name} ended with {describe_exit(code)}: restart in {delay_secs:g} s")
-            )
+            self._supervisor.say(role.log_line(f"{role.name} {_ended(code)}: restart in {delay_secs:g} s"))
         else:
             self._failed(role, code)
         if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
-            self._restart_all_with(role)
-
-    def _restart_all_with(self, ended: RoleProcess) -> None:
-        """All continue from the last checkpoint: none may see what another did since then."""
-        for role in self._supervisor.roles.values():
-            if role is not ended and not role.is_over and role.name not in DISPENSABLE:
-                role.restart_now()
-                role.log_line(f"{role.name} restarts with {ended.name}: SAC_DETERMINISTIC=1")
+            # All continue from the last checkpoint: none may see what another did since then.
+            for other in self._supervisor.roles.values():
+                if other is not role and not other.is_over and other.name not in DISPENSABLE:
+                    other.restart_now()
+                    other.log_line(f"{other.name} restarts with {role.name}: SAC_DETERMINISTIC=1")
 
     def _failed(self, role: RoleProcess, code: int) -> None:
         """Restarts a role, or gives it up."""
-        hang = watchdog.take_report(self._paths.hang(role.name))
+        supervisor, hang = self._supervisor, watchdog.take_report(self._paths.hang(role.name))
         words = f" ({hang[0]})" if hang else role.last_words()
         if hang:
             role.log_text("\n".join(hang))
@@ -473,31 +484,29 @@ class RoleRestarts:
             words = " (the kernel has killed a process for lack of memory)"
         else:
             role.note_failure(after_work=self._has_done_new(role))
-        role.failed_with = f"{describe_exit(code)}{words}"
+        role.failed_with = f"{_exit_in_words(code)}{words}"
         delay_secs = role.restart_later()
         if delay_secs is not None and self._fails_for_ever(role):
-            count = f"{role.failures_alike} times in the same way"
-            text = f"{role.name} has ended {count}, with {describe_exit(code)}, and has done nothing new in between"
-            self._supervisor.fail(EXIT_FAILED, text, role.last_lines())
-        elif delay_secs is not None:
-            self._supervisor.say(
-                role.log_line(
-                    f"{role.name} ended with {describe_exit(code)}{words}: restart {role.failures} "
-                    f"of at most {self._variables.max_restarts} in a row, in {delay_secs:g} s"
-                )
-            )
-        elif role.name in (REPLAY, TRAINER):
-            self._supervisor.fail(EXIT_FAILED, _given_up(role, code), role.last_lines())
+            how = f"{role.failures_alike} times in the same way, with {_exit_in_words(code)}"
+            text = f"{role.name} has ended {how}, and has done nothing new in between"
+            supervisor.fail(EXIT_FAILED, text, role.last_lines())
+            return
+        if delay_secs is not None:
+            most = f"{role.failures} of at most {self._variables.max_restarts} in a row"
+            supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart {most}, in {delay_secs:g} s"))
+            return
+        text = f"{role.name} {_ended(code)} and is given up after {role.failures - 1} restarts in a row"
+        if role.name in (REPLAY, TRAINER):
+            supervisor.fail(EXIT_FAILED, text, role.last_lines())
+            return
+        role.given_up_because = role.failed_with
+        if role.name in DISPENSABLE:
+            without = "other machines" if role.name == GATEWAY else "sending its metrics"
+            supervisor.say(role.log_line(f"{text}; the run goes on without {without}"))
+        elif self._variables.deterministic:  # The others wait for it as long as it takes.
+            supervisor.fail(EXIT_FAILED, f"{text}: SAC_DETERMINISTIC=1", role.last_lines())
         else:
-            role.given_up_because = role.failed_with
-            if role.name in DISPENSABLE:
-                without = "other machines" if role.name == GATEWAY else "sending its metrics"
-                self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the run goes on without {without}"))
-                return
-            if self._variables.deterministic:  # The others wait for it as long as it takes.
-                self._supervisor.fail(EXIT_FAILED, f"{_given_up(role, code)}: SAC_DETERMINISTIC=1", role.last_lines())
-                return
-            self._supervisor.say(role.log_line(f"{_given_up(role, code)}; the other workers go on"))
+            supervisor.say(role.log_line(f"{text}; the other workers go on"))
 
     def _fails_for_ever(self, role: RoleProcess) -> bool:
         """Whether a role has repeatedly failed in the same way, and the run can't do without it.
@@ -536,7 +545,7 @@ class RoleRestarts:
         return by_others and self._supervisor.is_at_work(role.name)
 
 
-def describe_exit(code: int) -> str:
+def _exit_in_words(code: int) -> str:
     """`exit code 1`, `SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
@@ -546,61 +555,48 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def _given_up(role: RoleProcess, code: int) -> str:
-    return f"{role.name} ended with {describe_exit(code)} and is given up after {role.failures - 1} restarts in a row"
+def _ended(code: int) -> str:
+    return f"ended with {_exit_in_words(code)}"
 
 
-class RunRules:
+class RunRules(Rules):
     """The rules of a run that this supervisor has started."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._failures = RoleRestarts(supervisor)
+        super().__init__(supervisor)
         self._workers_gone_at: float | None = None
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
-        supervisor = self._supervisor
-        is_far = supervisor.variables.trainer_server is not None and role.name not in DISPENSABLE
-        if code == EXIT_RESUMABLE and is_far and not supervisor.is_ending:
-            supervisor.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
+        is_far = self._variables.trainer_server is not None and role.name not in DISPENSABLE
+        if code == EXIT_RESUMABLE and is_far and not self._supervisor.is_ending:
+            self._supervisor.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
             return
-        self._failures.take(role, code)
+        super().role_ended(role, code)
 
     def look(self) -> None:
         """A run without a worker that collects would wait forever: it fails, unless the trainer is just finishing.
 
-        Experts and evaluators alone do not keep it going.
-
         A run without workers of its own (SAC_LOCAL_WORKERS=0) waits for those that join.
         """
-        self._failures.look()
-        if self._supervisor.exit_code is None and self._is_done_elsewhere():
-            self._supervisor.finish(EXIT_DONE)
-        if (
-            self._supervisor.exit_code is not None
-            or not self._supervisor.collectors
-            or not all(worker.is_over for worker in self._supervisor.collectors)
-            or self._supervisor.has_joined_workers()
-        ):
+        super().look()
+        supervisor, collectors = self._supervisor, self._supervisor.collectors
+        beat = {} if TRAINER in supervisor.roles else read_heartbeat(self._paths.heartbeat(TRAINER)) or {}
+        if supervisor.exit_code is None and beat.get("state") == "done":  # Elsewhere.
+            supervisor.finish(EXIT_DONE)
+        is_alone = bool(collectors) and all(worker.is_over for worker in collectors)
+        if supervisor.exit_code is not None or not is_alone or supervisor.has_joined_workers():
             self._workers_gone_at = None
-            return
-        given_up = [worker for worker in self._supervisor.collectors if worker.given_up]
-        if given_up and len(given_up) == len(self._supervisor.collectors):
-            self._supervisor.fail(EXIT_FAILED, "every worker was given up", given_up[-1].last_lines())
+        elif all(worker.given_up for worker in collectors):
+            supervisor.fail(EXIT_FAILED, "every worker was given up", collectors[-1].last_lines())
         elif self._workers_gone_at is None:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
-            self._supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done", [])
-
-    def _is_done_elsewhere(self) -> bool:
-        if TRAINER in self._supervisor.roles:
-            return False
-        return (read_heartbeat(self._supervisor.paths.heartbeat(TRAINER)) or {}).get("state") == "done"
+            supervisor.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done")
 
     def stop(self) -> int:
         """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
-        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
-        name = supervisor.stopping()
+        supervisor, name = self._supervisor, self._supervisor.stopping()
+        deadline_secs = self._variables.save_deadline_secs
         supervisor.say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
         savers = [role for name, role in supervisor.roles.items() if name in (TRAINER, REPLAY)]
         had_work = any(supervisor.is_at_work(role.name) for role in savers[-1:])
@@ -617,37 +613,32 @@ class RunRules:
 
     def end_roles(self) -> None:
         """Ends the trainer and the workers, then the replay server and the tracker, all of them within the deadline."""
-        supervisor, deadline_secs = self._supervisor, self._supervisor.variables.save_deadline_secs
-        began = time.monotonic()
-        trainer_secs = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
+        roles, deadline_secs, began = self._supervisor.roles, self._variables.save_deadline_secs, time.monotonic()
         worker_secs = _WORKERS_SHARE * deadline_secs
-        deadlines = dict.fromkeys(supervisor.workers, worker_secs)
-        if trainer := supervisor.roles.get(TRAINER):
-            deadlines[trainer] = trainer_secs
-        if gateway := supervisor.roles.get(GATEWAY):
-            deadlines[gateway] = worker_secs  # It informs workers on other machines, and takes what they still send.
-        supervisor.end(deadlines)
+        deadlines = dict.fromkeys(self._supervisor.workers, worker_secs)
+        if TRAINER in roles:
+            deadlines[roles[TRAINER]] = deadline_secs - min(_REPLAY_SECS, _REPLAY_SHARE * deadline_secs)
+        if GATEWAY in roles:
+            deadlines[roles[GATEWAY]] = worker_secs  # It informs workers elsewhere, and takes what they still send.
+        self._supervisor.end(deadlines)
         left_secs = deadline_secs - (time.monotonic() - began)
         # What the tracker has not sent by then is in metrics.csv.
         last = {REPLAY: left_secs, TRACKER: min(_TRACKER_SECS, left_secs)}
-        supervisor.end({supervisor.roles[name]: secs for name, secs in last.items() if name in supervisor.roles})
+        self._supervisor.end({roles[name]: secs for name, secs in last.items() if name in roles})
 
-    def results(self, starter: RoleStarter) -> list[str]:
-        variables, trainer = self._supervisor.variables, self._supervisor.roles.get(TRAINER)
-        if trainer is None:
+    def results(self) -> list[str]:
+        supervisor = self._supervisor
+        if TRAINER not in supervisor.roles:
             return []  # They are where the trainer is.
         return wrap_up.write_results(
-            self._supervisor.paths,
-            starter,
-            cpus=self._supervisor.plan.trainer,
-            environ=trainer.environ,
-            stop=self._supervisor.stop,
-            report=variables.report,
-            tracking=TrackingSettings.of(vars(variables)),
+            self._paths,
+            supervisor.starter,
+            cpus=supervisor.plan.trainer,
+            environ=supervisor.roles[TRAINER].environ,
+            stop=supervisor.stop,
+            report=self._variables.report,
+            tracking=TrackingSettings.of(vars(self._variables)).is_wanted,
         )
-
-    def closing_lines(self, code: int) -> list[str]:
-        return self._supervisor.status.closing_lines(code)
 
 
 def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:

@@ -1,31 +1,39 @@
-"""What a run claims on its machine while it runs: CPU ids and a port. run_lock.py locks the run directory.
+"""What a run claims on its machine while it runs: CPU ids, a port, slots of workers; and who holds a claim or a lock.
 
-They are claimed machine-wide by listening on abstract unix sockets, which the kernel releases when their process dies,
-however it dies. They are seen by every process in the same network namespace. The port itself is held as well, so that
-nobody else listens there while the replay server is down (see `machine/peers.py`).
+A claim is an abstract unix socket that listens: the kernel releases it when its process dies, however it dies. Every
+process in the same network namespace sees it, other users' too, as they see each other's ports. Containers that have
+networks of their own do not: where their CPUs are limited by time alone, no run pins itself (cpus.why_unpinned), and
+`--cpuset-cpus` gives each of them CPUs of its own. The port itself is held as well (peers.py), so that nobody else
+listens there while the replay server is down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
+import errno
+import fcntl
+import json
 import os
 import re
 import socket
 import struct
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import peers
-from tfagents_system.machine.holders import Holder
+from tfagents_system.machine import peers, processes
 
 FIRST_PORT = 8008
 _LAST_PORT = 8999
 _PREFIX = "tfagents_system"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class Claims:
-    """Machine-wide claims of this process, each under a name such as `cpu/3`; all are released at its end."""
+    """Claims of this process on its machine, each under a name such as `cpu/3`; all are released at its end."""
 
     def __init__(self) -> None:
         self._sockets: dict[str, socket.socket] = {}
@@ -37,11 +45,10 @@ class Claims:
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claim.bind(_address(name))
-            claim.listen(64)
+            claim.listen(4096)  # Who asks who it is stays in the queue; once it is full, the holder is not named.
         except OSError:
             claim.close()
             return False
-        claim.setblocking(False)
         self._sockets[name] = claim
         return True
 
@@ -52,13 +59,6 @@ class Claims:
     def release_all(self) -> None:
         for name in list(self._sockets):
             self.release(name)
-
-    def answer(self) -> None:
-        """Disconnects those who asked who holds a claim (see `holder`); call it regularly, or their queue fills."""
-        for claim in self._sockets.values():
-            with contextlib.suppress(OSError):  # Nobody is asking, or no file descriptor is left.
-                while True:
-                    claim.accept()[0].close()
 
     def take_cpus(self, ids: Iterable[int], *, exclusive: bool) -> list[int]:
         """Claims CPU ids: all or none if `exclusive`, else those that are free.
@@ -87,8 +87,13 @@ class Claims:
         """
         for port in [wanted] if wanted else range(FIRST_PORT, _LAST_PORT + 1):
             if port not in without and self.take(f"port/{port}"):
-                if self._hold(port):
-                    return port
+                with contextlib.suppress(OSError):
+                    held = peers.hold_port(port)
+                    # Those of our own who wait for a server there hold it as well.
+                    if not peers.users_listening(port):
+                        self._sockets[f"tcp/{port}"] = held
+                        return port
+                    held.close()
                 self.release(f"port/{port}")
         if wanted:
             who = holder(f"port/{wanted}")
@@ -102,15 +107,83 @@ class Claims:
         for name in (f"tcp/{port}", f"port/{port}"):
             self.release(name)
 
-    def _hold(self, port: int) -> bool:
-        """Holds a TCP port on which nobody listens; those of our own who wait for a server there hold it as well."""
+
+def _address(name: str) -> str:
+    return f"\0{_PREFIX}/{name}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process that holds something. Unknown fields are None or 0.
+
+    Attributes:
+      pid, host: The process's id, and its machine's name.
+      begun: When the process began, see `processes.begun`.
+      command: The run whose process it is, else what runs there, and in which folder.
+      started_at, started: When it took hold, in Unix seconds and for people.
+      slurm_job_id, slurm_restart_count: Its job, and how often that had been requeued.
+      token: Unique to this process's record.
+    """
+
+    pid: int = 0
+    host: str | None = None
+    begun: str | None = None
+    command: str | None = None
+    started_at: float = 0.0
+    started: str | None = None
+    slurm_job_id: str | None = None
+    slurm_restart_count: int = 0
+    token: str = ""
+
+    @classmethod
+    def this_process(cls, host: str, environ: Mapping[str, str], token: str) -> Holder:
+        """This process, as holder from now on."""
+        restarts = environ.get("SLURM_RESTART_COUNT", "")
+        return cls(
+            pid=os.getpid(),
+            host=host,
+            begun=processes.begun(os.getpid()),
+            started_at=time.time(),
+            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            slurm_job_id=environ.get("SLURM_JOB_ID"),
+            slurm_restart_count=int(restarts) if restarts.isdecimal() else 0,
+            token=token,
+        )
+
+    @classmethod
+    def of_pid(cls, pid: int) -> Holder:
+        """A process of this machine, as far as /proc shows it; pid 0 if its number is unknown."""
+        command = None
+        for entry in processes.environment_of(pid):
+            if entry.startswith(b"SAC_EXP_DIR="):
+                return cls(pid=pid, command=f"run {entry.partition(b'=')[2].decode(errors='replace')}")
         with contextlib.suppress(OSError):
-            held = peers.hold_port(port)
-            if not peers.users_listening(port):
-                self._sockets[f"tcp/{port}"] = held
-                return True
-            held.close()
-        return False
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            command += f" in {os.readlink(f'/proc/{pid}/cwd')}"  # Hidden for another user's process.
+        return cls(pid=pid, command=command)
+
+    @classmethod
+    def read(cls, path: Path) -> Holder:
+        """Reads its record; without a readable one, all fields are unknown."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            holder = cls(**json.loads(path.read_bytes()))
+            if isinstance(holder.pid, int) and isinstance(holder.slurm_restart_count, int):
+                return holder
+        return cls()
+
+    def is_another_here(self, host: str) -> bool:
+        """Whether it is a different process on this machine, whose name is `host`."""
+        is_another = self.host == host and self.pid not in (0, os.getpid())
+        return is_another and processes.is_alive(self.pid, self.begun)
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process of another container or user"
+        command = f" ({self.command})" if self.command is not None else ""
+        if self.host is None:
+            return f"pid {self.pid}{command}"
+        job = f", SLURM job {self.slurm_job_id}" if self.slurm_job_id else ""
+        return f"pid {self.pid}{command} on {self.host}{job}, started {self.started}"
 
 
 def holder(name: str) -> Holder | None:
@@ -145,5 +218,25 @@ def held_cpus(kind: str = "cpu") -> dict[int, str]:
     return held
 
 
-def _address(name: str) -> str:
-    return f"\0{_PREFIX}/{name}"
+def lock(descriptor: int, path: Path, *, waits: bool = True) -> bool:
+    """Locks an open file by flock until it is closed; the kernel does that when its process dies.
+
+    Args:
+      descriptor, path: Of the file.
+      waits: For a process that has it. Without, False is returned then.
+
+    Raises:
+      UserError: Its file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise UserError(
+            f"{path} can't be locked, its file system has no locks ({error.strerror}): put it on one that has "
+            "(SAC_LOGS_DIR; NFS needs version 4, or the lock service and no `nolock`)"
+        ) from None
+    return True

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, JSON among them: nobody reads half a file, even if its writer is killed."""
+"""Files that are replaced as a whole, JSON among them: nobody reads half a file. And private folders."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from tfagents_system.errors import UserError
+
+_REMEDY = "remove it, or set SAC_REPLAY_DIR to a folder that is yours alone"
 
 
 @contextlib.contextmanager
@@ -86,17 +91,13 @@ def sync(path: Path) -> None:
 
 def existing_ancestor(path: Path) -> Path:
     """The path itself if it exists, even as a dangling link; else the nearest existing folder above it."""
-    return next(each for each in (path, *path.parents) if os.path.lexists(each) or each == each.parent)
+    return next(folder for folder in (path, *path.parents) if os.path.lexists(folder) or folder == folder.parent)
 
 
 def leads_into(path: Path, folder: Path) -> bool:
     """Whether a path is that of a folder, or of something in it: as it is written, or where its links lead."""
-    return folder.resolve() in folders_around(path)
-
-
-def folders_around(path: Path) -> set[Path]:
-    """A path and the folders that it is in, without links: as it is written, and where its links lead."""
-    return {each.resolve() for way in (path.absolute(), path.resolve()) for each in (way, *way.parents)}
+    ways = (path.absolute(), path.resolve())
+    return folder.resolve() in {parent.resolve() for way in ways for parent in (way, *way.parents)}
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
@@ -129,3 +130,46 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its user can enter, or closes the one that is there.
+
+    Raises:
+      UserError: It can't be made, or see `fault_of_private`.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        if (fault := fault_of_private(folder)) is not None:
+            raise UserError(fault)
+        os.chmod(folder, 0o700)
+    except OSError as error:
+        raise UserError(f"{folder} can't be made ({error.strerror}): set SAC_REPLAY_DIR to another folder") from None
+
+
+def fault_of_private(folder: Path) -> str | None:
+    """Why a ring can't be kept in a folder of SAC_REPLAY_DIR; None if it can, or nothing is there. Writes nothing.
+
+    Scratch may be shared, and the folder's name follows from the run directory's: anybody may have made it, or a link.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return f"{folder} is a link, no folder, or another user's: {_REMEDY}"
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            return f"{folder} is another user's (user {status.st_uid}): {_REMEDY}"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"{folder} can be written by other users: close it to them (chmod 700), or {_REMEDY}"
+        for name in os.listdir(descriptor):
+            entry = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if entry.st_uid != os.geteuid() or stat.S_ISLNK(entry.st_mode):
+                return f"{folder / name} is a link, or another user's: {_REMEDY}"
+        return None
+    finally:
+        os.close(descriptor)

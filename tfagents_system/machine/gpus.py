@@ -25,15 +25,12 @@ def usable_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> lis
       devices: Where NVIDIA's device files are.
     """
     if found(environ) == _ALL:
-        return [str(number) for number in range(len(list(devices.glob("nvidia[0-9]*"))) or _of_wsl(devices))]
+        # WSL 2 has one device file, whatever GPUs there are: at least one.
+        count = len(list(devices.glob("nvidia[0-9]*"))) or int((devices / "dxg").exists())
+        return [str(number) for number in range(count)]
     names = [name.strip() for name in found(environ).split(",")]
     # CUDA itself stops at the first invalid one.
     return list(itertools.takewhile(lambda name: name not in _NONE, names))
-
-
-def _of_wsl(devices: Path) -> int:
-    """WSL 2 has one device file, whatever GPUs there are: at least one."""
-    return int((devices / "dxg").exists())
 
 
 def gpu_of_trainer(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:

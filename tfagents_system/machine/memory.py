@@ -9,10 +9,9 @@ import os
 import time
 from pathlib import Path
 
-from tfagents_system.machine import cgroups
+from tfagents_system.machine.processes import cgroups, children
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_PROC = Path("/proc")
 _LOOK_SECS, _RECENT_SECS = 1.0, 30.0  # A process with much memory takes seconds to end.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
@@ -20,7 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 def resident_bytes(pid: int) -> int:
     """Resident memory of one process; 0 once it is gone."""
     try:
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -30,12 +29,12 @@ def tree_resident_bytes(pid: int) -> int:
     return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
 
 
-def oom_kills(proc: Path = _PROC, mounts: Path = Path("/sys/fs/cgroup")) -> int:
+def oom_kills(proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> int:
     """Counts the processes that the kernel killed for lack of memory in this process's cgroup, such as a SLURM job's.
 
     Without a cgroup that counts them: on this machine.
     """
-    groups = cgroups.groups("memory", proc / "self/cgroup", mounts)
+    groups = cgroups("memory", proc / "self/cgroup", mounts)
     counters = [own / ("memory.events" if is_v2 else "memory.oom_control") for is_v2, (own, *_) in groups]
     for path in (*counters, proc / "vmstat"):
         with contextlib.suppress(OSError, ValueError):
@@ -62,17 +61,6 @@ class OomWatch:
         if kills > self._kills:
             self._kills, self._seen_at = kills, now
         return now - self._seen_at < _RECENT_SECS
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process, by /proc alone: looking at every process of the machine would take milliseconds."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(_PROC / str(pid) / "task"):
-            found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
-    except OSError:
-        pass  # It has ended, or is ending.
-    return found
 
 
 def keep_freed_memory() -> None:

@@ -45,40 +45,26 @@ def hold_port(port: int) -> socket.socket:
     Raises:
       OSError: EADDRINUSE: another user has it, or a program of our own that does not share it.
     """
-    # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
-    return _bound(port, socket.SO_REUSEPORT)
-
-
-def port_is_free(port: int) -> bool:
-    """Whether nobody listens on `port` at any address of this machine.
-
-    Asked without SO_REUSEPORT: gRPC sets it, so that two Reverb servers would share a port without any error.
-    SO_REUSEADDR, so that connections of an earlier run that are still closing do not count.
-    """
     try:
-        with _bound(port, socket.SO_REUSEADDR) as probe:
-            probe.listen(1)
-            return True
+        return _bound(socket.AF_INET6, "::", port)
+    except OSError as error:  # On a machine without IPv6: IPv4 alone.
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+    return _bound(socket.AF_INET, "0.0.0.0", port)
+
+
+def _bound(family: socket.AddressFamily, everywhere: str, port: int) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Without SO_REUSEADDR: whoever sets it shares the port with another user's socket that sets it, too.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((everywhere, port))
     except OSError:
-        return False
-
-
-def _bound(port: int, option: int) -> socket.socket:
-    """A TCP socket at every address of this machine: IPv6 and IPv4, or IPv4 alone on a machine without IPv6."""
-    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            with contextlib.ExitStack() as unless_bound:
-                bound = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                bound.setsockopt(socket.SOL_SOCKET, option, 1)
-                if family == socket.AF_INET6:
-                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                bound.bind((everywhere, port))
-                unless_bound.pop_all()
-                return bound
-        except OSError as error:
-            if family == socket.AF_INET or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                raise
-    raise AssertionError("both families were tried")
+        bound.close()
+        raise
+    return bound
 
 
 def users_listening(port: int) -> set[int]:
@@ -138,11 +124,8 @@ def require_owners(environ: Mapping[str, str] = os.environ) -> None:
 def _rows() -> Iterator[list[str]]:
     """Columns of each TCP socket of this network namespace."""
     for table in _TABLES:
-        try:
-            lines = table.read_text().splitlines()[1:]
-        except OSError:
-            continue  # Such as tcp6 on a machine without IPv6.
-        yield from map(str.split, lines)
+        with contextlib.suppress(OSError):  # Such as tcp6 on a machine without IPv6.
+            yield from map(str.split, table.read_text().splitlines()[1:])
 
 
 def _end(address: tuple[str, int]) -> tuple[bytes, int]:

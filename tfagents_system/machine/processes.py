@@ -1,4 +1,4 @@
-"""Ends processes for good: whole sessions, and processes that left them but still have their mark in the environment.
+"""Other processes of this machine: what they are, and how they are ended for good.
 
 Some simulators start a player in a session of its own (Unity's does), which no signal to a session or process group
 reaches. It inherits the environment, though, and with it the mark of what started it.
@@ -21,17 +21,7 @@ from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 # SIGKILL takes effect when a process leaves the kernel: one that waits there for a dead file server may never do so.
 KILL_SECS = 10.0
 _FIRST_SLEEP_SECS, _LONGEST_SLEEP_SECS = 0.001, 0.05
-
-
-def kill_session(*sessions: int) -> None:
-    """Sends SIGKILL to every process of these sessions, and to the process groups of their leaders."""
-    for session in sessions:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(session, signal.SIGKILL)
-    for pid in _all_pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) in sessions:
-                os.kill(pid, signal.SIGKILL)
+_PROC = Path("/proc")
 
 
 def kill_all(pids: Collection[int]) -> None:
@@ -39,6 +29,14 @@ def kill_all(pids: Collection[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def kill_session(*sessions: int) -> None:
+    """Sends SIGKILL to every process of these sessions, and to the process groups of their leaders."""
+    for session in sessions:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, signal.SIGKILL)
+    kill_all([pid for pid in _all_pids() if session_of(pid) in sessions])
 
 
 def end_marked(marks: Collection[str]) -> list[int]:
@@ -72,10 +70,40 @@ def end_all(find: Callable[[], Collection[int]]) -> list[int]:
     return left
 
 
+def wait_until(is_so: Callable[[], bool], secs: float) -> bool:
+    """Polls, quickly at first, until `is_so()`; False when that takes longer than `secs`."""
+    deadline, sleep_secs = time.monotonic() + secs, _FIRST_SLEEP_SECS
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(sleep_secs)
+        sleep_secs = min(2.0 * sleep_secs, _LONGEST_SLEEP_SECS)
+    return True
+
+
+def describe_stuck(what: str, pids: Sequence[int]) -> str:
+    """The message for processes that SIGKILL has not ended."""
+    waits = []
+    for pid in pids:
+        try:
+            waits.append(f"{pid} ({(_PROC / str(pid) / 'wchan').read_text() or 'running'})")
+        except OSError:
+            waits.append(f"{pid} (where it waits is unknown)")
+    return (
+        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {', '.join(waits)}, perhaps "
+        "for a disk or file server that does not answer; nothing waits for it any longer"
+    )
+
+
+def _all_pids() -> Iterator[int]:
+    with contextlib.suppress(OSError):  # /proc can't be listed without a file descriptor to spare.
+        yield from (int(entry) for entry in os.listdir(_PROC) if entry.isdigit())
+
+
 def environment_of(pid: int) -> set[bytes]:
     """A process's initial environment, each NAME=VALUE; empty for one that has ended or is another user's."""
     try:
-        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        return set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
         return set()
 
@@ -85,29 +113,30 @@ def processes_of_run(exp_dir: Path) -> list[int]:
 
     Those of another one that is alive descend from it.
     """
-    wanted = f"SAC_EXP_DIR={exp_dir}".encode()
-    found = []
+    wanted, mark = f"SAC_EXP_DIR={exp_dir}".encode(), f"{SUPERVISOR_PID_VARIABLE}=".encode()
+    orphans = []
     for pid in _all_pids():
         environ = environment_of(pid)
-        supervisors = _supervisors_in(environ) if wanted in environ else set()
-        if supervisors and supervisors.isdisjoint({os.getpid(), pid, *ancestors(pid)}):
-            found.append(pid)
-    return found
+        if wanted in environ:
+            texts = (entry.removeprefix(mark) for entry in environ if entry.startswith(mark))
+            supervisors = {int(text) for text in texts if text.isdigit()}  # What is no number is none of ours.
+            if supervisors and supervisors.isdisjoint({os.getpid(), pid, *_ancestors(pid)}):
+                orphans.append(pid)
+    return orphans
 
 
-def _supervisors_in(environ: Collection[bytes]) -> set[int]:
-    """Supervisors' pids in a process's environment; what is no number is none of ours."""
-    mark = f"{SUPERVISOR_PID_VARIABLE}=".encode()
-    texts = (entry.removeprefix(mark) for entry in environ if entry.startswith(mark))
-    return {int(text) for text in texts if text.isdigit()}
+def children(pid: int) -> list[int]:
+    """The children of a process, by /proc alone: looking at every process of the machine would take milliseconds."""
+    pids: list[int] = []
+    with contextlib.suppress(OSError):  # It has ended, or is ending.
+        for thread in os.listdir(_PROC / str(pid) / "task"):
+            pids += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
+    return pids
 
 
-def ancestors(pid: int) -> list[int]:
-    """The process's parent, the parent's, and so on, as far as /proc shows them."""
-    found: list[int] = []
+def _ancestors(pid: int) -> Iterator[int]:
     while (fields := _stat(pid)) is not None and (pid := int(fields[4 - 3])) > 0:
-        found.append(pid)
-    return found
+        yield pid
 
 
 def session_of(pid: int) -> int | None:
@@ -127,10 +156,16 @@ def begun(pid: int) -> str | None:
     return None if fields is None or fields[0] in "ZX" else f"{_boot_id()} {fields[22 - 3]}"
 
 
+def is_alive(pid: int, since: str | None = None) -> bool:
+    """Whether a process exists and has not ended; with `since` (see `begun`), a later one of its pid does not count."""
+    began = begun(pid)
+    return began is not None and since in (None, began)
+
+
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/<pid>/stat from the third on, see proc_pid_stat(5); None for a process that is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     return fields if len(fields) > 22 - 3 else None
@@ -139,46 +174,27 @@ def _stat(pid: int) -> list[str] | None:
 @functools.cache
 def _boot_id() -> str:
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
-def is_alive(pid: int, since: str | None = None) -> bool:
-    """Whether a process exists and has not ended; with `since` (see `begun`), a later one of its pid does not count."""
-    found = begun(pid)
-    return found is not None and since in (None, found)
-
-
-def describe_stuck(what: str, pids: Sequence[int]) -> str:
-    """The message for processes that SIGKILL has not ended."""
-    names = ", ".join(f"{pid} ({_waits_in(pid)})" for pid in pids)
-    return (
-        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {names}, perhaps for a disk "
-        "or file server that does not answer; nothing waits for it any longer"
-    )
-
-
-def _waits_in(pid: int) -> str:
+def cgroups(
+    controller: str, membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
+) -> Iterator[tuple[bool, Sequence[Path]]]:
+    """For each hierarchy with a controller: (whether it is version 2, folders of the group and of its ancestors)."""
     try:
-        return Path(f"/proc/{pid}/wchan").read_text() or "running"
+        lines = membership.read_text().splitlines()
     except OSError:
-        return "where it waits is unknown"
-
-
-def wait_until(is_so: Callable[[], bool], secs: float) -> bool:
-    """Polls, quickly at first, until `is_so()`; False when that takes longer than `secs`."""
-    deadline, sleep_secs = time.monotonic() + secs, _FIRST_SLEEP_SECS
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(sleep_secs)
-        sleep_secs = min(2.0 * sleep_secs, _LONGEST_SLEEP_SECS)
-    return True
-
-
-def _all_pids() -> Iterator[int]:
-    with contextlib.suppress(OSError):  # /proc can't be listed without a file descriptor to spare.
-        yield from (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+        return
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        tops = (mounts / controllers, mounts / controller) if controllers else ()
+        top = next((folder for folder in tops if folder.is_dir()), mounts)
+        own = top / group.strip("/")
+        # Inside a container the path may be the host's, which is missing here: the container's own group is the top.
+        yield not controllers, (own, *(folder for folder in own.parents if folder.is_relative_to(top)))
 
 
 _apart: set[int] = set()

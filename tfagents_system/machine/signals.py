@@ -62,9 +62,8 @@ class StopFlag:
         os.set_blocking(self._writer, False)
         for number in signals:
             # `nohup` ignores SIGHUP on purpose; every shell's background jobs ignore SIGINT, which means nothing.
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue
-            signal.signal(number, self._handle)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._handle)
 
     @classmethod
     def of_supervisor(cls, environ: Mapping[str, str] = os.environ, *, raises: bool = False) -> StopFlag:
@@ -79,12 +78,12 @@ class StopFlag:
     @classmethod
     def of_role(cls, environ: Mapping[str, str] = os.environ) -> StopFlag:
         """Set by every stop signal; in a SLURM job by the supervisor's alone."""
-        supervisors = role_stop_signal(environ)
-        if supervisors in STOP_SIGNALS:
+        if (number := role_stop_signal(environ)) in STOP_SIGNALS:
             return cls()
-        for number in STOP_SIGNALS:
-            signal.signal(number, _pass_over)  # Unlike SIG_IGN, which programs that a role starts would inherit.
-        return cls([supervisors])
+        for ignored in STOP_SIGNALS:
+            # Unlike SIG_IGN, which programs that a role starts would inherit.
+            signal.signal(ignored, lambda number, frame: None)
+        return cls([number])
 
     def is_set(self) -> bool:
         return self.signal_number is not None
@@ -98,10 +97,8 @@ class StopFlag:
         self._counted_at = now
         if self.signal_number is None:
             self.signal_number = signal_number
-        try:
+        with contextlib.suppress(BlockingIOError):  # The pipe is full of earlier signals: readable all the same.
             os.write(self._writer, b"\0")
-        except BlockingIOError:
-            pass  # The pipe is full of earlier signals: readable all the same.
 
     def wait(self, timeout_secs: float) -> bool:
         """Sleeps until a stop signal arrives, at most `timeout_secs`; returns whether one has."""
@@ -125,19 +122,15 @@ class StopFlag:
 @contextlib.contextmanager
 def raising_when_insisted(environ: Mapping[str, str] = os.environ) -> Iterator[StopFlag]:
     """Yields a supervisor's StopFlag that raises; afterwards signals do what they did before. For the main thread."""
-    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
     stop = StopFlag.of_supervisor(environ, raises=True)
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             if handler is not None:  # Which was not installed by Python.
                 signal.signal(number, handler)
         stop.close()
-
-
-def _pass_over(signal_number: int, frame: FrameType | None) -> None:
-    del signal_number, frame
 
 
 def is_orphan(environ: Mapping[str, str] = os.environ) -> bool:

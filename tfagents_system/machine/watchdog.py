@@ -54,12 +54,11 @@ class Watchdog:
 
     def rearm(self, what: str, allowance_secs: float | None = None) -> None:
         """As `arm`, without what writes to the file, where a slow disk would hold up the caller: see `write`."""
-        allowance_secs = self._allowance_secs if allowance_secs is None else allowance_secs
-        self._what, self._armed_secs = what, allowance_secs
+        self._what, self._armed_secs = what, self._allowance_secs if allowance_secs is None else allowance_secs
         self._due = time.monotonic() + _REARM_SECS
         self._is_armed = True
         self._file.seek(_HEADER_BYTES)
-        faulthandler.dump_traceback_later(allowance_secs + _SLACK_SECS, exit=True, file=self._file)
+        faulthandler.dump_traceback_later(self._armed_secs + _SLACK_SECS, exit=True, file=self._file)
 
     def write(self) -> None:
         """Writes what is being done; any thread may."""

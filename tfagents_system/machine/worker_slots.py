@@ -5,7 +5,7 @@ SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC
 SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join.
 
 Whoever talks to the replay server claims the slot on that server's machine (see machine/claims.py): a worker of the
-same machine, or the gateway for a worker of another. The kernel releases it when the process that claimed it ends.
+same machine, or the gateway for a worker of another.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.claims import Claims
 
 # Kinds of workers (see worker/kinds.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
@@ -67,13 +68,11 @@ class SlotCounts:
 
     def refusal(self, kind: str) -> str:
         """The message for a worker of this kind that gets no slot."""
-        fitting, remedy = self.for_kind(kind), "start the run with a larger SAC_MAX_WORKERS"
-        if not fitting:
+        remedy = "start the run with a larger SAC_MAX_WORKERS"
+        if not (fitting := self.for_kind(kind)):
             return f"this run has no slot for a worker of kind {kind} that joins ({self}): {remedy}"
-        return (
-            f"all {len(fitting)} slots for workers of kind {kind} that join are taken ({self}): {remedy}, or end some "
-            "workers"
-        )
+        what = f"all {len(fitting)} slots for workers of kind {kind} that join are taken"
+        return f"{what} ({self}): {remedy}, or end some workers"
 
     def __str__(self) -> str:
         experts = f", SAC_EXPERT_WORKERS={self.experts}" if self.experts else ""
@@ -97,8 +96,6 @@ class Slots:
     def __init__(self, port: int, counts: SlotCounts) -> None:
         self._port = port
         self._counts = counts
-        from tfagents_system.machine.claims import Claims  # It needs msgspec, which a login node may lack.
-
         self._claims = Claims()
         self._taken: set[int] = set()
 

@@ -17,8 +17,7 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import scratch
-from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.machine.files import make_private, read_json, write_json
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_copy import RingCopy
@@ -92,7 +91,7 @@ def open_ring(
     """
     began = time.monotonic()
     if places.is_copied:
-        scratch.make_private(places.ring)
+        make_private(places.ring)
     is_as_it_was = _is_as_it_was(places)
     home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
     slack_rows = slack_rows if home is None else home.slack_rows

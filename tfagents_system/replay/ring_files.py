@@ -15,10 +15,10 @@ import numpy as np
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
 from tfagents_system.transport.layout import Column, Layout, file_stem
 
+DESCRIPTION = "layout.json"  # What a ring was made for.
 VERSION = 3
 _SLACK_SEGMENTS = 4
 OWN_COLUMNS = (

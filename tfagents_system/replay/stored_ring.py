@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.scratch import DESCRIPTION
 from tfagents_system.replay import ring_header
-from tfagents_system.replay.ring_files import VERSION, RingFiles, layout_of, row_ranges
+from tfagents_system.replay.ring_files import DESCRIPTION, VERSION, RingFiles, layout_of, row_ranges
 from tfagents_system.replay.ring_rows import HISTORY, STEP_FIRST, STEP_LAST, RingRows, episode_of
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 from tfagents_system.transport.segments import Segment

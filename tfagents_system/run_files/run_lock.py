@@ -1,7 +1,7 @@
 """Locks a run directory: for one start of a run at a time, on any machine.
 
 A start holds flock on a file in it, from before it writes its inputs until the run has ended; the kernel releases it
-when its process dies, however it dies. The file says who it is (machine/holders.py), and its time of modification is a
+when its process dies, however it dies. The file says who it is (machine/claims.py), and its time of modification is a
 heartbeat. Where machines do not see each other's flock, as after a node has died, the lock is taken over once the
 heartbeat has stood still for STALE_SECS on the monotonic clock of whoever waits: no two clocks are compared.
 """
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import file_locks
-from tfagents_system.machine.holders import Holder
+from tfagents_system.machine import claims
+from tfagents_system.machine.claims import Holder
 from tfagents_system.run_files.heartbeat import STALE_SECS, is_live, read_status
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -146,7 +146,7 @@ class RunLock:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             unless_taken.callback(os.close, fd)
             # Somebody may have put a new file in its place between open and flock.
-            if not file_locks.lock(fd, self._path, waits=False) or os.fstat(fd).st_ino != os.stat(self._path).st_ino:
+            if not claims.lock(fd, self._path, waits=False) or os.fstat(fd).st_ino != os.stat(self._path).st_ino:
                 return True
             if self._may_live_elsewhere(Holder.read(self._path), os.fstat(fd).st_mtime_ns):
                 return False

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
-from tfagents_system.machine.topology import usable_cpus
+from tfagents_system.machine.cpus import usable_cpus
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_value, value_of

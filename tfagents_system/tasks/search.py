@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.launch.cpus import places_of
 from tfagents_system.launch.login_node import refuse_login_node
-from tfagents_system.launch.places import places_of
 from tfagents_system.launch.python_path import LAUNCHERS
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
 from tfagents_system.machine.installed import is_installed

@@ -28,7 +28,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState, create_trial
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
-from tfagents_system.launch.places import Place
+from tfagents_system.launch.cpus import Place
 from tfagents_system.machine.files import read_json, write_atomically, write_json
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.metrics import read_rows

@@ -19,7 +19,7 @@ from typing import Any
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
-from tfagents_system.machine.file_locks import lock
+from tfagents_system.machine.claims import lock
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.report.tracking.destination import Destination
 from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send

@@ -128,7 +128,6 @@ class RemoteSlots:
             for number, slot in self._slots.items():
                 if slot.is_free(now):
                     self._claims.release(claim_of(self._port, number))
-        self._claims.answer()
 
     @property
     def connected(self) -> int:

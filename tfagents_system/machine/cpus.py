@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import cgroups
+from tfagents_system.machine.processes import cgroups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +58,8 @@ def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) ->
     nodes: dict[int, int] = {}
     for cpulist in sysfs.glob("node/node[0-9]*/cpulist"):
         nodes |= dict.fromkeys(_read_cpu_list(cpulist), int(cpulist.parent.name.removeprefix("node")))
-    allowed = set(ids)
+    allowed, seen = set(ids), set[int]()
     cores: list[Core] = []
-    seen: set[int] = set()
     for cpu in sorted(allowed):
         if cpu not in seen:
             siblings = {cpu, *_read_cpu_list(sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list")}
@@ -80,9 +79,34 @@ def _read_cpu_list(path: Path) -> Sequence[int]:
 
 def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
     """CPUs' worth of time that this process's cgroups may use: the tightest on the way up, None without a limit."""
-    groups = cgroups.groups("cpu", membership, mounts)
-    quotas = [_quota_v2(folder) if is_v2 else _quota_v1(folder) for is_v2, folders in groups for folder in folders]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    quotas = []
+    for is_v2, folders in cgroups("cpu", membership, mounts):
+        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        for folder in folders:
+            try:
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                if quota not in ("max", "-1"):
+                    quotas.append(int(quota) / int(period))
+            except (OSError, ValueError):
+                continue  # The root of version 2 has none.
+    return min(quotas, default=None)
+
+
+def slurm_allotment(environ: Mapping[str, str]) -> int | None:
+    """CPUs that SLURM allotted to this job on this node; None outside a job."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    counts = [environ.get("SLURM_CPUS_ON_NODE", "")]
+    # `8(x2),4`: two nodes with 8 CPUs, then one with 4; this node is number SLURM_NODEID of them.
+    per_node = re.findall(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?(?:,|$)", environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    node = environ.get("SLURM_NODEID", "")
+    left = int(node) if re.fullmatch(r"[0-9]{1,9}", node) else 0
+    for count, nodes in per_node:
+        if left < int(nodes or 1):
+            counts.append(count)
+            break
+        left -= int(nodes or 1)
+    return min((int(count) for count in counts if re.fullmatch(r"0*[1-9][0-9]{0,8}", count)), default=None)
 
 
 def usable_cpus(environ: Mapping[str, str]) -> int:
@@ -92,49 +116,17 @@ def usable_cpus(environ: Mapping[str, str]) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
-def _quota_v2(folder: Path) -> float | None:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
+def why_unpinned(ids: Collection[int], quota: float | None, allotment: int | None) -> str | None:
+    """Why CPU ids are not ours to choose among `ids`, which this process may use; None where they are.
 
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 and period > 0 else None
-
-
-def slurm_allotment(environ: Mapping[str, str]) -> int | None:
-    """CPUs that SLURM allotted to this job on this node; None outside a job."""
-    if "SLURM_JOB_ID" not in environ:
-        return None
-    # `8(x2),4`: two nodes with 8 CPUs, then one with 4; this node is number SLURM_NODEID of them.
-    per_node: list[tuple[int, int]] = []
-    for part in environ.get("SLURM_JOB_CPUS_PER_NODE", "").split(","):
-        if match := re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part):
-            per_node.append((int(match[1]), int(match[2] or 1)))
-    node = _small_integer(environ.get("SLURM_NODEID", "")) or 0
-    counts = [_small_integer(environ.get("SLURM_CPUS_ON_NODE", "")) or 0]
-    for count, nodes in per_node:
-        if node < nodes:
-            counts.append(count)
-            break
-        node -= nodes
-    return min((count for count in counts if count > 0), default=None)
-
-
-def _small_integer(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-
-
-def is_confined(allotment: int | None, cores: Sequence[Core]) -> bool:
-    """Whether the cluster keeps this job to CPUs of its own."""
-    return allotment is None or allotment >= sum(len(core.threads) for core in cores)
+    Containers with a quota may all use the same ids: each of them would choose the first ones.
+    """
+    shown = format_cpu_list(ids)
+    if allotment is not None and allotment < len(ids):
+        return f"SLURM allotted {allotment} CPUs but does not confine the job to them (ids {shown} are open to it)"
+    if quota is not None and quota < len(ids):
+        return f"the cgroup's quota is the time of {quota:g} CPUs, on any of the ids {shown}"
+    return None
 
 
 def only(cores: Iterable[Core], ids: Collection[int]) -> list[Core]:
@@ -163,13 +155,7 @@ def in_order(cores: Sequence[Core], needed: int) -> list[int]:
 
 
 def split_cpus(
-    cores: Sequence[Core],
-    parallel: int,
-    needed: int,
-    *,
-    held: Collection[int] = (),
-    share: bool = False,
-    limit: int | None = None,
+    cores: Sequence[Core], parallel: int, needed: int, *, held: Collection[int] = (), share: bool = False
 ) -> list[list[int]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
 
@@ -181,34 +167,34 @@ def split_cpus(
       needed: CPUs of one run.
       held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
       share: Whether the roles of a run may share CPUs.
-      limit: CPUs that all runs together may keep busy; None without a limit.
 
     Raises:
       UserError: There are too few and `share` is False.
     """
-    free = only(cores, {cpu for core in cores for cpu in core.threads} - set(held))
-    usable = in_order(free, needed * parallel)[:limit]
-    if not share and needed * parallel > len(usable):
+    usable = only(cores, {cpu for core in cores for cpu in core.threads} - set(held))
+    free = sum(len(core.threads) for core in usable)
+    if not share:
+        require_cpus_for_all(parallel, needed, free)
+    if free < parallel:
+        usable = list(cores)
+    by_core = [core.threads for core in sorted(usable, key=lambda core: core.node)]
+    by_thread: list[tuple[int, ...]] = [(cpu,) for threads in by_core for cpu in threads]
+    splits = [_evenly(pieces, parallel) for pieces in (by_core, by_thread) if len(pieces) >= parallel]
+    # Roles share what their run has; where there are fewer CPUs than runs, runs do so, too.
+    splits.append([list(by_thread[number % len(by_thread)]) for number in range(parallel)])
+    best = next((parts for parts in splits if min(map(len, parts)) >= needed), splits[0])
+    return [sorted(part) for part in best]
+
+
+def require_cpus_for_all(parallel: int, needed: int, free: int) -> None:
+    """Raises:
+    UserError: So many runs, of `needed` CPUs each, have no room on `free` CPUs.
+    """
+    if needed * parallel > free:
         raise UserError(
-            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {len(usable)} are free: "
+            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {free} are free: "
             "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
         )
-    if len(usable) < parallel:
-        usable = in_order(cores, needed * parallel)[:limit]
-    return [sorted(part) for part in _split(sorted(only(cores, usable), key=lambda core: core.node), parallel, needed)]
-
-
-def _split(cores: Sequence[Core], parallel: int, needed: int) -> list[list[int]]:
-    by_core = [core.threads for core in cores]
-    by_thread: list[tuple[int, ...]] = [(cpu,) for threads in by_core for cpu in threads]
-    enough = [pieces for pieces in (by_core, by_thread) if len(pieces) >= parallel]
-    for pieces in enough:
-        if min(map(len, parts := _evenly(pieces, parallel))) >= needed:
-            return parts
-    # Roles share what their run has; where there are fewer CPUs than runs, runs do so, too.
-    if enough:
-        return _evenly(enough[0], parallel)
-    return [list(by_thread[number % len(by_thread)]) for number in range(parallel)]
 
 
 def _evenly(pieces: Sequence[tuple[int, ...]], count: int) -> list[list[int]]:
