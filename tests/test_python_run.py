@@ -121,14 +121,12 @@ def test_a_run_is_where_its_variables_say_and_goes_on_there_without_what_it_bega
 
 
 @pytest.mark.parametrize(
-    ("resolved", "secs"),
-    [(None, 120.0), ({"variables": {"SAC_SAVE_DEADLINE_SECS": "600"}}, 660.0), ({"variables": {}}, 120.0)],
+    ("run", "secs"),
+    [(None, 120.0), ({"start": {"variables": {"save_deadline_secs": 600.0}}}, 660.0), ({}, 120.0)],
 )
-def test_a_run_has_its_own_time_to_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolved: Any, secs: float
-) -> None:
-    if resolved is not None:
-        (tmp_path / "resolved.json").write_text(json.dumps(resolved))
+def test_a_run_has_its_own_time_to_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, secs: float) -> None:
+    if run is not None:
+        (tmp_path / "run.json").write_text(json.dumps(run))
     process = MagicMock(pid=-5, poll=lambda: None)
     monkeypatch.setattr("tfagents_system.python_run.os.killpg", MagicMock())
     Run(tmp_path, process).stop()

@@ -323,8 +323,8 @@ class Run:
 
     def _stop_secs(self) -> float:
         """How long saving and ending may take."""
-        values = (read_json(self._paths.resolved) or {}).get("variables", {})
-        return max(120.0, 60.0 + float(values.get("SAC_SAVE_DEADLINE_SECS", 60.0)))
+        variables = (read_json(self._paths.run_json) or {}).get("start", {}).get("variables", {})
+        return max(120.0, 60.0 + variables.get("save_deadline_secs", 60.0))
 
     def policy(self, checkpoint: str = "best") -> Policy:
         """A saved policy, greedy.

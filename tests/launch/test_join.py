@@ -19,6 +19,7 @@ import pytest
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, command_of, variables_of
 from tests.support.machines import flat
+from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
@@ -39,6 +40,7 @@ from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.remote.messages import identity_of
 
@@ -51,11 +53,17 @@ def running(tmp_path: Path) -> RunPaths:
     """The directory of a run that goes on on HERE, without a gateway."""
     paths = RunPaths(tmp_path / "run")
     paths.exp_dir.mkdir()
-    settings = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
-    settings["collect_worker_cpus"] = 64  # Not one that is taken over.
-    paths.run_json.write_text(json.dumps({"seed": 5, "num_iter": 9, "settings": settings}))
+    begin(paths)
     tell(paths, "running")
     return paths
+
+
+def begin(paths: RunPaths, **run: object) -> None:
+    counts = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
+    counts |= {"collect_worker_cpus": 64}  # Not one that is taken over.
+    counts |= {name: run.pop(name) for name in ("expert_workers",) if name in run}
+    variables = variables_with(exp_dir=paths.exp_dir, seed=5, **counts)
+    write_run_json(paths, variables=variables, attributes={"num_iter": 9}, **run)
 
 
 def tell(paths: RunPaths, state: str, **more: object) -> None:
@@ -298,17 +306,15 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     for content in (b"PK1", b"PK2", None):
         files = dict.fromkeys((own.params.name, own.config.name, own.specs.name), b"")
         files |= {} if content is None else {own.reward.name: content}
-        join.join(run, JoinInputs(files), 5, target, Claims(), StopFlag(signals=()), MagicMock())
-        digests.append(identity_of(own).get("reward"))
+        join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+        digests.append(identity_of(own, Overrides()).get("reward"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
 
 
 def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
     running: RunPaths, tmp_path: Path
 ) -> None:
-    run = json.loads(running.run_json.read_text())
-    run["settings"]["expert_workers"] = 1
-    running.run_json.write_text(json.dumps(run))
+    begin(running, expert_workers=1)
     target = Target("localhost:8123", None, None, running)
     (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).checks.errors
     assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
@@ -335,8 +341,7 @@ def test_what_is_beside_the_params_comes_with_them(
     monkeypatch.setattr(sys, "path", [*sys.path])
     there = "/machine/of/the/run/mine.py"
     files = {"beside_joined.py": "", "removed.py": ""}
-    run = json.loads(running.run_json.read_text()) | {"params_source": there, "params_kept": there}
-    running.run_json.write_text(json.dumps(run | {"params_files": files}))
+    begin(running, params_source=there, params_kept=there, params_files=files)
     running.params_folder.mkdir()
     os.mkfifo(running.params_folder / "written_by_the_run")
     (running.params_folder / "beside_joined.py").write_text("VALUE = 7\n")
@@ -353,11 +358,10 @@ def test_what_is_beside_the_params_comes_with_them(
     own = RunPaths(running.joined / HERE)
     own.params_folder.mkdir(parents=True)
     (own.params_folder / "of_an_earlier_join.py").write_text("")
-    own.overrides.write_text("{}")
     inputs.write(own)
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
-    assert own.specs.read_bytes() == b"specs" and not own.overrides.exists()
+    assert own.specs.read_bytes() == b"specs"
     shutil.rmtree(running.params_folder)
     JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs().write(own)
     assert not own.params_folder.exists(), "the run keeps none"

@@ -209,7 +209,7 @@ def test_the_last_line_says_why_a_run_is_finished(
     made.paths.heartbeat("trainer").write_text(json.dumps({"state": "done", **trainer}))
     told = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).closing_lines(0)
     assert told[-1] == line
-    made.paths.run_json.write_text(json.dumps({"num_iter": 25}))
+    made.paths.run_json.write_text(json.dumps({"attributes": {"num_iter": 25}}))
     write_status(made.paths.status_json, {"run": {"name": "run"}, "roles": {"trainer": trainer}})
     tell_finished("run", made.paths)
     assert capsys.readouterr().out.startswith(f"{line} ({made.paths.exp_dir}). Nothing is to be done: choose"), "again"

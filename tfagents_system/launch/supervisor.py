@@ -7,6 +7,7 @@ than workers that have joined one.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import math
@@ -89,14 +90,14 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claim_port(variables, claims) if variables.trainer_server is None else 0
-        seed = run_directory.read_run_json(paths).get("seed", variables.seed)
+        run_directory.write_start(paths, dataclasses.replace(variables, reverb_port=port))
         if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
             keep_tracked(paths, tracking)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)
         print(plan.table(), flush=True)
-        return Supervisor(variables, plan, claims, port, seed, stop, starter, RunRules, lock=lock).run()
+        return Supervisor(variables, plan, claims, port, stop, starter, RunRules, lock=lock).run()
 
 
 def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
@@ -187,7 +188,6 @@ class Supervisor:
       claims: This process's claims; they keep answering while the run lasts.
       starter: Starts the roles; in tests, small programs.
       lock: Of the run directory; without one nobody can take it over.
-      environ: Further variables of all roles; they win over a role's own.
     """
 
     def __init__(
@@ -196,13 +196,11 @@ class Supervisor:
         plan: CpuPlan,
         claims: Claims,
         port: int,
-        seed: int,
         stop: StopFlag,
         starter: RoleStarter,
         rules: Callable[[Supervisor], Rules],
         step_secs: float = _STEP_SECS,
         lock: RunLock | None = None,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.variables = variables
         self.plan = plan
@@ -213,7 +211,7 @@ class Supervisor:
         self._step_secs = step_secs
         self._guard = DirectoryGuard(self.paths, lock)
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
-        common = _common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
+        common = _common_environ(variables, port) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         beside = [] if variables.gateway_port is None else [GATEWAY]
         cpus = plan.by_role()
         if TRAINER in cpus and TrackingSettings.of(vars(variables)).is_wanted:
@@ -223,7 +221,7 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=_role_environ(role, common, plan, variables) | dict(environ or {}),
+                environ=_role_environ(role, common, plan, variables),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
@@ -639,6 +637,7 @@ class RunRules:
             starter,
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
+            seed=variables.seed,
             stop=self._supervisor.stop,
             report=variables.report,
             tracking=TrackingSettings.of(vars(variables)),
@@ -655,11 +654,10 @@ def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: R
     return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
 
 
-def _common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
+def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
     """What all roles have in common."""
     own = {
         "SAC_REVERB_PORT": str(port),
-        "SAC_SEED": str(seed),
         "PYTHONPATH": run_python_path(os.environ),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -679,5 +677,4 @@ def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
     if role != TRAINER:
         return {}
     gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
-    own = {"CUDA_VISIBLE_DEVICES": gpu, "SAC_SERVER": variables.trainer_server}
-    return {name: value for name, value in own.items() if value is not None}
+    return {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}

@@ -29,6 +29,7 @@ def write_results(
     *,
     cpus: Sequence[int],
     environ: Mapping[str, str],
+    seed: int,
     stop: StopFlag,
     report: bool = True,
     tracking: TrackingSettings | None = None,
@@ -50,19 +51,19 @@ def write_results(
         run = _Runner(starter, cpus, environ, stop, work.look)
         for name in wanted:
             work.doing = name
-            lines.append(_made(name, paths, run, environ))
+            lines.append(_made(name, paths, run, seed))
             work.advance()
     return [*lines, f"policy: {paths.policies / 'policy'}"]
 
 
-def _made(name: str, paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
+def _made(name: str, paths: RunPaths, run: _Runner, seed: int) -> str:
     """Makes one of the results; returns where it is, or why there is none."""
     if name == _PLOT:
         problem = run("tfagents_system.report.plots", [str(paths.exp_dir)], paths.log("plots"), _PLOT_DEADLINE_SECS)
         return f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}"
     if name == _VIDEO:
         try:
-            return _film(paths, run, environ)
+            return _film(paths, run, seed)
         except OSError as error:
             return f"note: no video: {error}"
     if name == _REPORT:
@@ -81,11 +82,11 @@ def _send_rest(paths: RunPaths, run: _Runner) -> str:
     return f"track:  {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
-def _film(paths: RunPaths, run: _Runner, environ: Mapping[str, str]) -> str:
+def _film(paths: RunPaths, run: _Runner, seed: int) -> str:
     """Plays the best policy; returns where the video is, or why there is none."""
     checkpoint = "latest" if read_best(paths) is None else "best"
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
-    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
+    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(seed)]
     videos_before = set(paths.videos.glob("*.mp4"))
     print("playing one episode of the trained policy for a video", flush=True)
     video_problem = run("tfagents_system.run", play, paths.log("video"), _VIDEO_DEADLINE_SECS)
