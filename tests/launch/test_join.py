@@ -41,6 +41,7 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.remote.messages import identity_of
 
@@ -88,7 +89,6 @@ def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunP
     running.credentials.mkdir()
     target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
     assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
-    assert target.environ()["SAC_SERVER"] == "node7:8443"
 
 
 def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None:
@@ -411,12 +411,26 @@ def workers_in(
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
 
-def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAC_TRAIN_CPUS", "7")
-    assert workers_in(folder, stop, "env | grep SAC_ | sort; exit 0").run() == 0
-    text = (folder / "logs/worker_1.log").read_text()
-    assert "SAC_SERVER=node7:8443\n" in text and "SAC_CREDENTIALS_DIR=/credentials\n" in text
-    assert f"SAC_EXP_DIR={folder}\n" in text and "SAC_TRAIN_CPUS=7\n" in text
+def test_their_settings_have_the_numbers_of_the_run_and_its_place(
+    running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("claim_cpus", "supervisor_of"):
+        monkeypatch.setattr(join, name, MagicMock())
+    own = RunPaths(running.joined / HERE)
+    own.exp_dir.mkdir(parents=True)
+    here = {"reverb_cpus": 0, "train_cpus": 0, "local_workers": 1, "collect_worker_cpus": 3, "worker_role": "eval"}
+    variables = variables_with(exp_dir=own.exp_dir, **here)
+    inputs = JoinInputs({"run.json": running.run_json.read_bytes()})
+    target = Target("node7:8443", Path("/credentials"), None, running)
+    join.join(variables, inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+    found = Settings.read(own.run_json).variables
+    assert (found.server, found.credentials_dir, found.joined_run) == (
+        "node7:8443",
+        Path("/credentials"),
+        running.exp_dir,
+    )
+    assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"
+    assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
 
 
 def test_when_all_say_that_the_run_is_done_it_is(

@@ -85,7 +85,7 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
     for role in ("trainer", "worker_1"):
         text = log(run_dir, role)
         assert re.search(rf"Cpus_allowed_list:\s+{plan[role][0]}\n", text)
-        assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=7\n" in text
+        assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=0\n" in text
         assert "SAC_NUM_COLLECT_WORKERS=2\n" in text and "SAC_SHARE_CPUS=1\n" in text
         assert "OMP_NUM_THREADS=1\n" in text and "CUDA_VISIBLE_DEVICES=-1\n" in text
         assert f"PYTHONPATH={ROOT}" in text

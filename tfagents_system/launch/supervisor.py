@@ -637,7 +637,6 @@ class RunRules:
             starter,
             cpus=self._supervisor.plan.trainer,
             environ=trainer.environ,
-            seed=variables.seed,
             stop=self._supervisor.stop,
             report=variables.report,
             tracking=TrackingSettings.of(vars(variables)),

@@ -14,6 +14,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.tracking.settings import TrackingSettings
 from tfagents_system.run_files.best import read_best
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import read_run
 
 _PLOT_DEADLINE_SECS = 120.0  # Also of the report.
 _VIDEO_DEADLINE_SECS = 600.0
@@ -29,7 +30,6 @@ def write_results(
     *,
     cpus: Sequence[int],
     environ: Mapping[str, str],
-    seed: int,
     stop: StopFlag,
     report: bool = True,
     tracking: TrackingSettings | None = None,
@@ -51,19 +51,19 @@ def write_results(
         run = _Runner(starter, cpus, environ, stop, work.look)
         for name in wanted:
             work.doing = name
-            lines.append(_made(name, paths, run, seed))
+            lines.append(_made(name, paths, run))
             work.advance()
     return [*lines, f"policy: {paths.policies / 'policy'}"]
 
 
-def _made(name: str, paths: RunPaths, run: _Runner, seed: int) -> str:
+def _made(name: str, paths: RunPaths, run: _Runner) -> str:
     """Makes one of the results; returns where it is, or why there is none."""
     if name == _PLOT:
         problem = run("tfagents_system.report.plots", [str(paths.exp_dir)], paths.log("plots"), _PLOT_DEADLINE_SECS)
         return f"note: no plot: {problem}" if problem else f"plot:   {paths.learning_curve}"
     if name == _VIDEO:
         try:
-            return _film(paths, run, seed)
+            return _film(paths, run)
         except OSError as error:
             return f"note: no video: {error}"
     if name == _REPORT:
@@ -82,9 +82,10 @@ def _send_rest(paths: RunPaths, run: _Runner) -> str:
     return f"track:  {log.read_text(encoding='utf-8').splitlines()[-1]}"
 
 
-def _film(paths: RunPaths, run: _Runner, seed: int) -> str:
+def _film(paths: RunPaths, run: _Runner) -> str:
     """Plays the best policy; returns where the video is, or why there is none."""
     checkpoint = "latest" if read_best(paths) is None else "best"
+    seed = read_run(paths.run_json).get("seed", 0)
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", str(paths.exp_dir)]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(seed)]
     videos_before = set(paths.videos.glob("*.mp4"))
