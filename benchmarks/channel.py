@@ -47,7 +47,7 @@ def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
     # Slots from 0: the segments are those of worker 0.
-    facts = RunFacts(paths, _IDENTITY, 0, 1, 2, {}, "{}", _MAX_BYTES)
+    facts = RunFacts(paths, _IDENTITY, 2, {"variables": {}, "defaults": {}}, 0, _MAX_BYTES)
     slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, paths.gateway_slots)
     sharing = SharedTables(Connection(f"localhost:{reverb_port}", lambda: False))
     context = credentials.server_context(paths.credentials)

@@ -6,18 +6,17 @@ import types
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import Settings
 
 
-def test_which_workers_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_workers_have_left(tmp_path: Path) -> None:
     """Slots 0 and 1 are the run's own, 2 and 3 planned for others, 4 an expert's, 5 to 9 of any that join."""
-    monkeypatch.setenv("SAC_LOCAL_WORKERS", "2")
-    monkeypatch.setenv("SAC_EXPERT_WORKERS", "1")
-    rest: dict[str, Any] = dict.fromkeys(("params", "seed", "server_address", "deterministic", "stop", "heartbeat"))
-    role = Role(name="replay", paths=RunPaths(tmp_path), num_workers=4, max_workers=10, **rest)
+    settings = Settings(variables_with(num_collect_workers=4, local_workers=2, expert_workers=1, max_workers=10))
+    rest: dict[str, Any] = dict.fromkeys(("params", "stop", "heartbeat"))
+    role = Role(name="replay", paths=RunPaths(tmp_path), settings=settings, **rest)
     stopped = {"state": "stopped"}
     beats = {1: stopped, 3: stopped, 4: stopped, 5: stopped, 6: {"state": "collecting"}, 7: None}  # None: not read yet.
     role.beats = types.SimpleNamespace(last=lambda name: beats.get(int(name.removeprefix("worker_")), {}))  # type: ignore[assignment]

@@ -47,13 +47,19 @@ class TrainParams(FakeParams):
 """
 
 
+def override(paths: RunPaths, **overrides: Any) -> None:
+    """Gives a run that has none settings of its own."""
+    run = {"params_source": str(ROOT / "no_longer_there" / "params.py"), "overrides": overrides}
+    paths.run_json.write_text(json.dumps(run))
+
+
 def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
     """A run directory with policies of three moments that act differently."""
     paths = RunPaths(folder)
     folder.mkdir(parents=True)
     paths.params.write_text(PARAMS.format(recurrent={"sequence_length": 2} if recurrent else False))
     paths.config.write_text(json.dumps({"horizon": 7}))
-    paths.run_json.write_text(json.dumps({"params_source": str(ROOT / "no_longer_there" / "params.py")}))
+    override(paths)
     env = TrainingEnvironment(CounterEnv(), 7)
     specs.save_specs(paths.specs, env.observation_spec(), env.environment_action_spec)
     params = type("P", (FakeParams,), {"recurrent": {"sequence_length": 2} if recurrent else False})({"horizon": 7})
@@ -98,17 +104,17 @@ def test_numbers_of_every_episode_then_mean_and_spread(capsys: Any, saved: RunPa
 
 
 def test_settings_of_the_run_hold_for_its_own_files_alone(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    saved.overrides.write_text('{"config": {"horizon": 3}}')
+    override(saved, config={"horizon": 3})
     try:
         assert ", 3 steps" in play(capsys, saved, "--no_video")[1]
         (tmp_path / "other.json").write_text('{"horizon": 4}')
         assert ", 4 steps" in play(capsys, saved, "--no_video", "--config", str(tmp_path / "other.json"))[1]
         assert ", 3 steps" in play(capsys, saved, "--no_video", "--config", str(saved.config))[1]
-        saved.overrides.write_text('{"params": {"misspelt": 3}}')
+        override(saved, params={"misspelt": 3})
         with pytest.raises(UserError, match="has no attribute misspelt"):
             run.main(["--exp_dir", str(saved.exp_dir), "--no_video"])
     finally:
-        saved.overrides.unlink()
+        override(saved)
 
 
 def test_the_seed_decides_the_returns(capsys: Any, saved: RunPaths) -> None:
@@ -315,7 +321,7 @@ def test_curriculum_that_applies_to_evaluation_is_set() -> None:
 
 def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
     entry = {"iters": [0, 2, 3], "range": [1.0, 3.0], "apply_to_eval": True}
-    saved.overrides.write_text(json.dumps({"config": {"curriculum": {"mass": entry}}}))
+    override(saved, config={"curriculum": {"mass": entry}})
     moments = [saved.policy_checkpoints / f"policy_checkpoint_{8 * k:010d}" / "moment.json" for k in (1, 2, 3)]
     try:
         for k, moment in enumerate(moments, 1):
@@ -332,7 +338,7 @@ def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths
         moments[-1].write_text(json.dumps({"iteration": 2}))
         assert play(capsys, saved, "--no_video", "--policy", str(model))[1] == "curriculum of iteration 2: mass=2"
     finally:
-        saved.overrides.unlink()
+        override(saved)
         for moment in moments:
             moment.unlink()
 

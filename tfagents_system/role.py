@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import sys
 import time
@@ -17,14 +16,16 @@ from typing import Any, NoReturn, TextIO, cast
 import numpy as np
 from absl import flags, logging
 
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import StopFlag, die_with_parent
-from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.machine.worker_slots import COLLECT, SlotCounts
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat
-from tfagents_system.run_files.run_paths import REPLAY, RunPaths, worker_role
-from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
+from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
+from tfagents_system.settings.resolved import Settings
+from tfagents_system.settings.variables import RunVariables
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import joining
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError
@@ -38,12 +39,8 @@ class Role:
     Attributes:
       name: `replay`, `trainer` or `worker_<i>`.
       paths: The run directory.
+      settings: Of the run and of this start.
       params: The user's TrainParams.
-      num_workers: Planned workers of the run: 0 to num_workers - 1.
-      max_workers: Slots for workers, including those that join.
-      seed: SAC_SEED.
-      server_address: Where the replay server listens.
-      deterministic: SAC_DETERMINISTIC: the seed alone determines what the role does.
       stop: Set when the role is told to stop.
       heartbeat: Reports the role's state to the supervisor.
       joined: What it received from the run that it joined; None if the run started it.
@@ -51,19 +48,15 @@ class Role:
 
     name: str
     paths: RunPaths
+    settings: Settings
     params: TrainParamsBase
-    num_workers: int
-    max_workers: int
-    seed: int
-    server_address: str
-    deterministic: bool
     stop: StopFlag
     heartbeat: Heartbeat
     joined: Membership | None = None
 
     @classmethod
-    def from_environment(cls, name: str) -> Role:
-        """Reads the SAC_ variables that the supervisor set, and loads the run's own copies of params and config.
+    def of_run(cls, name: str) -> Role:
+        """Reads the settings of the run in SAC_EXP_DIR, and loads its own copies of params and config.
 
         Raises:
           UserError: The params file or the configuration can't be loaded, or the run to join refuses this worker.
@@ -76,34 +69,60 @@ class Role:
         paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
-        joined = None
-        if os.environ.get(joining.SERVER):  # First of all: which worker this is and what the run is like is told there.
-            joined = joining.join(name, stop.is_set, os.environ)
+        settings, joined = Settings.read(paths.run_json), None
+        if (server := _server_to_join(name, settings.variables)) is not None:
+            joined = joining.join(name, server, stop.is_set, settings, paths)
             heartbeat.tell_too(joined.tell)
-        overrides = Overrides.read(paths.overrides)
-        if joined is not None:
-            defaults = json.loads(os.environ.get(run_directory.DEFAULTS) or "{}")
-            overrides = dataclasses.replace(overrides, defaults=defaults)
+            settings = joined.settings
+            os.environ.update(settings.variables.to_environ(), SLURM_PROCID=str(joined.worker_id))  # For users' code.
         params = load_params(
             paths.params,
-            overrides.merged(load_env_config(paths.config)),
+            settings.overrides.merged(load_env_config(paths.config)),
             origin=run_inputs.origin_of_run(paths),
-            compute_config=compute_config_from(os.environ),
-            attributes=overrides.attributes,
+            compute_config=compute_config_of(vars(settings.variables)),
+            attributes=settings.overrides.attributes,
+            process=ProcessSettings.of(vars(settings.variables)),
         )
-        return cls(
-            name=name,
-            paths=paths,
-            params=params,
-            num_workers=int(os.environ["SAC_NUM_COLLECT_WORKERS"]),
-            max_workers=int(os.environ.get("SAC_MAX_WORKERS") or os.environ["SAC_NUM_COLLECT_WORKERS"]),
-            seed=int(os.environ["SAC_SEED"]),
-            server_address=os.environ.get(joining.SERVER) or f"127.0.0.1:{os.environ['SAC_REVERB_PORT']}",
-            deterministic=os.environ.get("SAC_DETERMINISTIC") == "1",
-            stop=stop,
-            heartbeat=heartbeat,
-            joined=joined,
-        )
+        return cls(name, paths, settings, params, stop, heartbeat, joined)
+
+    @property
+    def variables(self) -> RunVariables:
+        return self.settings.variables
+
+    @property
+    def worker_id(self) -> int:
+        """Of a worker: its number, which is its slot."""
+        return int(self.name.removeprefix("worker_")) if self.joined is None else self.joined.worker_id
+
+    @property
+    def kind(self) -> str:
+        """Of a worker: one of worker_slots.KINDS."""
+        variables = self.variables
+        return variables.worker_role if self.joined else variables.kinds_beside.get(self.worker_id, COLLECT)
+
+    @property
+    def num_workers(self) -> int:
+        """Planned workers of the run: 0 to num_workers - 1."""
+        return self.variables.num_collect_workers
+
+    @property
+    def max_workers(self) -> int:
+        """Slots for workers, including those that join."""
+        return self.slots.most
+
+    @property
+    def seed(self) -> int:
+        return self.variables.seed
+
+    @property
+    def deterministic(self) -> bool:
+        """The seed alone determines what the role does."""
+        return self.variables.deterministic
+
+    @property
+    def server_address(self) -> str:
+        """Where the replay server listens."""
+        return _server_to_join(self.name, self.variables) or f"127.0.0.1:{self.variables.reverb_port}"
 
     def connect(self, stop: Callable[[], bool]) -> Connection:
         """To the replay server; `stop` ends every wait."""
@@ -130,10 +149,7 @@ class Role:
     @property
     def slots(self) -> SlotCounts:
         """Of the run, for its workers."""
-        local = int(os.environ.get("SAC_LOCAL_WORKERS") or self.num_workers)
-        experts = int(os.environ.get("SAC_EXPERT_WORKERS") or 0)
-        evaluators = int(os.environ.get("SAC_EVAL_WORKERS") or 0)
-        return SlotCounts(local, self.num_workers, self.max_workers, experts, evaluators)
+        return self.variables.slots
 
     @property
     def is_far(self) -> bool:
@@ -174,6 +190,11 @@ class Role:
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
+def _server_to_join(name: str, variables: RunVariables) -> str | None:
+    """Of a worker that joins, and of a trainer that is elsewhere than its replay server."""
+    return variables.server or (variables.trainer_server if name == TRAINER else None)
+
+
 # Streams for `derived_seed`.
 COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM, EPISODE_STREAM = 10, 11, 12, 13, 14, 15
 RESET_STREAM, GREEDY_STREAM, GOAL_STREAM = 17, 18, 19
@@ -206,7 +227,7 @@ def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     code = EXIT_FAILED
     sys.stdout, sys.stderr = cast(TextIO, _Log(sys.stdout)), cast(TextIO, _Log(sys.stderr))
     try:
-        code = main(Role.from_environment(name))
+        code = main(Role.of_run(name))
     except UserError as error:
         print_findings(error.findings)
         code = EXIT_BAD_INPUT

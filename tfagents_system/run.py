@@ -29,7 +29,6 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Use
 from tfagents_system.playing import replay_actions
 from tfagents_system.playing.play import play, play_montage, summary
 from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
-from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -50,8 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tfagents_system.envs import rendering
 
         rendering.prepare_headless()
-    if paths and (env_python := read_run_json(paths).get("env_python")):
-        os.environ.setdefault("SAC_ENV_PYTHON", str(env_python))  # The environment runs where it was trained.
     params = load_run_params(paths, flags.params, flags.config)
     from tfagents_system.envs.faults import EnvironmentFault
 

@@ -1,6 +1,6 @@
 """The gateway program: gives other machines encrypted and authenticated access to the replay server.
 
-    python -m tfagents_system.sac_gateway          # with a supervisor's variables
+    SAC_EXP_DIR=RUN python -m tfagents_system.sac_gateway
 
 Load parameters, admit only authenticated clients, serve until told to stop, notify all clients.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +20,6 @@ from tfagents_system.machine import memory
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
-from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER
 from tfagents_system.transport.connection import Connection
@@ -35,20 +33,6 @@ from tfagents_system.transport.run_layout import run_layout
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
-# What a remote role takes over from the run.
-_SHARED_VARIABLES = (
-    "SAC_EXP_NAME",
-    "SAC_SEED",
-    "SAC_NUM_COLLECT_WORKERS",
-    "SAC_LOCAL_WORKERS",
-    "SAC_EXPERT_WORKERS",
-    "SAC_EVAL_WORKERS",
-    "SAC_MAX_WORKERS",
-    "SAC_DETERMINISTIC",
-    "SAC_ENVS_PER_WORKER",
-    "SAC_STEP_TIMEOUT_SECS",
-    "SAC_STRAGGLER_SECS",
-)
 
 
 def serve(role: Role) -> int:
@@ -56,16 +40,15 @@ def serve(role: Role) -> int:
     memory.keep_freed_memory()
     folder = credentials_folder(role)
     context = credentials.server_context(folder)
-    password_file = os.environ.get("SAC_PASSWORD_FILE")
-    password = credentials.read_password(Path(password_file) if password_file else None)
-    facts = run_facts(role, os.environ)
+    password = credentials.read_password(role.variables.password_file)
+    facts = run_facts(role)
     connection = Connection(role.server_address, role.stop.is_set)
     role.wait_until_up(connection, _START_DEADLINE_SECS)
     slots = RemoteSlots(role.slots, int(role.server_address.rpartition(":")[2]), role.paths.gateway_slots)
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
-    has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and os.environ.get("SAC_LOCAL_TRAINER") != "0"
+    has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and role.variables.local_trainer
     gateway = Gateway(facts, SharedTables(connection), slots, context, password, has_trainer=has_trainer)
-    port = _listen(gateway, role, int(os.environ.get("SAC_GATEWAY_PORT") or 0))
+    port = _listen(gateway, role, role.variables.gateway_port or 0)
     write_json(
         role.paths.gateway_json,
         {"host": host_name(), "port": port, "pid": os.getpid(), "started": gateway.started},
@@ -93,25 +76,22 @@ def credentials_folder(role: Role) -> Path:
     Raises:
       UserError: They can't be made.
     """
-    if own := os.environ.get("SAC_CREDENTIALS_DIR"):
-        return Path(own)
-    credentials.ensure_credentials(role.paths.credentials, os.environ["SAC_EXP_NAME"])
+    if role.variables.credentials_dir is not None:
+        return role.variables.credentials_dir
+    credentials.ensure_credentials(role.paths.credentials, role.variables.exp_name)
     return role.paths.credentials
 
 
-def run_facts(role: Role, environ: Mapping[str, str]) -> RunFacts:
+def run_facts(role: Role) -> RunFacts:
     """What the gateway needs to know about its run."""
     layout = run_layout(role.params, *specs.load_specs(role.paths.specs))
     form, keeps_episodes = role.params.sample_form_ctor(), bool(role.params.keep_best_episodes)
-    shared = {name: environ[name] for name in _SHARED_VARIABLES if environ.get(name)}
     return RunFacts(
         paths=role.paths,
-        identity=identity_of(role.paths),
-        seed=role.seed,
-        num_collect_workers=role.num_workers,
+        identity=identity_of(role.paths, role.settings.overrides),
         max_workers=role.max_workers,
-        settings=shared | {"SAC_MAX_WORKERS": str(role.max_workers)} | run_directory.defaults_of_run(role.paths),
-        run=role.paths.run_json.read_text(encoding="utf-8"),
+        settings=role.settings.shared(),
+        run=role.run_id,
         max_worker_bytes=layout_frame_bytes(
             layout,
             form.sequence_length,

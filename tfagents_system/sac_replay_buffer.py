@@ -1,6 +1,6 @@
 """The replay server program: load parameters, open the ring, serve until told to stop, save.
 
-python -m tfagents_system.sac_replay_buffer    # with a supervisor's variables
+SAC_EXP_DIR=RUN python -m tfagents_system.sac_replay_buffer
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The policy-update program: load parameters, connect, train until done or told to stop, save.
 
-python -m tfagents_system.sac_train            # with a supervisor's variables
+SAC_EXP_DIR=RUN python -m tfagents_system.sac_train
 """
 
 from __future__ import annotations

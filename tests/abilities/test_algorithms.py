@@ -137,7 +137,7 @@ def test_droq_with_adamw_and_two_environments_a_worker(tmp_path: Path) -> None:
     settings = (adamw, sgd, "actor_optimizer.beta_1=0.8", "gradient_clipping=5")
     droq = Trained(tmp_path, "droq", *settings, "num_train_episodes_per_iter=2", ENVS_PER_WORKER=2)
     assert droq.trainer["train_step"] == 300 and droq.learned(), rows(droq.run)
-    resolved = json.loads((droq.run / "resolved.json").read_text())["params"]
+    resolved = json.loads((droq.run / "run.json").read_text())["attributes"]
     assert resolved["critic_optimizer"]["weight_decay"] == 0.01 and resolved["actor_optimizer"]["beta_1"] == 0.8
 
 

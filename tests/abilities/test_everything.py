@@ -187,9 +187,9 @@ def test_roles_are_pinned_to_the_cpus_that_are_planned(finished: Finished) -> No
 def test_settings_reach_attributes_dictionaries_configuration_and_variables(finished: Finished) -> None:
     agent = finished.written("trainer.txt")[-1]
     assert (agent["rate"], agent["own"], agent["optimizer"]) == (0.002, 4, {"name": "adamw"})
-    resolved = json.loads((finished.run / "resolved.json").read_text())
-    assert resolved["config"]["horizon"] == HORIZON and "unused" not in resolved["config"]
-    assert resolved["variables"]["SAC_SEED"] == "5"
+    run = json.loads((finished.run / "run.json").read_text())
+    assert run["config"]["horizon"] == HORIZON and "unused" not in run["config"]
+    assert run["seed"] == 5
 
 
 def test_hooks_get_id_collect_env_seed_and_configuration(finished: Finished) -> None:

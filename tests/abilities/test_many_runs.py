@@ -72,8 +72,8 @@ def test_a_sweep_trains_each_task_on_cpus_of_its_own(tmp_path: Path) -> None:
     sweep(project, batch_size=[8, 16])
     tasks = [project.run.with_name(f"try_task_{number}") for number in range(2)]
     for task, size in zip(tasks, (8, 16), strict=True):
-        resolved = json.loads((task / "resolved.json").read_text())
-        assert resolved["params"]["batch_size"] == size and resolved["variables"]["SAC_SEED"] == "3"
+        run = json.loads((task / "run.json").read_text())
+        assert run["attributes"]["batch_size"] == size and run["seed"] == 3
         assert status(task)["roles"]["trainer"]["train_step"] == 2 * 4
     plans = [{cpu for cpus in status(task)["plan"].values() for cpu in cpus} for task in tasks]
     assert len(plans[0] | plans[1]) == 1 or not plans[0] & plans[1], plans

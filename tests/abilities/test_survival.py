@@ -177,7 +177,7 @@ def test_a_finished_run_is_extended_with_another_rate_and_batch(survivor: Surviv
     settings = (f"num_iter={ITERATIONS + 2}", "batch_size=16", "critic_learning_rate=0.001")
     told = survivor.project.train("--keep", *sets(*settings), WANDB="")
     assert "num_iter" in told and survivor.project.train_step() == (ITERATIONS + 2) * UPDATES
-    resolved = json.loads((survivor.run / "resolved.json").read_text())["params"]
+    resolved = json.loads((survivor.run / "run.json").read_text())["attributes"]
     assert (resolved["batch_size"], resolved["critic_learning_rate"]) == (16, 0.001)
     assert "target_entropy" in survivor.project.refuse("--keep", "--set", "target_entropy=-3", WANDB="")
 

@@ -89,4 +89,4 @@ def test_a_run_trains_in_a_container_with_an_environment_of_its_own(finished):
     built = [line.split() for path in finished.folder.rglob("built") for line in path.read_text().splitlines()]
     assert len(built) >= 2, "for the check and the worker"
     assert {tuple(words) for words in built} == {("1", "None")}
-    assert json.loads((finished.exp_dir / "run.json").read_text())["num_iter"] == 4
+    assert json.loads((finished.exp_dir / "run.json").read_text())["attributes"]["num_iter"] == 4

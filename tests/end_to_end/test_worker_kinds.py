@@ -84,16 +84,13 @@ def start_worker(run, kind, number):
     """One that joins over plain loopback, with what `sac join` would have put into its folder."""
     folder = run.exp_dir / "joined" / kind
     (folder / "heartbeats").mkdir(parents=True)
-    for name in ("params.py", "config.json", "run.json", "specs.pbtxt"):
+    for name in ("params.py", "config.json", "specs.pbtxt"):
         shutil.copy(run.exp_dir / name, folder / name)
-    environ = os.environ | {
-        "SAC_SERVER": f"localhost:{run.status()['run']['port']}",
-        "SAC_WORKER_ROLE": kind,
-        "SAC_EXP_DIR": str(folder),
-        "TFAGENTS_JOINED_RUN": str(run.exp_dir),
-        "SLURM_PROCID": str(number),
-        "PYTHONPATH": str(ROOT),
-    }
+    content = json.loads((run.exp_dir / "run.json").read_text())
+    own = {"server": f"localhost:{run.status()['run']['port']}", "worker_role": kind, "joined_run": str(run.exp_dir)}
+    content["start"]["variables"] |= own
+    (folder / "run.json").write_text(json.dumps(content))
+    environ = os.environ | {"SAC_EXP_DIR": str(folder), "SLURM_PROCID": str(number), "PYTHONPATH": str(ROOT)}
     with (folder / "log.txt").open("w") as log:
         command = [sys.executable, "-P", "-m", "tfagents_system.sac_collect"]
         return subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, cwd=run.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -190,9 +191,9 @@ def test_an_evaluation_environment_gets_a_collect_environment_of_its_own_process
         assert collect_env.reset().observation[1] == 1.0 and eval_env.reset().observation[1] == 3.0
 
 
-def test_the_check_and_playing_work_through_it(user: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAC_ENV_PYTHON", str(user.settings.python))
+def test_the_check_and_playing_work_through_it(user: Folder) -> None:
     params = user.params(terminate_at=3)
+    params._source = dataclasses.replace(params._source, process=user.settings)
     params.env_config["curriculum"] = {"mass": {"iters": [0, 2], "range": [1.0, 2.0], "apply_to_eval": True}}
     checks = Checklist()
     trial = check_environment(params, 0, checks)

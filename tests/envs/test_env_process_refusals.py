@@ -81,9 +81,9 @@ def test_interpreters_that_can_not_be_used(tmp_path: Path) -> None:
 
 def test_without_memfd_as_on_macos_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_params.py").write_text(PARAMS)
-    params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"})
+    settings = ProcessSettings(Path("/opt/sim/bin/python"))
+    params = load_params(tmp_path / "my_params.py", {"horizon": 10, "name": "Counter"}, process=settings)
     monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setenv("SAC_ENV_PYTHON", "/opt/sim/bin/python")
     with pytest.raises(
         UserError, match="SAC_ENV_PYTHON=/opt/sim/bin/python needs Linux: .*`SAC_ENV_PYTHON= python tfa"
     ):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.launching import ROOT
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.examples.reach.environment import Reach
 from tfagents_system.examples.reach.params import TrainParams
@@ -29,7 +30,8 @@ def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path
     assert trial.layout.optional == ("episode",)
     told = "rewards of other goals by compute_reward, terminations stay as recorded"
     assert told in checks["environment"].facts
-    role: Any = types.SimpleNamespace(params=params, seed=3, max_workers=2, derived_seed=lambda stream: stream)
+    own = {"params": params, "variables": variables_with(), "seed": 3, "max_workers": 2}
+    role: Any = types.SimpleNamespace(**own, derived_seed=lambda stream: stream)
     ring: Any = types.SimpleNamespace(folder=tmp_path)
     settings = settings_of_run(role, trial.layout, ring).at(0, 0, 0)
     assert settings.form.hindsight == Hindsight(0.8, "future") and settings.goals is not None

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, ProgramStarter, command_of, variables_of
 from tests.support.machines import flat
+from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
@@ -37,6 +39,8 @@ from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
+from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.remote.messages import identity_of
 
@@ -49,11 +53,17 @@ def running(tmp_path: Path) -> RunPaths:
     """The directory of a run that goes on on HERE, without a gateway."""
     paths = RunPaths(tmp_path / "run")
     paths.exp_dir.mkdir()
-    settings = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
-    settings["collect_worker_cpus"] = 64  # Not one that is taken over.
-    paths.run_json.write_text(json.dumps({"seed": 5, "num_iter": 9, "settings": settings}))
+    begin(paths)
     tell(paths, "running")
     return paths
+
+
+def begin(paths: RunPaths, **run: Any) -> None:
+    counts = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
+    counts |= {"collect_worker_cpus": 64}  # Not one that is taken over.
+    counts |= {name: run.pop(name) for name in ("expert_workers",) if name in run}
+    variables = variables_with(exp_dir=paths.exp_dir, seed=5, **counts)
+    write_run_json(paths, variables=variables, attributes={"num_iter": 9}, **run)
 
 
 def tell(paths: RunPaths, state: str, **more: object) -> None:
@@ -78,7 +88,6 @@ def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunP
     running.credentials.mkdir()
     target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
     assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
-    assert target.environ()["SAC_SERVER"] == "node7:8443"
 
 
 def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None:
@@ -295,17 +304,15 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     for content in (b"PK1", b"PK2", None):
         files = dict.fromkeys((own.params.name, own.config.name, own.specs.name), b"")
         files |= {} if content is None else {own.reward.name: content}
-        join.join(run, JoinInputs(files), 5, target, Claims(), StopFlag(signals=()), MagicMock())
-        digests.append(identity_of(own).get("reward"))
+        join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+        digests.append(identity_of(own, Overrides()).get("reward"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
 
 
 def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
     running: RunPaths, tmp_path: Path
 ) -> None:
-    run = json.loads(running.run_json.read_text())
-    run["settings"]["expert_workers"] = 1
-    running.run_json.write_text(json.dumps(run))
+    begin(running, expert_workers=1)
     target = Target("localhost:8123", None, None, running)
     (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).checks.errors
     assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
@@ -332,8 +339,7 @@ def test_what_is_beside_the_params_comes_with_them(
     monkeypatch.setattr(sys, "path", [*sys.path])
     there = "/machine/of/the/run/mine.py"
     files = {"beside_joined.py": "", "removed.py": ""}
-    run = json.loads(running.run_json.read_text()) | {"params_source": there, "params_kept": there}
-    running.run_json.write_text(json.dumps(run | {"params_files": files}))
+    begin(running, params_source=there, params_kept=there, params_files=files)
     running.params_folder.mkdir()
     os.mkfifo(running.params_folder / "written_by_the_run")
     (running.params_folder / "beside_joined.py").write_text("VALUE = 7\n")
@@ -350,11 +356,10 @@ def test_what_is_beside_the_params_comes_with_them(
     own = RunPaths(running.joined / HERE)
     own.params_folder.mkdir(parents=True)
     (own.params_folder / "of_an_earlier_join.py").write_text("")
-    own.overrides.write_text("{}")
     inputs.write(own)
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
-    assert own.specs.read_bytes() == b"specs" and not own.overrides.exists()
+    assert own.specs.read_bytes() == b"specs"
     shutil.rmtree(running.params_folder)
     JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs().write(own)
     assert not own.params_folder.exists(), "the run keeps none"
@@ -404,12 +409,26 @@ def workers_in(
     return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
 
 
-def test_they_are_told_where_the_run_is(folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAC_TRAIN_CPUS", "7")
-    assert workers_in(folder, stop, "env | grep SAC_ | sort; exit 0").run() == 0
-    text = (folder / "logs/worker_1.log").read_text()
-    assert "SAC_SERVER=node7:8443\n" in text and "SAC_CREDENTIALS_DIR=/credentials\n" in text
-    assert f"SAC_EXP_DIR={folder}\n" in text and "SAC_TRAIN_CPUS=7\n" in text
+def test_their_settings_have_the_numbers_of_the_run_and_its_place(
+    running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("claim_cpus", "supervisor_of"):
+        monkeypatch.setattr(join, name, MagicMock())
+    own = RunPaths(running.joined / HERE)
+    own.exp_dir.mkdir(parents=True)
+    here = {"reverb_cpus": 0, "train_cpus": 0, "local_workers": 1, "collect_worker_cpus": 3, "worker_role": "eval"}
+    variables = variables_with(exp_dir=own.exp_dir, **here)
+    inputs = JoinInputs({"run.json": running.run_json.read_bytes()})
+    target = Target("node7:8443", Path("/credentials"), None, running)
+    join.join(variables, inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+    found = Settings.read(own.run_json).variables
+    assert (found.server, found.credentials_dir, found.joined_run) == (
+        "node7:8443",
+        Path("/credentials"),
+        running.exp_dir,
+    )
+    assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"
+    assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
 
 
 def test_when_all_say_that_the_run_is_done_it_is(

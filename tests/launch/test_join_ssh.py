@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.support import ssh_for_tests
+from tests.support.settings_for_tests import write_run_json
 from tests.support.ssh_for_tests import FAKE_HOST
 from tfagents_system.errors import UserError
 from tfagents_system.launch import join
 from tfagents_system.launch.join_ssh import SshRun, fetch_run
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 from tfagents_system.transport.remote import credentials
 from tfagents_system.transport.remote.messages import identity_of
 
@@ -30,8 +32,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     paths = RunPaths(home / RUN)
     paths.params_folder.mkdir(parents=True)
     ssh_for_tests.make_fake(home, monkeypatch)
-    run = {"seed": 5, "num_iter": 9, "settings": {}, "params_kept": str(paths.params_folder / "mine.py")}
-    paths.run_json.write_text(json.dumps(run))
+    write_run_json(paths, params_kept=str(paths.params_folder / "mine.py"))
     paths.params.write_text("import beside\n")
     (paths.params_folder / "mine.py").write_text("import beside\n")
     (paths.params_folder / "beside.py").write_text("")
@@ -56,7 +57,7 @@ def fetch(folder: Path, run: Path = RUN) -> SshRun:
 def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
     run = fetch(tmp_path)
     assert (run.state, run.name) == ("running", f"{FAKE_HOST}:{RUN}")
-    assert identity_of(run.paths) == identity_of(there), "the gateway compares them"
+    assert identity_of(run.paths, Overrides()) == identity_of(there, Overrides()), "the gateway compares them"
     assert run.environ() == {
         "SAC_EXP_DIR": str(run.paths.exp_dir),
         "SAC_PARAMS": str(run.paths.params_folder / "mine.py"),

@@ -50,8 +50,8 @@ def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) ->
     assert paths.params.read_text() == PARAMS
     assert json.loads(paths.config.read_text()) == {"horizon": 20}
     run = json.loads(paths.run_json.read_text())
-    assert run["params_source"] == environ["SAC_PARAMS"] and run["config_source"] == environ["SAC_CONFIG"]
-    assert (run["seed"], run["num_iter"]) == (5, 3) and run["versions"]["tf-agents"] == "0.19.0"
+    assert run["params_source"] == environ["SAC_PARAMS"] and run["start"]["versions"]["tf-agents"] == "0.19.0"
+    assert (run["seed"], run["attributes"]["num_iter"]) == (5, 3)
     observation_spec, action_spec = load_specs(paths.specs)
     assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)
 
@@ -157,7 +157,7 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     assert "this run began with SAC_SEED=5, which stays" in out
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
-    assert run_directory.read_run_json(paths)["num_iter"] == 3
+    assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 3
 
 
 def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
@@ -177,8 +177,8 @@ def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
     assert "own copy" not in out and f"params {environ['SAC_PARAMS']}" in out
     assert "num_iter = 9" in paths.params.read_text()
     run = run_directory.read_run_json(paths)
-    assert (run["seed"], run["num_iter"]) == (6, 9)
-    assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.5}
+    assert (run["seed"], run["attributes"]["num_iter"]) == (6, 9)
+    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"discount": 0.5}
     assert not (paths.replay.exists() or paths.trainer_checkpoints.exists() or paths.policies.exists())
 
 
@@ -215,8 +215,11 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
         out = capsys.readouterr().out
         words = "changed for this run from now on: num_iter=7 (was 3) actor_learning_rate=0.001 (was 0.0003)"
         assert (words in out) == told and f"params {paths.params}" in out
-        assert run_directory.read_run_json(paths)["num_iter"] == 7
-        assert json.loads(paths.overrides.read_text())["params"] == {"num_iter": 7, "actor_learning_rate": 0.001}
+        assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 7
+        assert run_directory.read_run_json(paths)["overrides"]["params"] == {
+            "num_iter": 7,
+            "actor_learning_rate": 0.001,
+        }
 
 
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
@@ -285,7 +288,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     held.release()
     with pytest.raises(UserError, match="another start has prepared .* while this one was checked"):
         prepare._write_run(preparations[1], True, [])
-    assert json.loads(paths.overrides.read_text())["params"] == {"batch_size": 40}
+    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 40}
     # Two that start over: what the first one has prepared is not moved aside by the second.
     preparations = [checked(size, **{EDITS: FRESH}) for size in (80, 90)]
     was_done = list[str]()
@@ -297,7 +300,7 @@ def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
     held.release()
     with pytest.raises(UserError, match="another start has prepared"):
         prepare._write_run(preparations[1], True, [])
-    assert json.loads(paths.overrides.read_text())["params"] == {"batch_size": 80}
+    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 80}
     assert not (tmp_path / "run_before_2").exists()
 
 
@@ -357,14 +360,10 @@ def test_settings_are_checked_used_and_kept(
     assert "settings: num_iter=7 config.horizon=9 SAC_SEED=8" in capsys.readouterr().out
     paths = RunPaths(tmp_path / "run")
     run = json.loads(paths.run_json.read_text())
-    assert (run["num_iter"], run["seed"]) == (7, 8)
     assert paths.params.read_text() == PARAMS and json.loads(paths.config.read_text()) == {"horizon": 20}
-    resolved = json.loads(paths.resolved.read_text())
-    assert (resolved["params"]["num_iter"], resolved["config"], resolved["variables"]["SAC_SEED"]) == (
-        7, {"horizon": 9}, "8",
-    )  # fmt: skip
-    assert resolved["params"]["discount"] == 0.99, "a default"
-    assert resolved["params"]["actor_fc_layer_params"] == [256, 256]
+    assert (run["attributes"]["num_iter"], run["config"], run["seed"]) == (7, {"horizon": 9}, 8)
+    assert run["attributes"]["discount"] == 0.99, "a default"
+    assert run["attributes"]["actor_fc_layer_params"] == [256, 256]
 
 
 def test_keys_that_null_removes_are_noted(environ: dict[str, str]) -> None:
@@ -381,7 +380,7 @@ def test_what_is_resolved_has_the_algorithms_own_values_all_of_the_optimizers_an
     settings = resolve(environ, ["algorithm=redq", "num_critics=3", "width=5"], vars_file=None, root=prepare.ROOT)
     assert prepare.prepare(environ, None, settings=settings)
     assert "algorithm='redq' without updates_per_env_step" in capsys.readouterr().out
-    params = json.loads(RunPaths(tmp_path / "run").resolved.read_text())["params"]
+    params = run_directory.read_run_json(RunPaths(tmp_path / "run"))["attributes"]
     expected = {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 1, "critic_layer_norm": False}
     assert {name: params[name] for name in expected} == expected
     assert (params["width"], params["goals"]) == (5, {"near": [1, 2]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from tfagents_system.launch.run_settings import EDITS, FRESH, RunSettings, carri
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 
@@ -31,14 +33,16 @@ def settle(environ: dict[str, str], *assignments: str) -> RunSettings:
     return resolve(environ, assignments, vars_file=None, root=Path("/nowhere"))
 
 
-def begin(environ: dict[str, str], *assignments: str) -> RunPaths:
+def begin(environ: dict[str, str], *assignments: str, attributes: dict[str, Any] | None = None) -> RunPaths:
     """A run directory as the first start with these settings leaves it, after an update."""
     settings = settle(environ, *assignments)
     assert settings.findings == ()
     values, findings = read_variables(settings.environ, vars_file=None, root=Path("/nowhere"))
     assert findings == []
     paths = RunPaths(values["exp_dir"])
-    run_directory.write_inputs(paths, RunVariables(**values), 3, settings.overrides)
+    run_directory.write_inputs(
+        paths, Settings(RunVariables(**values), settings.overrides, attributes or {}, {"horizon": 5})
+    )
     train(paths)
     return paths
 
@@ -109,9 +113,9 @@ def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_
 
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
     paths = begin(environ, "batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
-    assert json.loads(paths.overrides.read_text()) == {
-        "params": {"batch_size": 512}, "config": {"horizon": 9}, "variables": {"SAC_STRAGGLER_SECS": "3"},
-    }  # fmt: skip
+    assert Overrides.of_run(run_directory.read_run_json(paths)) == Overrides(
+        {"batch_size": 512}, {"horizon": 9}, {"SAC_STRAGGLER_SECS": "3"}
+    )
     again = settle(environ)
     assert again.overrides.settings() == {"batch_size": 512, "config.horizon": 9, "SAC_STRAGGLER_SECS": "3"}
     assert again.environ["SAC_STRAGGLER_SECS"] == "3"
@@ -163,9 +167,9 @@ def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
 
 
 def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
-    paths = begin(environ, 'exploration_epsilon={"points": [[0, 1.0]], "interpolation": "step"}', "n_step=2")
+    given = 'exploration_epsilon={"points": [[0, 1.0]], "interpolation": "step"}'
     resolved = {"points": [[0, 1.0]], "interpolation": "step", "by": "env_steps"}
-    paths.resolved.write_text(json.dumps({"params": {"exploration_epsilon": resolved, "n_step": 2}, "config": {}}))
+    paths = begin(environ, given, "n_step=2", attributes={"exploration_epsilon": resolved, "n_step": 2})
     part = settle(environ, "exploration_epsilon.by=iterations")
     assert part.findings == ()
     assert part.overrides.params == {
@@ -184,8 +188,7 @@ def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
 
 
 def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: dict[str, str]) -> None:
-    paths = begin(environ, "n_step=512")
-    paths.resolved.write_text(json.dumps({"params": {"n_step": 512, "mine": 1}, "config": {"horizon": 5}}))
+    begin(environ, "n_step=512", attributes={"n_step": 512, "mine": 1})
     given = settle(environ, "batchsize=3", "config.foo=3")
     assert given.findings == ()
     assert given.overrides.settings() == {"n_step": 512, "batchsize": 3, "config.foo": 3}
@@ -195,48 +198,48 @@ def test_misspelt_names_are_left_to_the_check_which_tells_them_alone(environ: di
 
 
 def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
-    paths = begin(environ)
-    assert not paths.overrides.exists()
+    begin(environ)
     assert "began with (no settings)" in settle(environ, "n_step=3").findings[0]
 
 
-def test_a_seed_that_is_ignored_is_not_kept(environ: dict[str, str]) -> None:
-    paths = begin(environ)
-    assert begin(environ, "SAC_SEED=6") == paths
-    values, _ = read_variables(settle(environ).environ, vars_file=None, root=Path("/nowhere"))
-    assert values["seed"] == run_directory.seed_of_run(paths, 6) == 0
-    assert json.loads(paths.overrides.read_text())["variables"] == {"SAC_SEED": "0"}
+def test_what_is_fixed_for_a_run_stays_and_is_told(environ: dict[str, str]) -> None:
+    paths = begin(environ, "SAC_SEED=6")
+    settings = settle({**environ, "SAC_DETERMINISTIC": "1", "SAC_ENVS_PER_WORKER": ""}, "SAC_SEED=7")
+    assert settings.notes == (
+        "this run began with SAC_SEED=6, which stays; SAC_SEED=7 is ignored",
+        "this run began with SAC_DETERMINISTIC=0, which stays; SAC_DETERMINISTIC=1 is ignored",
+    )
+    assert settings.overrides.variables == {"SAC_SEED": "6"}
+    assert [settings.environ[name] for name in ("SAC_SEED", "SAC_DETERMINISTIC", "SAC_ENVS_PER_WORKER")] == [
+        "6",
+        "0",
+        "1",
+    ]
+    assert begin({**environ, "SAC_SEED": "8"}) == paths
+    assert Settings.read(paths.run_json).variables.seed == 6
+    assert settle({**environ, "SAC_SEED": "8", "TFAGENTS_EDITS": "fresh"}).environ["SAC_SEED"] == "8"
 
 
-def test_what_is_resolved_has_the_seed_in_use_and_is_json(environ: dict[str, str]) -> None:
-    paths = begin(environ)
-    values, _ = read_variables({**environ, "SAC_SEED": "6"}, vars_file=None, root=Path("/nowhere"))
+def test_all_settings_of_a_run_are_read_back_without_keys(environ: dict[str, str]) -> None:
+    environ |= {"SAC_JOB_PRELUDE": "export HF_TOKEN=s3cret", "SAC_SAVE_DEADLINE_SECS": "20"}
     attributes = {"limit": float("inf"), "limits": [1.0, {"low": float("-inf")}], "none": float("nan")}
-    run_directory.write_resolved(paths, RunVariables(**values), attributes, {"horizon": 20})
+    paths = begin(environ, "batch_size=512", attributes=attributes)
+    settings = Settings.read(paths.run_json)
+    assert settings.attributes == {"limit": "inf", "limits": [1.0, {"low": "-inf"}], "none": "nan"}
+    assert settings.config == {"horizon": 5} and settings.overrides.params == {"batch_size": 512}
+    values, _ = read_variables(environ, vars_file=None, root=Path("/nowhere"))
+    assert settings.variables == dataclasses.replace(RunVariables(**values), job_prelude=None)
+    assert "s3cret" not in paths.run_json.read_text()
+    run_directory.write_start(paths, dataclasses.replace(settings.variables, reverb_port=8123))
+    assert Settings.read(paths.run_json).variables.reverb_port == 8123
+    assert Settings.read(paths.run_json).overrides == settings.overrides
 
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
 
-    resolved = json.loads(paths.resolved.read_text(), parse_constant=refuse)
-    assert resolved["params"] == {"limit": "inf", "limits": [1.0, {"low": "-inf"}], "none": "nan"}
-    assert resolved["variables"]["SAC_SEED"] == "0"
-    assert paths.resolved.stat().st_mode & 0o777 == 0o600, "people put tokens into preludes"
-
-
-def test_what_an_aborted_first_start_left_does_not_count(environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_run_json_is_told(environ: dict[str, str], content: str) -> None:
     paths = begin(environ, "batch_size=512")
-    paths.run_json.unlink()
-    assert begin(environ, "discount=0.9") == paths
-    assert json.loads(paths.overrides.read_text())["params"] == {"discount": 0.9}
-    paths.run_json.unlink()
-    begin(environ)
-    assert not paths.overrides.exists()
-
-
-def test_a_damaged_overrides_file_is_told(environ: dict[str, str]) -> None:
-    paths = begin(environ, "batch_size=512")
-    paths.overrides.write_text("{")
-    assert "overrides.json cannot be read" in settle(environ).findings[0]
+    paths.run_json.write_text(content)
+    assert "run.json" in settle(environ).findings[0]
 
 
 def test_a_run_goes_on_with_as_many_workers_as_it_began_with(

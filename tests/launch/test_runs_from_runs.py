@@ -16,6 +16,7 @@ from tf_agents.specs import array_spec, tensor_spec
 from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.prepared_runs import train, variables_of_run
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -74,6 +75,7 @@ def imported(folder: Path, name: str, steps: int) -> Path:
 def learner_of(paths: RunPaths) -> Learner:
     role = types.SimpleNamespace(
         paths=paths,
+        variables=variables_with(),
         params=load_params(paths.params, {"horizon": 20}),
         deterministic=False,
         derived_seed=lambda *numbers: 5 + sum(numbers),
@@ -112,12 +114,12 @@ def test_a_run_that_takes_an_agent_has_no_random_steps_unless_they_are_asked_for
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     for _ in range(2):
-        assert Overrides.read(paths.overrides).defaults["initial_collect_steps"] == 0
+        assert Overrides.of_run(read_run_json(paths)).defaults["initial_collect_steps"] == 0
         assert prepare.prepare(environ, None), "as long as the run lives"
     asked = {**environ, "SAC_EXP_DIR": str(tmp_path / "asked")}
     settings = prepare.resolve(asked, ["num_initial_episodes=2"], vars_file=None, root=tmp_path)
     assert prepare.prepare(settings.environ, None, settings=settings)
-    assert "initial_collect_steps" not in Overrides.read(RunPaths(tmp_path / "asked").overrides).defaults
+    assert "initial_collect_steps" not in Overrides.of_run(read_run_json(RunPaths(tmp_path / "asked"))).defaults
 
 
 def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[str, str], tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[s
         source, run = imported(tmp_path, f"of_{steps}", steps), tmp_path / f"run_{steps}"
         given = {**environ, "SAC_FROM": str(source), "SAC_TAKE": "replay", "SAC_EXP_DIR": str(run)}
         assert prepare.prepare(given, None)
-        defaults = Overrides.read(RunPaths(run).overrides).defaults
+        defaults = Overrides.of_run(read_run_json(RunPaths(run))).defaults
         assert (defaults.get("initial_collect_steps") == 0) == is_enough
         taken = taken_by(RunPaths(run))
         assert taken is not None and taken.run == str(source) and taken.has_rows

@@ -87,7 +87,7 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
     for role in ("trainer", "worker_1"):
         text = log(run_dir, role)
         assert re.search(rf"Cpus_allowed_list:\s+{plan[role][0]}\n", text)
-        assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=7\n" in text
+        assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=0\n" in text
         assert "SAC_NUM_COLLECT_WORKERS=2\n" in text and "SAC_SHARE_CPUS=1\n" in text
         assert "OMP_NUM_THREADS=1\n" in text and "CUDA_VISIBLE_DEVICES=-1\n" in text
         assert f"PYTHONPATH={ROOT}" in text
@@ -211,7 +211,7 @@ def test_the_last_line_says_why_a_run_is_finished(
     made.paths.heartbeat("trainer").write_text(json.dumps({"state": "done", **trainer}))
     told = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).closing_lines(0)
     assert told[-1] == line
-    made.paths.run_json.write_text(json.dumps({"num_iter": 25}))
+    made.paths.run_json.write_text(json.dumps({"attributes": {"num_iter": 25}}))
     write_status(made.paths.status_json, {"run": {"name": "run"}, "roles": {"trainer": trainer}})
     tell_finished("run", made.paths)
     assert capsys.readouterr().out.startswith(f"{line} ({made.paths.exp_dir}). Nothing is to be done: choose"), "again"

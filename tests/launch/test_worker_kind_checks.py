@@ -94,7 +94,7 @@ def test_experts_count_among_the_workers_of_a_start(
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
     assert prepare.prepare(environ, None)
-    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["start"]["variables"]
     assert (settings["expert_workers"], settings["max_workers"]) == (2, 3)
 
 
@@ -144,7 +144,7 @@ def test_evaluators_count_among_the_workers_of_a_start_but_not_among_those_that_
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
     assert prepare.prepare(environ, None)
-    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["settings"]
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["start"]["variables"]
     assert (settings["eval_workers"], settings["max_workers"]) == (2, 3)
 
 

@@ -72,16 +72,6 @@ def test_where_there_are_none_it_says_that(make):
         make(local=0, planned=2, most=2).take("eval")
 
 
-def test_the_counts_are_in_run_json():
-    settings = {"num_collect_workers": 4, "local_workers": None, "max_workers": None}
-    assert SlotCounts.of_run({"settings": settings}) == SlotCounts(4, 4, 4)
-    assert SlotCounts.of_run({"settings": settings | {"local_workers": 0, "max_workers": 9}}) == SlotCounts(0, 4, 9)
-    own = {"num_collect_workers": 4, "local_workers": None, "expert_workers": 2, "max_workers": 9}
-    assert SlotCounts.of_run({"settings": own}) == SlotCounts(4, 4, 9, experts=2)
-    evaluators = settings | {"expert_workers": 1, "eval_workers": 2}
-    assert SlotCounts.of_run({"settings": evaluators}) == SlotCounts(4, 4, 7, experts=1, evaluators=2)
-
-
 def test_evaluations_are_shared_by_the_runs_own_evaluators_or_else_by_the_planned_workers():
     assert SlotCounts(2, 3, 9, experts=2).sharing_evaluations == range(3)
     counts = SlotCounts(3, 3, 9, experts=2, evaluators=2)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 
 import imageio.v3 as imageio
@@ -128,9 +129,11 @@ def test_a_device_without_a_method_is_refused(files, tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["record_reward", "check_environment", "benchmark"])
 def test_a_process_of_its_own_is_refused_by_name(files, tmp_path, monkeypatch, command):
-    monkeypatch.setenv("SAC_ENV_PYTHON", "/opt/python")
+    monkeypatch.setenv("SAC_ENV_PYTHON", sys.executable)
     flags, _ = files()
-    with pytest.raises(UserError, match="SAC_ENV_PYTHON=/opt/python: an environment in a process of its own tells no"):
+    with pytest.raises(
+        UserError, match=f"SAC_ENV_PYTHON={sys.executable}: an environment in a process of its own tells no"
+    ):
         racing.main([command, *flags, *([] if command == "benchmark" else ["--out", str(tmp_path / "out.npz")])])
 
 

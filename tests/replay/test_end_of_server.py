@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
@@ -22,7 +23,7 @@ from tfagents_system.transport.connection import ServerUnreachableError
 def role(tmp_path):
     stopped = []
     stop = types.SimpleNamespace(is_set=lambda: bool(stopped), set=lambda: stopped.append(True))
-    return types.SimpleNamespace(stop=stop, paths=RunPaths(tmp_path))
+    return types.SimpleNamespace(stop=stop, paths=RunPaths(tmp_path), variables=variables_with())
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypa
 
 
 def test_nor_longer_than_a_stop_may_take(role, orphaned, monkeypatch):
-    monkeypatch.setenv("SAC_SAVE_DEADLINE_SECS", "20")
+    role.variables = variables_with(save_deadline_secs=20.0)
     clock = [100.0]
     monkeypatch.setattr(server.time, "monotonic", lambda: clock[0])
     trainer_says(role, "saving", os.getpid())

@@ -18,6 +18,7 @@ from tests.support.fakes import FakeParams
 from tests.support.killed_starts import killed_at
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.errors import UserError
 from tfagents_system.replay import filling, recovery, server
 from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
@@ -252,7 +253,8 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
     params = type("TrainParams", (FakeParams,), {"buffer_size": 60})({"horizon": 20})
     paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
     paths.exp_dir.mkdir()
-    role: Any = types.SimpleNamespace(params=params, paths=paths, deterministic=False, max_workers=4)
+    own = {"params": params, "paths": paths, "variables": variables_with()}
+    role: Any = types.SimpleNamespace(**own, deterministic=False, max_workers=4)
     for take, steps in (("agent", 0), ("replay", 10)):
         taken = dataclasses.replace(of(source), take=take)
         paths.run_json.write_text(json.dumps({"from": taken.to_json()}))

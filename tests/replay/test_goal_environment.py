@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.goals import GoalParams, Line, Writer, goal_ring
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -86,8 +87,9 @@ class Numbered(GoalParams):
         return Narrowing()
 
 
-def role_of(params: Any) -> Any:
-    return types.SimpleNamespace(params=params, seed=3, max_workers=3, derived_seed=lambda stream: 100 + stream)
+def role_of(params: Any, envs_per_worker: int = 1) -> Any:
+    variables, seed = variables_with(envs_per_worker=envs_per_worker), lambda stream: 100 + stream
+    return types.SimpleNamespace(params=params, variables=variables, seed=3, max_workers=3, derived_seed=seed)
 
 
 def test_its_id_and_seed_are_no_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +97,7 @@ def test_its_id_and_seed_are_no_worker_s(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Numbered, "seeds", [])
     params, ring = Numbered({"horizon": 12}), goal_ring(tmp_path)
     settings_of_run(role_of(params), ring.layout, ring)
-    monkeypatch.setenv("SAC_ENVS_PER_WORKER", "4")
-    settings_of_run(role_of(params), ring.layout, ring)
+    settings_of_run(role_of(params, envs_per_worker=4), ring.layout, ring)
     assert Numbered.ids == [3, 12] and Numbered.seeds == [119, 119]
 
 

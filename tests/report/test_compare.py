@@ -30,12 +30,11 @@ def our_run(
     folder.mkdir(parents=True)
     rows = [f"{100 * k},{100 * k},{value},\n{100 * k},{100 * k},,0.5" for k, value in enumerate(returns)]
     (folder / "metrics.csv").write_text("\n".join(["train_step,env_steps,eval_return,critic_loss", *rows]) + "\n")
-    (folder / "run.json").write_text('{"num_iter": 3}')
     run = {"name": folder.name, "state": state, "updated_at": time.time()}
     status = {"run": run, "roles": {"trainer": {"state": state, "num_iter": 3}}}
     (folder / "status.json").write_text(json.dumps(status))
     overrides = {"params": params or {}, "variables": {"SAC_SEED": str(seed), "SAC_REPORT": str(seed % 2)}}
-    (folder / "overrides.json").write_text(json.dumps(overrides))
+    (folder / "run.json").write_text(json.dumps({"attributes": {"num_iter": 3}, "overrides": overrides}))
     return folder
 
 
@@ -73,7 +72,7 @@ def test_a_run_without_evaluations_is_read_with_its_training_returns(
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
     with pytest.raises(UserError, match="has no evaluation, although the run is done"):
         read_runs([folder])
-    (folder / "resolved.json").write_text('{"params": {"num_eval_episodes": 0}}')
+    (folder / "run.json").write_text('{"attributes": {"num_eval_episodes": 0}}')
     (run,) = read_runs([folder])
     assert run.values.tolist() == [3.0, 5.0] and run.is_of_training and run.is_ours
     compare.print_table(table_of(group_runs([run])), [run])

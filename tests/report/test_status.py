@@ -151,9 +151,9 @@ def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, ca
     for k, discount in enumerate((0.9, 0.99)):
         folders.append(put(tmp_path / f"exp_task_{k}", status(name=f"exp_task_{k}")))
         overrides = {"params": {"discount": discount, "tau": 1}, "config": {"env": {"mass": 2}}, "variables": {}}
-        (folders[-1] / "overrides.json").write_text(json.dumps(overrides))
+        (folders[-1] / "run.json").write_text(json.dumps({"overrides": overrides}))
     folders.append(put(tmp_path / "plain", status(name="plain")))
-    (folders[-1] / "overrides.json").write_text('{"params": 3')
+    (folders[-1] / "run.json").write_text('{"overrides": 3')
     beside = tmp_path / "compare.csv"  # As `compare` leaves it beside the runs.
     beside.touch()
     assert main([str(folder) for folder in (*folders[:2], beside)]) == 0
@@ -177,7 +177,7 @@ def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, ca
 
 def test_a_setting_can_not_steer_a_terminal(tmp_path, capsys, at_now):
     folders = [put(tmp_path / name, status(name=name)) for name in "ab"]
-    (folders[0] / "overrides.json").write_text(json.dumps({"variables": {"SAC_X": "\x1b[2J\nx"}}))
+    (folders[0] / "run.json").write_text(json.dumps({"overrides": {"variables": {"SAC_X": "\x1b[2J\nx"}}}))
     assert main([str(folder) for folder in folders]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and out.count("\n") == 3

@@ -27,6 +27,7 @@ from tfagents_system.run_files.run_inputs import Edit
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import read_run
 from tfagents_system.settings.variables import read_variables
 
 
@@ -361,7 +362,7 @@ def file_of(params: Path, config: dict[str, Any]) -> str:
 
 def metres_of(paths: RunPaths) -> float:
     """Of the trajectory that the run's programs read."""
-    overrides = Overrides.read(paths.overrides)
+    overrides = Overrides.of_run(read_run(paths.run_json))
     merged = overrides.merged(load_env_config(paths.config))
     loaded = load_params(paths.params, merged, origin=run_inputs.origin_of_run(paths))
     return float(read_points(Path(loaded.env_config["trajectory_reward"]["file"]))[-1, 0])

@@ -284,34 +284,24 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
 
 def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    ended_for = settings_of_end(
-        {"num_iter": 100, "stop_when": {"eval_return": 5}, "max_hours": None, "num_env_steps": None}
-    )
+    attributes = {"num_iter": 100, "stop_when": {"eval_return": 5}, "max_hours": None, "num_env_steps": None}
+    ended_for = settings_of_end(attributes)
     trainer = {"state": "done", "num_iter": 100, "ended_early": "so", "ended_for": ended_for}
 
-    def is_finished(trainer: Any, **run: Any) -> bool:
+    def is_finished(trainer: Any, **other: Any) -> bool:
         paths.status_json.write_text(json.dumps({"roles": {"trainer": trainer}}))
-        paths.run_json.write_text(json.dumps({"num_iter": 100, **run}))
+        paths.run_json.write_text(json.dumps({"attributes": attributes | other}))
         return run_directory.is_finished(paths)
 
-    assert is_finished(trainer, ends_for=ended_for) and run_directory.why_early(paths) == "so"
+    assert is_finished(trainer) and run_directory.why_early(paths) == "so"
     others: list[dict[str, Any]] = [{"stop_when": None}, {"stop_when": {"eval_return": 6}}, {"max_hours": 2}]
-    for other in others:
-        settings = {
-            "num_iter": 100,
-            "stop_when": {"eval_return": 5.0},
-            "max_hours": None,
-            "num_env_steps": None,
-            **other,
-        }
-        assert not is_finished(trainer, ends_for=settings_of_end(settings))
-    is_finished(trainer, ends_for=ended_for)
+    assert not any(is_finished(trainer, **other) for other in others)
+    is_finished(trainer)
     alike: list[dict[str, Any]] = [{}, {"stop_when": {"eval_return": 5}}, {"num_iter": 100, "max_hours": None}]
     for params in alike:
         assert run_directory.is_finished(paths, Overrides(params)), params
     impossible: list[dict[str, Any]] = [{"max_hours": "long"}, {"stop_when": {"eval_return": {}}}, {"stop_when": 5}]
     for params in (*others, *impossible, {"num_iter": 200}, {"num_env_steps": 900}):
         assert not run_directory.is_finished(paths, Overrides(params)), f"a sweep goes on with it for {params}"
-    assert not is_finished({**trainer, "state": "saving"}, ends_for=ended_for)
-    old = {"state": "done", "num_iter": 100}
-    assert is_finished(old) and is_finished(old, ends_for=ended_for) and run_directory.why_early(paths) is None
+    assert not is_finished({**trainer, "state": "saving"})
+    assert is_finished({"state": "done", "num_iter": 100}) and run_directory.why_early(paths) is None

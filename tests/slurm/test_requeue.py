@@ -72,7 +72,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, stop)
 if len((exp_dir / "starts").read_text().splitlines()) < 2:
     time.sleep(60)
-(exp_dir / "resolved.json").write_text(json.dumps({"params": {"num_iter": 1}}))
+(exp_dir / "run.json").write_text(json.dumps({"attributes": {"num_iter": 1}}))
 (exp_dir / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\\n1,1,1,7\\n")
 """
 # In place of join_script.sh.

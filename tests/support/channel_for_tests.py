@@ -124,7 +124,7 @@ def running_gateway(
     fake: FakeConnection | None = None,
     has_trainer: bool = False,
     max_worker_bytes: int = MAX_BYTES,
-    run: str = '{"seed": 7}',
+    run: int = 7,
 ) -> Iterator[Running]:
     """A gateway of a run with one planned worker."""
     paths = RunPaths(folder / "run")
@@ -135,10 +135,8 @@ def running_gateway(
     facts = RunFacts(
         paths=paths,
         identity=IDENTITY,
-        seed=7,
-        num_collect_workers=1,
         max_workers=max_workers,
-        settings={"SAC_SEED": "7"},
+        settings={"variables": {"seed": 7}, "defaults": {}},
         run=run,
         max_worker_bytes=max_worker_bytes,
     )

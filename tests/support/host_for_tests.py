@@ -45,7 +45,7 @@ def main() -> None:
     snapshots = SnapshotWriter(ring, None, paths.trainer_checkpoints)
     draw, pacing = DrawSettings(8, TransitionForm(), 10, 0), Lockstep(ring, 1, 120.0)
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 4, draw, pacing, snapshots)
-    facts = RunFacts(paths, IDENTITY, 7, 1, 4, {}, "{}", layout_frame_bytes(LAYOUT, None))
+    facts = RunFacts(paths, IDENTITY, 4, {}, 7, layout_frame_bytes(LAYOUT, None))
     slots = RemoteSlots(SlotCounts(1, 1, 4), PORT, paths.gateway_slots, NoClaims())  # type: ignore[arg-type]
     gateway = Gateway(facts, SharedTables(connection), slots, credentials.server_context(paths.credentials))
     print(json.dumps({"port": gateway.listen(0), "host": socket.gethostname()}), flush=True)

@@ -7,7 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tests.support.settings_for_tests import variables_with, write_run_json
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.overrides import Overrides
 
 HOSTILE = "<b>x</b><img src=x onerror=\"document.title='owned'\">"
 _METRICS = ("critic_loss", "actor_loss", "alpha", "q_mean", "updates_per_s", "env_steps_per_s", "curriculum/mass")
@@ -54,20 +56,11 @@ def _write_inputs(paths: RunPaths, seed: int) -> None:
     write = lambda path, content: path.write_text(json.dumps(content))  # noqa: E731
     paths.params.write_text("class TrainParams: pass\n")
     write(paths.config, {"horizon": 200})
-    write(paths.run_json, {"num_iter": 200, "seed": seed, "versions": {"python": "3.11.7"}, "params_kept": None})
-    write(
-        paths.overrides, {"params": {"target_update_tau": 0.01}, "config": {"env": {"text": HOSTILE}}, "variables": {}}
-    )
-    params = {"discount": 0.99, "target_update_tau": 0.01, "algorithm": "sac"}
-    variables = {
-        "SAC_SEED": str(seed),
-        "SAC_TRAIN_CPUS": "2",
-        "SAC_JOB_PRELUDE": "export TOKEN=secret",
-        "SAC_MAX_RESTARTS": "10",
-    }
-    write(
-        paths.resolved, {"params": params, "config": {"horizon": 200, "env": {"text": HOSTILE}}, "variables": variables}
-    )
+    variables = variables_with(exp_dir=paths.exp_dir, seed=seed, train_cpus=2, job_prelude="export TOKEN=secret")
+    params = {"discount": 0.99, "target_update_tau": 0.01, "algorithm": "sac", "num_iter": 200}
+    overrides = Overrides({"target_update_tau": 0.01}, {"env": {"text": HOSTILE}})
+    config = {"horizon": 200, "env": {"text": HOSTILE}}
+    write_run_json(paths, variables=variables, overrides=overrides, attributes=params, config=config, params_kept=None)
     roles: dict[str, Any] = {
         "replay": {},
         "trainer": {"state": "done", "num_iter": 200},

@@ -13,6 +13,7 @@ from tfagents_system.run_files import kept_checkpoints, params_folder, run_direc
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +70,8 @@ def write(
     digests = {} if folder is None else params_folder.digests_of(folder, params_folder.files_of(folder))
     imported = [name for name in digests if name.endswith(".py")]
     inputs = inputs or Inputs(values["params"], values["config"], folder, digests, imported, reward=reward)
-    run_directory.write_inputs(paths, RunVariables(**values), 3, overrides, inputs=inputs)
+    settings = Settings(RunVariables(**values), overrides or Overrides(), {"num_iter": 3})
+    run_directory.write_inputs(paths, settings, inputs)
     return paths
 
 

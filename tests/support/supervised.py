@@ -32,7 +32,7 @@ def make_supervisor(
         eval_workers=variables.eval_workers,
     )  # fmt: skip
     starter = ProgramStarter(command_of(spec))
-    return Supervisor(variables, plan, Claims(), 8123, 7, stop, starter, supervisor.RunRules, step_secs=0.02, lock=lock)
+    return Supervisor(variables, plan, Claims(), 8123, stop, starter, supervisor.RunRules, step_secs=0.02, lock=lock)
 
 
 def log(exp_dir: Path, role: str) -> str:

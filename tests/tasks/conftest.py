@@ -36,9 +36,9 @@ def write(name, content):
     (run / name).write_text(json.dumps(content))
 variables = {{name: str(value) for name, value in settings.items() if name.startswith("SAC_")}}
 params = {{name: value for name, value in settings.items() if name not in variables}}
-write("run.json", {{"num_iter": 10, "seed": int(variables.get("SAC_SEED", 0))}})
-write("overrides.json", {{"params": params, "variables": variables}})
-write("resolved.json", {{"params": {{"num_iter": behaviour.get("num_iter", 10)}}}})
+overrides = {{"params": params, "variables": variables}}
+attributes = {{"num_iter": behaviour.get("num_iter", 10)}}
+write("run.json", {{"seed": int(variables.get("SAC_SEED", 0)), "attributes": attributes, "overrides": overrides}})
 trainer = {{"state": "updating", "train_step": 1, "num_iter": 10, "iteration": 1, "eval_return": 5.0}}
 state = {{"run": {{"name": "try", "state": "running", "started_at": time.time(), "updated_at": time.time()}}}}
 write("status.json", state | {{"roles": {{"trainer": trainer}}}})

@@ -168,7 +168,7 @@ def test_a_trial_is_worth_the_last_quarter_of_what_it_ran(tune: Callable[..., in
     project.behave({0: {"num_iter": 40}, 1: {"num_iter": 40, "value": ""}})  # Ten of 40 are done when it succeeds.
     assert tune(2) == 1 and states(project) == [DONE, FAILED]
     assert curve_of(project.run(0))[1] == 0.25
-    project.run(0).resolved.write_text('{"params": {"num_iter": 20, "num_env_steps": 8}}')
+    project.run(0).run_json.write_text('{"attributes": {"num_iter": 20, "num_env_steps": 8}}')
     evaluations, reached = curve_of(project.run(0))
     assert [share for share, _ in evaluations] == [*(k / 8 for k in range(1, 9)), 1.0, 1.0] and reached == 1.0
 

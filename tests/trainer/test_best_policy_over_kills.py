@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.playing.saved_run import find_checkpoint
 from tfagents_system.policies.checkpoint_names import checkpoint_name
@@ -119,7 +120,7 @@ class Life:
         plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
         checkpoints: Any = SimpleNamespace(save=self._save)
         self._saves = TrainerSaves(
-            PARAMS, self.state, plan, lambda: self.train_step, checkpoints, self._export, TimeShares()
+            PARAMS, variables_with(), self.state, plan, lambda: self.train_step, checkpoints, self._export, TimeShares()
         )
         self._evaluated = EvaluatedCheckpoints(
             PARAMS, self.state, self._export, self._saves, lambda iteration: iteration >= PARAMS.num_iter

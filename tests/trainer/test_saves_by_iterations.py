@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.replay.ring_header import COUNTED_ITERATIONS
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.trainer.iteration_plan import IterationPlan
@@ -34,7 +35,8 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
     checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
     told, deleted = list[int](), list[Any]()
     export: Any = SimpleNamespace(save_checkpoint=told.append, save_models=told.append, delete_earlier=deleted.append)
-    saves = TrainerSaves(params, state, plan, lambda: state.iteration * STEPS, checkpoints, export, TimeShares())
+    kept = checkpoints, export, TimeShares()
+    saves = TrainerSaves(params, variables_with(), state, plan, lambda: state.iteration * STEPS, *kept)
     saves.begin(restored=resumed_at > 0)
     while state.iteration < resumed_at + 1900:
         state.env_steps += STEPS

@@ -1,25 +1,21 @@
 """Which worker a joining one is, what it takes over from the run, and that it is the same one when it comes again."""
 
-import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variables import JOINED_RUN
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport import joining
 
-SETTINGS = {
-    "num_collect_workers": 2,
-    "local_workers": 1,
-    "max_workers": 5,
-    "envs_per_worker": 3,
-    "deterministic": False,
-}
+CREDENTIALS = Path("/c/credentials")
+SHARED: dict[str, dict[str, Any]] = {"variables": {}, "defaults": {}}
 
 
 class FakeConnection:
@@ -34,65 +30,57 @@ class FakeConnection:
 
 
 @pytest.fixture
-def environ(tmp_path, monkeypatch):
+def paths(tmp_path, monkeypatch):
     monkeypatch.setattr(joining, "Connection", FakeConnection)
     paths = RunPaths(tmp_path / "joined")
     paths.exp_dir.mkdir()
-    paths.run_json.write_text(json.dumps({"seed": 11, "settings": SETTINGS}))
-    return {"SAC_EXP_DIR": str(paths.exp_dir), "SAC_SERVER": "localhost:3", "SAC_SEED": "0", "SLURM_PROCID": "0"}
+    return paths
 
 
-def never():
-    return False
+def join(role, paths, server="localhost:3", **values):
+    counts = {"num_collect_workers": 2, "local_workers": 1, "max_workers": 5}
+    settings = Settings(variables_with(exp_dir=paths.exp_dir, **counts, **values))
+    return joining.join(role, server, lambda: False, settings, paths)
 
 
-def test_it_gets_a_slot_and_the_runs_settings(environ):
-    membership = joining.join("worker_0", never, environ)
-    assert membership.worker_id == 1 and membership.connection.is_up
-    assert environ["SLURM_PROCID"] == "1"
-    assert (environ["SAC_SEED"], environ["SAC_ENVS_PER_WORKER"]) == ("11", "3")
-    assert (environ["SAC_NUM_COLLECT_WORKERS"], environ["SAC_DETERMINISTIC"]) == ("2", "0")
-    membership.slots.release(1)
-
-
-def test_it_comes_again_with_the_slot_that_it_had(environ):
-    first = joining.join("worker_0", never, dict(environ))
-    second = joining.join("worker_1", never, dict(environ))
+def test_it_comes_again_with_the_slot_that_it_had(paths):
+    first = join("worker_0", paths)
+    assert first.connection.is_up
+    second = join("worker_1", paths)
     assert (first.worker_id, second.worker_id) == (1, 2)
     first.slots.release(1)
     second.slots.release(2)
-    again = joining.join("worker_1", never, dict(environ))
+    again = join("worker_1", paths)
     assert again.worker_id == 2, "though 1 is free, too"
     again.slots.release(2)
 
 
-def test_its_heartbeats_are_the_runs_as_well(environ, tmp_path):
+def test_its_heartbeats_are_the_runs_as_well(paths, tmp_path):
     run = RunPaths(tmp_path / "run")
     run.heartbeats.mkdir(parents=True)
-    environ[JOINED_RUN] = str(run.exp_dir)
-    membership = joining.join("worker_0", never, environ)
+    membership = join("worker_0", paths, joined_run=run.exp_dir)
     membership.tell({"role": "worker_0", "state": "collecting", "episodes": 3})
     beat = read_heartbeat(run.heartbeat("worker_1"))
     assert beat == {"role": "worker_1", "state": "collecting", "episodes": 3, "remote": True}
     membership.slots.release(1)
 
 
-def test_a_trainer_has_no_slot(environ):
-    membership = joining.join("trainer", never, environ)
+def test_a_trainer_has_no_slot(paths):
+    membership = join("trainer", paths)
     assert (membership.worker_id, membership.slots) == (-1, None)
 
 
-def test_another_machine_is_not_spoken_to_in_plain(environ):
+def test_another_machine_is_not_spoken_to_in_plain(paths):
     with pytest.raises(UserError, match=r"node7:8443 is another machine, and SAC_CREDENTIALS_DIR is not set"):
-        joining.join("worker_0", never, environ | {"SAC_SERVER": "node7:8443"})
+        join("worker_0", paths, "node7:8443")
 
 
-def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(environ, monkeypatch, tmp_path):
-    """Its channel stays: another gateway welcomes it, with the run.json of another start."""
+def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(paths, monkeypatch):
+    """Its channel stays: another gateway welcomes it, with the number of another run."""
 
     class Remote(FakeConnection):
         end_of_run = None
-        welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="one", run=json.dumps({"id": 11}))
+        welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="one", run=11)
 
         def __init__(self, address, stop, hello, *, credentials, password_file):
             super().__init__(address, stop)
@@ -101,35 +89,36 @@ def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(envi
             pass
 
     monkeypatch.setattr("tfagents_system.transport.remote.client.RemoteConnection", Remote)
-    monkeypatch.setattr("tfagents_system.transport.remote.messages.identity_of", lambda paths: {})
-    environ |= {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/c/credentials"}
-    membership = joining.join("trainer", never, environ)
+    monkeypatch.setattr("tfagents_system.transport.remote.messages.identity_of", lambda *inputs: {})
+    far = "trainer", paths, "node7:8443"
+    membership = join(*far, credentials_dir=CREDENTIALS)
     assert membership.is_far and membership.ended() is None
-    Remote.welcome = types.SimpleNamespace(gateway="two", run=json.dumps({"id": 11, "settings": {}}))
+    Remote.welcome = types.SimpleNamespace(gateway="two", run=11)
     membership.check_run()
     assert membership.ended() is None, "the same run after a restart"
-    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="three", run=json.dumps({"id": 12}))
+    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="three", run=12)
     assert membership.ended() == "replaced"
     with pytest.raises(UserError, match="the run at node7:8443 has begun anew since .* joined it: .*--fresh"):
         membership.check_run()
-    assert joining.join("trainer", never, environ).ended() is None, "one that has trained nothing yet may join it"
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
+    assert join(*far, credentials_dir=CREDENTIALS).ended() is None, "one that has trained nothing yet may join it"
     paths.metrics_csv.write_text("train_step\n5\n")
     paths.run_json.write_text("{}")
-    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings={}, gateway="four", run=json.dumps({"id": 13}))
+    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="four", run=13)
     with pytest.raises(UserError, match="has begun anew"):
-        joining.join("trainer", never, environ)
+        join(*far, credentials_dir=CREDENTIALS)
     Remote.end_of_run = "done"
     assert membership.ended() == "done"
 
 
-def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monkeypatch):
+def test_through_the_channel_the_gateway_says_who_it_is(paths, monkeypatch):
     hellos, told = [], []
 
     class Remote(FakeConnection):
         end_of_run = None
         tell = staticmethod(told.append)
-        welcome = types.SimpleNamespace(worker_id=4, settings={"SAC_SEED": "17"})
+        welcome = types.SimpleNamespace(
+            worker_id=4, settings={"variables": {"seed": 17, "max_workers": None}, "defaults": {"log_period_iters": 5}}
+        )
 
         def __init__(self, address, stop, hello, *, credentials, password_file):
             super().__init__(address, stop)
@@ -138,16 +127,18 @@ def test_through_the_channel_the_gateway_says_who_it_is(environ, tmp_path, monke
     client, messages = types.ModuleType("client"), types.ModuleType("messages")
     client.RemoteConnection = Remote
     messages.Hello = types.SimpleNamespace
-    messages.identity_of = lambda paths: {"params": paths.params.name, "config": paths.config.name}
+    messages.identity_of = lambda paths, overrides: {"params": paths.params.name, "config": paths.config.name}
     for name, module in (("client", client), ("messages", messages)):
         monkeypatch.setitem(sys.modules, f"tfagents_system.transport.remote.{name}", module)
     if "tfagents_system.transport.remote" not in sys.modules:
         monkeypatch.setitem(sys.modules, "tfagents_system.transport.remote", types.ModuleType("remote"))
-    environ |= {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/c/credentials", "SAC_WORKER_ROLE": "eval"}
-    membership = joining.join("worker_0", never, environ)
-    joining.join("worker_0", never, dict(environ))
-    joining.join("worker_1", never, dict(environ))
-    assert (membership.worker_id, environ["SLURM_PROCID"], environ["SAC_SEED"]) == (4, "4", "17")
+    membership, *_ = (
+        join(role, paths, "node7:8443", credentials_dir=CREDENTIALS, worker_role="eval")
+        for role in ("worker_0", "worker_0", "worker_1")
+    )
+    variables = membership.settings.variables
+    assert (membership.worker_id, variables.seed, variables.slots.most, variables.local_workers) == (4, 17, 2, 1)
+    assert membership.settings.overrides.attributes == {"log_period_iters": 5}
     first, again, other = (hello for hello, _, _ in hellos)
     assert first.kind == "eval" and first.identity == {"params": "params.py", "config": "config.json"}
     assert first.token == again.token != other.token and len(first.token) == 32

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfagents_system.envs.env_process import ProcessSettings
 
 
 def run_name_of(params: Path) -> str:
@@ -25,6 +28,7 @@ class ParamsSource:
       origin: Where it was copied from; None: it is the original.
       env_config, compute_config: What the constructor got, and what was filled in.
       attributes: What was overridden.
+      process: Of each environment; None: it runs where it is built.
     """
 
     path: Path
@@ -32,3 +36,4 @@ class ParamsSource:
     env_config: dict[str, Any]
     compute_config: dict[str, Any]
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    process: ProcessSettings | None = None

@@ -79,19 +79,10 @@ class ProcessSettings:
     stop_secs: float = DEFAULT_STEP_TIMEOUT_SECS
 
     @classmethod
-    def from_environ(
-        cls, environ: Mapping[str, str], on_wait: Callable[[], bool] = lambda: False
-    ) -> ProcessSettings | None:
-        """As SAC_ENV_PYTHON and SAC_STEP_TIMEOUT_SECS say; None: environments run in the worker itself."""
-        python = environ.get("SAC_ENV_PYTHON", "").strip()
-        if not python:
-            return None
-        return cls(Path(python).expanduser().absolute(), step_timeout_secs(environ), on_wait)
-
-
-def step_timeout_secs(environ: Mapping[str, str]) -> float:
-    """SAC_STEP_TIMEOUT_SECS."""
-    return float(environ.get("SAC_STEP_TIMEOUT_SECS") or DEFAULT_STEP_TIMEOUT_SECS)
+    def of(cls, values: Mapping[str, Any]) -> ProcessSettings | None:
+        """As the variables say, by field; None: environments run where they are built."""
+        python = values.get("env_python")
+        return None if python is None else cls(python, values.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS))
 
 
 class EnvProcess:

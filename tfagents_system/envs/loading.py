@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +35,7 @@ def make_collect_env(
       seed: For the environment.
       env_id: `id` for the hook; None: the worker's number. It differs if workers have several environments.
       name: Named in errors.
-      process: Settings of its process; None: as SAC_ENV_PYTHON says.
+      process: Settings of its process; None: those of the params, see `load_params`.
 
     Raises:
       UserError: The hooks return something other than they should.
@@ -122,7 +121,7 @@ def _build(
     params: TrainParamsBase, what: Mapping[str, Any], process: ProcessSettings | None, collect_env: Any = None
 ) -> Any:
     """Calls `hooks.build_env`, here or in a process of its own."""
-    process = process or ProcessSettings.from_environ(os.environ)
+    process = process or (params._source.process if params._source is not None else None)
     if process is not None:
         return EnvProcess(process, params, what)
     _log_mujoco_warnings()

@@ -27,6 +27,7 @@ from tfagents_system.agents.iteration_counts import (
 )
 from tfagents_system.checks.checklist import Check, Checklist
 from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import SettingsError, UserError
 from tfagents_system.launch import costs, resources
 from tfagents_system.launch.cpus import CpuPlan
@@ -40,14 +41,13 @@ from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find
 from tfagents_system.settings import own_attributes, params_check
-from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params, load_params_class
+from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params, load_params_class
 from tfagents_system.settings.run_defaults import WITHOUT_RANDOM_STEPS, defaults_of, kept_defaults
 from tfagents_system.settings.variable_values import AGENT
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
 PARAMS, CONFIG = "params", "config"
-_COMPUTE_FIELDS = ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
 
 
 @dataclasses.dataclass
@@ -97,7 +97,7 @@ class Inspector:
         self._overrides = carried(environ)
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self._run = None if environ.get(EDITS) == FRESH else self._paths  # The run to continue.
-        self._seed = run_directory.seed_of_run(self._run, int(self._values.get("seed", 0)))
+        self._seed = int(self._values.get("seed", 0))
         self._tell = tell
         self.found = Inspection()
         self._folder = environ.get(FOLDER)
@@ -118,8 +118,6 @@ class Inspector:
             # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
             from tfagents_system.launch import environment_checks
 
-            if "env_python" in self._values:
-                os.environ["SAC_ENV_PYTHON"] = str(self._values["env_python"])  # Found, if it was given as relative.
             trial = environment_checks.check_environment(
                 params,
                 self._seed,
@@ -172,9 +170,14 @@ class Inspector:
             if config is None:
                 load_params_class(path, origin)
                 return None
-            compute = {f"SAC_{key.upper()}": str(self._values[key]) for key in _COMPUTE_FIELDS if key in self._values}
-            own = {"origin": origin, "compute_config": compute_config_from(compute | {"SAC_SEED": str(self._seed)})}
-            load = functools.partial(load_params, path, config, **own)
+            load = functools.partial(
+                load_params,
+                path,
+                config,
+                origin=origin,
+                compute_config=compute_config_of({"seed": 0, **self._values}),
+                process=ProcessSettings.of(self._values),
+            )
             params, attributes = _with_possible(load, self._overrides.params, check)
             errors = params_check.check_params(params)
             self.found.taken = self._taken()

@@ -50,6 +50,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables, without_task
 
 SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (requeue.py).
@@ -158,13 +159,10 @@ def supervisor_of(
       target: The run.
       stop: Set when they are to leave.
       starter: Starts them.
-      **options: Other options of Supervisor, except `environ`.
+      **options: Other options of Supervisor.
     """
-    # The params of all workers must see the same numbers, though nobody here has these CPUs.
-    counts = {name: os.environ[name] for name in ("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS") if name in os.environ}
     rules = functools.partial(JoinRules, target=target)
-    environ = target.environ() | counts
-    return Supervisor(variables, plan, claims, 0, variables.seed, stop, starter, rules, environ=environ, **options)
+    return Supervisor(variables, plan, claims, 0, stop, starter, rules, **options)
 
 
 def state_of_run(run: RunPaths) -> str | None:
@@ -230,7 +228,7 @@ def take_folder(joined: Path, host: str, claims: Claims) -> Path:
 def join(
     variables: RunVariables,
     inputs: JoinInputs,
-    num_iter: int,
+    overrides: Overrides,
     target: Target,
     claims: Claims,
     stop: StopFlag,
@@ -241,7 +239,7 @@ def join(
     Args:
       variables: With the workers' own folder as run directory.
       inputs: What they need of the run.
-      num_iter: Of the params.
+      overrides: Of the run.
       target: The run.
       claims: What this process holds.
       stop: Set when they are to leave.
@@ -254,10 +252,14 @@ def join(
     with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs)
         inputs.write(paths)
-        if paths.run_json.name not in inputs.files:
+        own = Settings(dataclasses.replace(variables, **target.values()), overrides)
+        if paths.run_json.name in inputs.files:  # The params of all workers must see the numbers of the run.
+            own = own.joined(Settings.read(paths.run_json).shared())
+            run_directory.write_start(paths, own.variables)
+        else:
             reward = paths.reward if paths.reward.exists() else None
-            own = Inputs(variables.params, variables.config, reward=reward)
-            run_directory.write_inputs(paths, variables, num_iter, Overrides.read(paths.overrides), inputs=own)
+            files = Inputs(variables.params, variables.config, reward=reward)
+            run_directory.write_inputs(paths, own, files)
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
@@ -328,9 +330,7 @@ def _prepare_and_join(
     variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
     for note in preparation.checks.notes:
         print(f"note: {note}")
-    assert preparation.inspection.num_iter is not None
-    num_iter = preparation.inspection.num_iter
-    return join(variables, preparation.inputs(), num_iter, target, claims, stop, RoleStarter())
+    return join(variables, preparation.inputs(), preparation.overrides, target, claims, stop, RoleStarter())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -25,13 +25,13 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT, SlotCounts
+from tfagents_system.machine.worker_slots import COLLECT, EXPERT
 from tfagents_system.report.status import is_under_way
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variables import JOINED_RUN, without_task
+from tfagents_system.settings.resolved import SHARED, Settings
+from tfagents_system.settings.variables import as_text, variable_name, without_task
 
 _CONNECT_SECS = 5.0
 
@@ -57,15 +57,14 @@ class Target:
     follows: bool = False
     look: Callable[[], None] = lambda: None
 
-    def environ(self) -> dict[str, str]:
-        """The variables of the workers."""
-        values = {
-            "SAC_SERVER": self.server,
-            "SAC_CREDENTIALS_DIR": self.credentials,
-            "SAC_PASSWORD_FILE": self.password_file,
-            JOINED_RUN: self.run.exp_dir if self.run is not None else None,
+    def values(self) -> dict[str, Any]:
+        """Variables of the workers, by field."""
+        return {
+            "server": self.server,
+            "credentials_dir": self.credentials,
+            "password_file": self.password_file,
+            "joined_run": self.run.exp_dir if self.run is not None else None,
         }
-        return {name: str(value) if value is not None else "" for name, value in values.items()}
 
 
 def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_certain: bool) -> Target:
@@ -180,9 +179,8 @@ class JoinInputs:
         """
         for name, content in self.files.items():
             write_atomically(paths.exp_dir / name, content)
-        for path in (paths.overrides, paths.reward):
-            if path.name not in self.files:
-                path.unlink(missing_ok=True)
+        if paths.reward.name not in self.files:
+            paths.reward.unlink(missing_ok=True)
         shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             names = [name for name in self.params_files if (self.params_folder / name).is_file()]
@@ -210,12 +208,13 @@ class JoinPreparation(Preparation):
         workers: int | None,
         assignments: Sequence[str] = (),
     ) -> None:
-        run = run_directory.read_run_json(target.run) if target.run is not None else {}
-        settings = run_directory.environ_of_run(run) if run else {}
+        run = Settings.read(target.run.run_json).variables if target.run is not None else None
+        values = {**{name: getattr(run, name) for name in SHARED if run is not None}, **target.values()}
+        texts = {variable_name(name): "" if value is None else as_text(value) for name, value in values.items()}
         # Without a visible run, nothing is taken for its copies of params and configuration.
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
         # The run has taken its settings from its grid and task.
-        environ = without_task({**environ, **settings, **target.environ(), **where})
+        environ = without_task({**environ, **texts, **where})
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
         self._target = target
         self._folder = folder
@@ -226,7 +225,7 @@ class JoinPreparation(Preparation):
         }  # Neither a replay server nor a trainer runs here.
         for name in ("reverb_port", "gateway_port"):
             self._values.pop(name, None)
-        slots = len(SlotCounts.of_run(run).for_kind(self.kind)) if run else None
+        slots = len(run.slots.for_kind(self.kind)) if run is not None else None
         self.workers = workers or self._most_that_fit(slots)
         self._values["local_workers"] = self.workers
         self._environ = {**self._environ, "SAC_LOCAL_WORKERS": str(self.workers)}
@@ -252,11 +251,9 @@ class JoinPreparation(Preparation):
         """What the workers need: the run's own if it can be seen from here."""
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
-            contents = {
-                path.name: path.read_bytes()
-                for path in [*files, run.overrides, run.reward]
-                if path in files or path.exists()
-            }
+            contents = {path.name: path.read_bytes() for path in files}
+            if run.reward.exists():
+                contents[run.reward.name] = run.reward.read_bytes()
             copied = run_inputs.kept_digests(run)
             return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
         assert self._paths is not None and self.inspection.specs is not None
@@ -267,8 +264,6 @@ class JoinPreparation(Preparation):
         }
         if (reward := named_in(self.inspection.config, self._values["params"].parent)) is not None:
             contents[self._paths.reward.name] = reward.read_bytes()
-        if self.overrides != Overrides():
-            contents[self._paths.overrides.name] = self.overrides.to_json().encode()
         return JoinInputs(contents)
 
     def _gateway(self) -> tuple[str, Path, Path | None] | None:
@@ -323,7 +318,7 @@ class JoinPreparation(Preparation):
             inputs = RunPaths(Path(folder))
             for name, content in self.inputs().files.items():
                 (inputs.exp_dir / name).write_bytes(content)
-            identity = identity_of(inputs)
+            identity = identity_of(inputs, self.overrides)
             self.checks.extend(check_path(target.server, target.credentials, target.password_file, identity))
 
 

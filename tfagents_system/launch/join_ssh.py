@@ -26,7 +26,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.remote import credentials
 
 _FETCH_SECS = 120.0
-_FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt overrides.json"
+_FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt"
 _SECRETS = "client ca.pem client.pem client.key"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
 _NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255

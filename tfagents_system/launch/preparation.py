@@ -69,6 +69,7 @@ class Preparation:
             )
         self._paths = RunPaths(self._values["exp_dir"]) if "exp_dir" in self._values else None
         self.checks["settings"].errors += settings.findings
+        self.checks["settings"].notes += settings.notes
         if words := self.overrides.in_words():
             self.checks["settings"].facts.append(words)
         self.checks["settings"].notes += [
@@ -233,11 +234,6 @@ class Preparation:
             taken=taken,
             prior_data=self.inspection.prior_data,
         )
-
-    @property
-    def seed(self) -> int:
-        """The seed that the run began with, else SAC_SEED."""
-        return run_directory.seed_of_run(self._run_before, int(self._values.get("seed", 0)))
 
     def variables(self) -> RunVariables:
         """All variables, checked.

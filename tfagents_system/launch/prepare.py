@@ -50,7 +50,7 @@ from tfagents_system.report.status import finished_in_words
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.early_end import settings_of_end
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variable_values import TAKES
 from tfagents_system.settings.variables import RunVariables
 
@@ -124,19 +124,10 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
         _begin_in(paths, lock, preparation, was_done)
         uses_copies = run_directory.has_begun(paths)
         changes = run_directory.changes(paths, preparation.overrides, variables)
-        run_directory.write_inputs(
-            paths,
-            variables,
-            inspection.num_iter,
-            dataclasses.replace(preparation.overrides, defaults=inspection.defaults),
-            inputs=preparation.files(),
-            ends_for=settings_of_end(inspection.attributes),
-            job=job_of(preparation.environ),
-        )
-        run_directory.write_resolved(paths, variables, inspection.attributes, inspection.config)
+        overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
+        settings = Settings(variables, overrides, inspection.attributes, inspection.config)
+        run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
         write_atomically(paths.specs, inspection.specs)
-        if (seed := preparation.seed) != variables.seed:
-            print(f"note: this run began with SAC_SEED={seed}, which stays; SAC_SEED={variables.seed} is ignored")
         if run_directory.is_finished(paths):
             tell_finished(variables.exp_name, paths)
             return None
@@ -178,7 +169,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
 def tell_finished(name: str, paths: RunPaths) -> None:
     """Says that a run is finished, and how it goes on."""
     why = run_directory.why_early(paths)
-    words = finished_in_words(name, why, run_directory.read_run_json(paths)["num_iter"])
+    words = finished_in_words(name, why, run_directory.read_run_json(paths)["attributes"]["num_iter"])
     print(
         in_callers_terms(
             f"{words} ({paths.exp_dir}). Nothing is to be done: choose another SAC_EXP_NAME for a new run, or go on "

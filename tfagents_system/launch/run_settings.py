@@ -18,15 +18,19 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import GridError, read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.resolved import FIXED, Settings
 from tfagents_system.settings.variables import (
     COUNTS,
     GRID,
     SEED,
     TASK,
+    RunVariables,
+    as_text,
     counts_of_start,
     has_automatic_workers,
     read_variables,
     task_of,
+    variable_name,
 )
 
 # Carries the overrides from the start to the check of params and environment, which is another process.
@@ -48,12 +52,14 @@ class RunSettings:
     Attributes:
       environ: The environment with all overridden variables.
       run_json: Which run.json the run has, see `file_of`: another start that prepares it writes another one.
+      notes: What of a begun run stays as it is.
     """
 
     environ: dict[str, str]
     overrides: Overrides
     findings: tuple[str, ...] = ()
     run_json: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def resolve(
@@ -84,23 +90,23 @@ def resolve(
     findings += found
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-    counts = _counts(values, {**environ, **overrides.variables}, run)
     run_json = file_of(run)  # Before anything else of the run is read.
+    joins, began = "server" in values, None
+    before = run if environ.get(EDITS) != FRESH else None
     try:
-        overrides = run_directory.overrides_of_run(
-            run if environ.get(EDITS) != FRESH else None,
-            overrides,
-            joins="server" in values,
-        )
-        if run is not None and not (environ.get(EDITS) == FRESH or "server" in values):
-            findings += faults_of_task(run, own, environ)
+        if before is not None and not joins and run_directory.has_begun(before):
+            began = Settings.read(before.run_json).variables
+            findings += faults_of_task(before, own, environ)
+        overrides = run_directory.overrides_of_run(before, overrides, joins=joins)
     except UserError as error:
         findings += error.findings
-    resolved = {**environ, **overrides.variables, **counts}
+    resolved = {**environ, **overrides.variables}
+    resolved |= _counts(values, resolved, began)
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[SEED] = seed
-    resolved[CARRIER] = overrides.to_json()
-    return RunSettings(resolved, overrides, tuple(findings), run_json)
+    notes = _keep_fixed(resolved, overrides, began)
+    resolved[CARRIER] = json.dumps(dataclasses.asdict(overrides))
+    return RunSettings(resolved, overrides, tuple(findings), run_json, notes)
 
 
 def file_of(run: RunPaths | None) -> tuple[int, int] | None:
@@ -166,17 +172,29 @@ def carried(environ: Mapping[str, str]) -> Overrides:
     return Overrides(**json.loads(content)) if content else Overrides()
 
 
-def _counts(values: Mapping[str, Any], given: Mapping[str, str], run: RunPaths | None) -> dict[str, str]:
+def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVariables | None) -> dict[str, str]:
     """Numbers of CPUs and workers where they are `auto`; a run that goes on keeps its number of workers."""
     if all(given.get(name, "").strip() not in ("", "auto") for name in COUNTS.values()):
         return {}
-    begun = run is not None and given.get(EDITS) != FRESH and run_directory.has_begun(run)
-    if run is not None and begun and has_automatic_workers(given):
-        workers = run_directory.read_run_json(run).get("settings", {}).get("num_collect_workers")
-        needs_more = (workers or 0) > values.get("num_collect_workers", 0)
+    if began is not None and has_automatic_workers(given):
+        workers = began.num_collect_workers
+        needs_more = workers > values.get("num_collect_workers", 0)
         values = {**values, "share_cpus": values.get("share_cpus", needs_more) or needs_more}
-        values |= {"num_collect_workers": workers} if workers else {}
+        values |= {"num_collect_workers": workers}
     return counts_of_start(values)
+
+
+def _keep_fixed(environ: dict[str, str], overrides: Overrides, began: RunVariables | None) -> tuple[str, ...]:
+    """Puts the variables that a begun run keeps in the place of those that are given; returns a note on each."""
+    notes = []
+    for field in FIXED if began is not None else ():
+        name, text = variable_name(field), as_text(getattr(began, field))
+        if (given := environ.get(name, "").strip()) not in ("", text):
+            notes.append(f"this run began with {name}={text}, which stays; {name}={given} is ignored")
+        environ[name] = text
+        if name in overrides.variables:
+            overrides.variables[name] = text
+    return tuple(notes)
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:

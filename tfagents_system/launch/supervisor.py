@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import errno
 import functools
@@ -96,14 +97,14 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claim_port(variables, claims) if variables.trainer_server is None else 0
-        seed = run_directory.read_run_json(paths).get("seed", variables.seed)
+        run_directory.write_start(paths, dataclasses.replace(variables, reverb_port=port))
         if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
             keep_tracked(paths, tracking)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)
         print(plan.table(), flush=True)
-        return Supervisor(variables, plan, claims, port, seed, stop, starter, RunRules, lock=lock).run()
+        return Supervisor(variables, plan, claims, port, stop, starter, RunRules, lock=lock).run()
 
 
 def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
@@ -173,7 +174,6 @@ class Supervisor:
       starter: Starts the roles; in tests, small programs.
       rules: Makes the rules for this supervisor.
       lock: Of the run directory; without one nobody can take it over.
-      environ: Further variables of all roles; they win over a role's own.
     """
 
     def __init__(
@@ -182,13 +182,11 @@ class Supervisor:
         plan: CpuPlan,
         claims: Claims,
         port: int,
-        seed: int,
         stop: StopFlag,
         starter: RoleStarter,
         rules: Callable[[Supervisor], Rules],
         step_secs: float = _STEP_SECS,
         lock: RunLock | None = None,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.variables = variables
         self.plan = plan
@@ -200,7 +198,7 @@ class Supervisor:
         self._lock, self._lock_due, self._is_ours = lock, 0.0, True
         self._directory: int | None = None  # The run directory, open, so that no other one gets its inode number.
         self._orphans: set[int] = set()  # Those at the beginning of the last step.
-        common = _common_environ(variables, port, seed) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
+        common = _common_environ(variables, port) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
         beside = [] if variables.gateway_port is None else [GATEWAY]
         if TRAINER in plan.by_role and TrackingSettings.of(vars(variables)).is_wanted:
             beside.append(TRACKER)
@@ -209,7 +207,7 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=_role_environ(role, common, plan, variables) | dict(environ or {}),
+                environ=_role_environ(role, common, plan, variables),
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
@@ -648,11 +646,10 @@ def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: R
     return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
 
 
-def _common_environ(variables: RunVariables, port: int, seed: int) -> dict[str, str]:
+def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
     """What all roles have in common."""
     own = {
         "SAC_REVERB_PORT": str(port),
-        "SAC_SEED": str(seed),
         "PYTHONPATH": run_python_path(os.environ),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -672,5 +669,4 @@ def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
     if role != TRAINER:
         return {}
     gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
-    own = {"CUDA_VISIBLE_DEVICES": gpu, "SAC_SERVER": variables.trainer_server}
-    return {name: value for name, value in own.items() if value is not None}
+    return {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}

@@ -16,11 +16,10 @@ from tfagents_system.envs.specs import load_actions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import Conversion, conversion_for
 from tfagents_system.experience.ring_actions import SPECS, mean_the_same
-from tfagents_system.machine.files import read_json
 from tfagents_system.replay.ring_files import find_any_files
 from tfagents_system.replay.ring_sizes import buffer_size_to_take, capacity_rows, longest_segment_rows
 from tfagents_system.replay.stored_ring import StoredRing, differences
-from tfagents_system.run_files.run_directory import from_line
+from tfagents_system.run_files.run_directory import from_line, read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.variable_values import NETWORKS
@@ -135,7 +134,7 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, paths: 
     lines = differences(layout, ring.layout, makes_do=False, words=("now", "before"))
     if not lines and (rows := capacity_rows(params, layout)) != ring.capacity_rows:
         lines = [f"rows: now {rows:,} (buffer_size={params.buffer_size}), before {ring.capacity_rows:,}"]
-    stack = ((read_json(paths.resolved) or {}).get("params") or {}).get("frame_stack", 1)
+    stack = read_run_json(paths).get("attributes", {}).get("frame_stack", 1)
     if not lines and layout.history_rows(params.frame_stack) > layout.history_rows(stack):
         lines = [f"frame_stack: now {params.frame_stack}, before {stack}"]
     if not lines:

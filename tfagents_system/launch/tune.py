@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -205,16 +206,20 @@ def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> di
 
 
 def _load(variables: RunVariables) -> Any:
-    from tfagents_system.settings.load_params import compute_config_from, load_env_config, load_params
+    from tfagents_system.envs.env_process import ProcessSettings
+    from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
     from tfagents_system.settings.run_defaults import defaults_of
 
     config = load_env_config(variables.config)
-    compute_config = compute_config_from(variables.to_environ())
-    params = load_params(variables.params, config, origin=variables.params, compute_config=compute_config)
-    defaults = defaults_of(params, variables.num_collect_workers)
-    return load_params(
-        variables.params, config, origin=variables.params, compute_config=compute_config, attributes=defaults
+    load = functools.partial(
+        load_params,
+        variables.params,
+        config,
+        origin=variables.params,
+        compute_config=compute_config_of(vars(variables)),
+        process=ProcessSettings.of(vars(variables)),
     )
+    return load(attributes=defaults_of(load(), variables.num_collect_workers))
 
 
 def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cpus: int, beside: int) -> None:

@@ -13,6 +13,7 @@ from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_unti
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import read_run
 
 _DEADLINE_SECS = 120.0
 _VIDEO_DEADLINE_SECS = 600.0
@@ -44,7 +45,7 @@ def write_results(
     """
     run, checkpoint = str(paths.exp_dir), "latest" if read_json(paths.best_json) is None else "best"
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
-    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", environ.get("SAC_SEED", "0")]
+    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(read_run(paths.run_json).get("seed", 0))]
     programs = [  # In this order: the video is in the report.
         ("plot", "the learning curve", "tfagents_system.report.plots", [run], "plots"),
         ("video", "a video", "tfagents_system.run", play, "video"),
@@ -75,8 +76,8 @@ def write_results(
 def _where_it_is(name: str, paths: RunPaths, log: Path) -> str:
     """The result of a program that has succeeded."""
     if name == "video":
-        videos = paths.videos.glob("*.mp4")
-        return str(max(videos, key=lambda path: path.stat().st_mtime, default=paths.videos))
+        videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+        return str(videos[-1] if videos else paths.videos)
     if name == "track":
         return log.read_text(encoding="utf-8").splitlines()[-1]
     return str(paths.learning_curve if name == "plot" else paths.report)

@@ -11,8 +11,6 @@ same machine, or the gateway for a worker of another.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.claims import Claims
@@ -39,16 +37,6 @@ class SlotCounts:
     most: int
     experts: int = 0
     evaluators: int = 0
-
-    @classmethod
-    def of_run(cls, run: Mapping[str, Any]) -> SlotCounts:
-        """From run.json."""
-        settings = run["settings"]
-        planned = int(settings["num_collect_workers"])
-        local, most = settings.get("local_workers"), settings.get("max_workers")
-        experts, evaluators = (int(settings.get(name) or 0) for name in ("expert_workers", "eval_workers"))
-        most = int(most or planned + experts + evaluators)
-        return cls(planned if local is None else int(local), planned, most, experts, evaluators)
 
     @property
     def beside(self) -> range:

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import gc
 import operator
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +65,7 @@ def record_reward(
       UserError: The file exists or is no .npz, nobody drives, the lap is not finished, or it is no trajectory (see
         `reward_files.polyline`).
     """
-    _check_process()
+    _check_process(params)
     params.env_config.pop(KEY, None)  # Its file may not exist yet.
     chosen, findings = policy, []
     if policy is None and not is_watched:
@@ -98,14 +97,16 @@ def record_reward(
     return _written(lap, params.horizon, out)
 
 
-def _check_process() -> None:
+def _check_process(params: TrainParamsBase) -> None:
     """Raises:
     UserError: The environment would be in a process of its own.
     """
-    if python := os.environ.get("SAC_ENV_PYTHON", "").strip():
+    source = params._source
+    if source is not None and source.process is not None:
         raise UserError(
-            f"SAC_ENV_PYTHON={python}: an environment in a process of its own tells no positions, and its expert is "
-            "not here: install the simulator in this Python, and begin the command with `SAC_ENV_PYTHON= `"
+            f"SAC_ENV_PYTHON={source.process.python}: an environment in a process of its own tells no positions, and "
+            "its expert is not here: install the simulator in this Python, and begin the command with "
+            "`SAC_ENV_PYTHON= `"
         )
 
 
@@ -138,7 +139,7 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
       out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
       every: Steps between two pictures.
     """
-    _check_process()
+    _check_process(params)
     total, step, undrawn = 0.0, None, ""
     chosen = policy if policy is not None else params.expert_policy_ctor()
     env = make_env(params, seed, render=True)
@@ -192,7 +193,7 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     from tfagents_system.envs import loading  # noqa: F401 (its packages are not the environment's memory)
     from tfagents_system.envs.step_times import mean_and_deviation
 
-    _check_process()
+    _check_process(params)
     process = psutil.Process()
     gc.collect()
     before = process.memory_info().rss

@@ -5,19 +5,24 @@ This module imports neither TensorFlow nor Reverb.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.checkpoint_names import train_step_of
+from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.params_check import check_env_config
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -138,17 +143,30 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
             )
         env_config = load_env_config(find_path(config_flag, "--config", Path.is_file))
         _check(env_config)
-        return load_params(find_path(params_flag, "--params", Path.is_file), env_config)
+        return load_params(find_path(params_flag, "--params", Path.is_file), env_config, process=_process({}))
     params_path = find_path(str(paths.params) if params_flag is None else params_flag, "--params", Path.is_file)
     config_path = find_path(str(paths.config) if config_flag is None else config_flag, "--config", Path.is_file)
-    overrides = Overrides.read(paths.overrides)
+    run = read_run_json(paths)
+    overrides, process = Overrides.of_run(run), _process(run)
     env_config = load_env_config(config_path)
     if _is_same(config_path, paths.config):
         env_config = overrides.merged(env_config)
     _check(env_config)
     if not _is_same(params_path, paths.params):
-        return load_params(params_path, env_config)
-    return load_params(params_path, env_config, origin=origin_of_run(paths), attributes=overrides.attributes)
+        return load_params(params_path, env_config, process=process)
+    origin, attributes = origin_of_run(paths), overrides.attributes
+    return load_params(params_path, env_config, origin=origin, attributes=attributes, process=process)
+
+
+def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
+    """As SAC_ENV_PYTHON says now; where it is not set, as the run was trained."""
+    python = run.get("start", {}).get("variables", {}).get("env_python")
+    if "SAC_ENV_PYTHON" in os.environ:
+        values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
+        if own := [finding for finding in findings if finding.startswith("SAC_ENV_PYTHON=")]:
+            raise UserError(*own)
+        python = values.get("env_python")
+    return ProcessSettings.of({"env_python": python and Path(python)})
 
 
 def _check(env_config: dict) -> None:

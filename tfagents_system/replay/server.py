@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import reverb
 import reverb.platform.checkpointers_lib
@@ -90,7 +88,7 @@ def serve(role: Role) -> int:
 def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
     params, taken = role.params, taken_by(role.paths)
     rows = capacity_rows(params, layout)
-    places = folders_of_ring(role.paths, _replay_folder(role), taken)
+    places = folders_of_ring(role.paths, role.variables.replay_dir or role.paths.replay, taken)
     if taken is not None and taken.has_rows:
         move_ring(taken, places, layout, rows)
     ring, copy = open_ring(
@@ -121,7 +119,7 @@ class _End:
 
     def __init__(self, role: Role) -> None:
         self._role = role
-        self._stay_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60) - _SNAPSHOT_SECS / 2
+        self._stay_secs = role.variables.save_deadline_secs - _SNAPSHOT_SECS / 2
         self._stay_until: float | None = None
 
     def has_come(self) -> bool:
@@ -177,7 +175,7 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     settings = with_priorities(draw_settings(role.params, layout, role.seed), role.params, ring)
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
-        env_id = role.max_workers * int(os.environ.get("SAC_ENVS_PER_WORKER") or 1)
+        env_id = role.max_workers * role.variables.envs_per_worker
         goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
         settings = dataclasses.replace(settings, goals_at=goals.at)
     if not iteration_counts.has_prior_data(role.params):
@@ -188,18 +186,12 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     return dataclasses.replace(settings, prior=PriorData(prior, samples, taken.env_steps if taken is not None else 0))
 
 
-def _replay_folder(role: Role) -> Path:
-    """In the run directory, or SAC_REPLAY_DIR, which the launcher has made this run's own."""
-    replay_dir = os.environ.get("SAC_REPLAY_DIR")
-    return Path(replay_dir) if replay_dir else role.paths.replay
-
-
 def _pacing(role: Role, ring: Ring) -> Pacing:
     params = role.params
     if params.asynchronous:
         return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
-    straggler_secs = math.inf if role.deterministic else float(os.environ.get("SAC_STRAGGLER_SECS") or 120)
+    straggler_secs = math.inf if role.deterministic else role.variables.straggler_secs
     return Lockstep(
         ring,
         role.num_workers,

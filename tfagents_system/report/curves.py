@@ -134,7 +134,7 @@ def _read_ours(paths: RunPaths, metric: str) -> Run:
     if told and not rows:
         known = ", ".join(sorted({name for row in all_rows for name, value in row.items() if value is not None}))
         raise UserError(f"{paths.metrics_csv} has no {metric}: leave it out, or compare what it has ({known})")
-    overridden = Overrides.read(paths.overrides).settings()
+    overridden = Overrides.of_run(read_json(paths.run_json) or {}).settings()
     settings = {name: value for name, value in overridden.items() if name not in _ALIKE}
     steps, values = _ordered([(row.get("env_steps") or 0.0, row[metric] or 0.0) for row in rows])
     name, best = paths.exp_dir.resolve().name, best_of(paths, rows, metric)
@@ -160,8 +160,7 @@ def best_of(paths: RunPaths, rows: Sequence[Mapping[str, Any]], metric: str = RE
 
 def _evaluates_nothing(paths: RunPaths) -> bool:
     """Whether the run has `num_eval_episodes = 0`."""
-    resolved = read_json(paths.resolved) or {}
-    return (resolved.get("params") or {}).get("num_eval_episodes") == 0
+    return (read_json(paths.run_json) or {}).get("attributes", {}).get("num_eval_episodes") == 0
 
 
 def _read_evaluations(path: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:

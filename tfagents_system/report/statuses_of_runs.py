@@ -75,7 +75,7 @@ def distinct_names(folders: Collection[Path]) -> dict[Path, str]:
 
 def _settings_of(paths: RunPaths) -> dict[str, Any]:
     """Settings of a run that differ from its files; empty if they can't be read."""
-    content = read_json(paths.overrides) or {}
+    content = (read_json(paths.run_json) or {}).get("overrides", {})
     parts = [content.get(kind) for kind in ("params", "config", "variables")]
     return by_name(*(part if isinstance(part, dict) else {} for part in parts))
 

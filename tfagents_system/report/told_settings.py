@@ -6,18 +6,22 @@ from typing import Any
 
 from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.settings.resolved import FIXED
+from tfagents_system.settings.variable_table import VARIABLES, as_text
 
 
 def told_settings(paths: RunPaths) -> dict[str, Any]:
-    """The content of resolved.json: `params`, `config`, and the `variables` in which nobody puts a key.
+    """`params`, `config`, and of `variables` those with `is_for_others`, as texts in the order of VARIABLES.
 
-    Of variables only those with `is_for_others`, in the order of VARIABLES; resolved.json itself has all of them and
-    is for its owner alone. Empty where the run has none.
+    Empty where the run has none.
     """
-    resolved = read_json(paths.resolved) or {}
-    if "variables" not in resolved:
-        return resolved
-    given = resolved["variables"] or {}
-    told = {each.name: given[each.name] for each in VARIABLES if each.name in given and each.is_for_others}
-    return {**resolved, "variables": told}
+    run = read_json(paths.run_json) or {}
+    if "attributes" not in run:
+        return {}
+    values = {**run["start"]["variables"], **{name: run[name] for name in FIXED}}
+    told = {
+        variable.name: as_text(values[variable.field])
+        for variable in VARIABLES
+        if variable.is_for_others and values.get(variable.field) is not None
+    }
+    return {"params": run["attributes"], "config": run["config"], "variables": told}

@@ -1,4 +1,4 @@
-"""The run directory's own copies of what the user gave, and whether the run is finished."""
+"""The run directory's own copies of what the user gave, its run.json, and whether the run is finished."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import secrets
@@ -21,30 +20,18 @@ from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.settings.early_end import is_same_end
+from tfagents_system.settings.early_end import SETTINGS_OF_END, settings_of_end
 from tfagents_system.settings.grid import by_name, in_words
+from tfagents_system.settings.merge import overridden
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import SHARED, Settings, of_start, read_run
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
 
-# Variables that a worker which joins from elsewhere takes over from the run, by their field's names.
-SETTINGS = (
-    "num_collect_workers",
-    "local_workers",
-    "expert_workers",
-    "eval_workers",
-    "max_workers",
-    "envs_per_worker",
-    "deterministic",
-    "step_timeout_secs",
-)
-# What tells those workers which defaults the run began with, see `Overrides.defaults`.
-DEFAULTS = "SAC_RUN_DEFAULTS"
 # Attributes that `--set` may give a run which has begun.
 MAY_CHANGE = tuple(name for name, each in described_by(TrainParamsBase).items() if each.may_change)
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_GRID")
-_SEED = variable_name("seed")
 # What run.json keeps from the first start.
 _OF_INPUTS = ("params_source", "params_kept", "params_files", "began_with", "from")
 
@@ -67,30 +54,8 @@ def has_begun(paths: RunPaths | None) -> bool:
 
 
 def read_run_json(paths: RunPaths) -> dict[str, Any]:
-    """Where the run came from; empty for a run that was never prepared."""
-    return read_json(paths.run_json) or {}
-
-
-def environ_of_run(run: Mapping[str, Any]) -> dict[str, str]:
-    """What run.json says of a run, as the variables of a worker that joins it."""
-    settings = {name: value for name, value in run["settings"].items() if name in SETTINGS and value is not None}
-    environ = {variable_name(name): as_text(value) for name, value in [("seed", run["seed"]), *settings.items()]}
-    return environ | _told_defaults(run)
-
-
-def defaults_of_run(paths: RunPaths) -> dict[str, str]:
-    """The defaults that the run began with, as a variable of a worker that joins it; empty without any."""
-    return _told_defaults(read_run_json(paths))
-
-
-def _told_defaults(run: Mapping[str, Any]) -> dict[str, str]:
-    return {DEFAULTS: json.dumps(run["defaults"])} if run.get("defaults") else {}
-
-
-def seed_of_run(paths: RunPaths | None, wanted: int) -> int:
-    """The seed that the run began with; `wanted` for one that has not begun."""
-    seed = read_run_json(paths).get("seed") if paths is not None and has_begun(paths) else None
-    return seed if isinstance(seed, int) else wanted
+    """What the run is and where it came from; empty for a run that was never prepared."""
+    return read_run(paths.run_json)
 
 
 def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
@@ -103,10 +68,10 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
     """
     if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
         return given
-    began = Overrides.read(paths.overrides)
+    run = read_run_json(paths)
+    began = Overrides.of_run(run)
     known = began.settings()
-    resolved = read_json(paths.resolved) or {}
-    unknown = given.unknown(resolved.get("params"), resolved.get("config"))  # The check of the params refuses them.
+    unknown = given.unknown(run.get("attributes"), run.get("config"))  # The check of the params refuses them.
     misspelt = unknown.settings()
     changed = {
         name: value
@@ -137,10 +102,9 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
     """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
     if not has_begun(paths):
         return ""
-    resolved = Overrides((read_json(paths.resolved) or {}).get("params", {}))
-    before = resolved.replaced_by(Overrides.read(paths.overrides))
-    settings = read_run_json(paths).get("settings", {})
-    workers = {name: getattr(variables, name) for name in SETTINGS}
+    run = read_run_json(paths)
+    before = Overrides(run.get("attributes", {})).replaced_by(Overrides.of_run(run))
+    values = vars(Settings.read(paths.run_json).variables)
     return " ".join(
         [
             f"{in_words({name: value})} (was {shown(before.of_attribute(name))})"
@@ -148,36 +112,27 @@ def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> s
             if _may_change(name) and before.of_attribute(name) != value
         ]
         + [
-            f"{variable_name(name)}={as_text(workers[name])} (was {as_text(value)})"
-            for name, value in settings.items()
-            if value is not None and workers.get(name) is not None and workers[name] != value
+            f"{variable_name(name)}={as_text(getattr(variables, name))} (was {as_text(values[name])})"
+            for name in SHARED
+            if None not in (values[name], getattr(variables, name)) and getattr(variables, name) != values[name]
         ]
     )
 
 
-def write_inputs(
-    paths: RunPaths,
-    variables: RunVariables,
-    num_iter: int,
-    overrides: Overrides | None = None,
-    *,
-    inputs: Inputs | None = None,
-    ends_for: str | None = None,
-    job: str | None = None,
-) -> None:
+def write_inputs(paths: RunPaths, settings: Settings, inputs: Inputs | None = None, *, job: str | None = None) -> None:
     """Copies the user's files and writes run.json; a run that has begun keeps those that it has. If one that has not
     begun gets different ones, its experience, of another task or other settings, is removed.
 
     Args:
       inputs: The user's files; by default without a folder.
-      ends_for: When it ends, see `early_end.settings_of_end`; None: after its number of iterations.
       job: The SLURM job of this start.
     """
     paths.exp_dir.mkdir(parents=True, exist_ok=True)
+    variables = settings.variables
     inputs = inputs or Inputs(variables.params, variables.config)
-    is_begun, before, seed = has_begun(paths), read_run_json(paths), seed_of_run(paths, variables.seed)
-    kept = _kept(overrides or Overrides(), seed)
-    keeps = is_begun or keeps_experience(paths, inputs, kept, seed)
+    is_begun, before = has_begun(paths), read_run_json(paths)
+    settings = dataclasses.replace(settings, overrides=_kept(settings.overrides))
+    keeps = is_begun or keeps_experience(paths, inputs, settings.overrides, variables.seed)
     if not keeps:
         run_inputs.remove_experience(paths, variables.replay_dir)
     if not (is_begun and paths.params.exists() and paths.config.exists()):
@@ -186,17 +141,22 @@ def write_inputs(
     jobs = before.get("jobs", [])
     run = {
         **{name: before[name] for name in _OF_INPUTS if before.get(name) is not None},
-        **_of_start(variables, num_iter, ends_for, kept),
         "id": (before.get("id") if keeps else None) or secrets.randbelow(2**31),
-        "seed": seed,
         "jobs": jobs if job is None or job in jobs else [*jobs, job],
         "created": before.get("created", _now()),
+        **settings.of_run(),
     }
-    if kept == Overrides():
-        paths.overrides.unlink(missing_ok=True)
-    else:
-        write_atomically(paths.overrides, kept.to_json().encode())
-    write_atomically(paths.run_json, json.dumps(run, indent=2).encode() + b"\n")
+    _write(paths, run, variables)
+
+
+def write_start(paths: RunPaths, variables: RunVariables) -> None:
+    """Writes the variables of a start into the run.json of a prepared run."""
+    _write(paths, read_run_json(paths), variables)
+
+
+def _write(paths: RunPaths, run: Mapping[str, Any], variables: RunVariables) -> None:
+    start = {"variables": of_start(variables), "versions": versions()}
+    write_atomically(paths.run_json, json.dumps({**run, "start": start}, indent=2).encode() + b"\n")
 
 
 def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int) -> bool:
@@ -206,57 +166,17 @@ def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed
       inputs, overrides, seed: Those of the start.
     """
     before = read_run_json(paths)
-    began = before.get("seed"), before.get("began_with"), Overrides.read(paths.overrides)
-    return began == (seed, inputs.began_with(), _kept(overrides, seed))
-
-
-def _of_start(variables: RunVariables, num_iter: int, ends_for: str | None, kept: Overrides) -> dict[str, Any]:
-    """What run.json has as the newest start found it."""
-    return {
-        "config_source": str(variables.config),
-        "num_iter": num_iter,
-        "ends_for": ends_for,
-        "settings": {name: getattr(variables, name) for name in (*SETTINGS, "train_cpus")},
-        "env_python": str(variables.env_python) if variables.env_python else None,
-        "versions": versions(),
-        **({"defaults": kept.defaults} if kept.defaults else {}),
-    }
+    began = before.get("seed"), before.get("began_with"), Overrides.of_run(before)
+    return began == (seed, inputs.began_with(), _kept(overrides))
 
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def write_resolved(
-    paths: RunPaths, variables: RunVariables, attributes: Mapping[str, Any], config: Mapping[str, Any]
-) -> None:
-    """Writes resolved.json, for people: every value of the last start, wherever it comes from.
-
-    Args:
-      attributes: Of TrainParams, by name.
-      config: The configuration with what is merged into it.
-    """
-    values = dataclasses.asdict(variables) | {"seed": seed_of_run(paths, variables.seed)}
-    texts = {variable_name(name): as_text(value) for name, value in values.items() if value is not None}
-    resolved = _finite({"params": attributes, "config": config, "variables": texts})
-    # People put tokens into variables such as SAC_JOB_PRELUDE.
-    write_atomically(paths.resolved, json.dumps(resolved, indent=2).encode() + b"\n", mode=0o600)
-
-
-def _finite(value: Any) -> Any:
-    """With texts instead of the numbers that JSON lacks, `inf` and `nan`."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _kept(overrides: Overrides, seed: int) -> Overrides:
-    """With the seed in use, and without the variables that name the run: its directory may be moved."""
+def _kept(overrides: Overrides) -> Overrides:
+    """Without the variables that name the run: its directory may be moved."""
     variables = {name: text for name, text in overrides.variables.items() if name not in _NAMES_OF_RUN}
-    if _SEED in variables:
-        variables[_SEED] = str(seed)
     return dataclasses.replace(overrides, variables=variables)
 
 
@@ -278,29 +198,21 @@ def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
     Args:
       wanted: What a start that is not prepared yet asks for: perhaps another end than the previous start.
     """
-    run, given = read_run_json(paths), (wanted or Overrides()).params
-    steps = given.get("num_env_steps")
-    if steps is not None and _trainer(paths).get("num_env_steps") != steps:
+    trainer, attributes = _trainer(paths), read_run_json(paths).get("attributes", {})
+    given = wanted.params if wanted is not None else {}
+    try:
+        end = {
+            name: overridden(name, attributes.get(name), given[name]) if name in given else attributes.get(name)
+            for name in SETTINGS_OF_END
+        }
+        ends_for = settings_of_end(end)
+    except (UserError, AttributeError, TypeError, ValueError, OverflowError):
+        return False  # Not prepared yet; what is impossible in `wanted`, checks tell.
+    if trainer.get("state") != "done" or trainer.get("num_iter") != end["num_iter"]:
         return False
-    return has_ended_with(paths, given.get("num_iter", run.get("num_iter")), run.get("ends_for"), given)
-
-
-def has_ended_with(
-    paths: RunPaths, num_iter: int | None, ends_for: str | None, given: Mapping[str, Any] | None = None
-) -> bool:
-    """Whether the trainer reported that it is done, with so many iterations, or early with the files that it has.
-
-    Args:
-      num_iter: None: with no number.
-      ends_for: When it ends early, see `early_end.settings_of_end`; None: for whatever reason.
-      given: Attributes that are other ones than in `ends_for`.
-    """
-    trainer = _trainer(paths)
-    has_other_end = False
-    if trainer.get("ended_early") and ends_for is not None:
-        has_other_end = not is_same_end(trainer.get("ended_for"), ends_for, given or {})
-    is_done = trainer.get("state") == "done" and num_iter is not None and trainer.get("num_iter") == num_iter
-    return is_done and not has_other_end
+    if given.get("num_env_steps") is not None and trainer.get("num_env_steps") != given["num_env_steps"]:
+        return False
+    return not trainer.get("ended_early") or trainer.get("ended_for") == ends_for
 
 
 def why_early(paths: RunPaths) -> str | None:

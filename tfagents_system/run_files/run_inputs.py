@@ -28,6 +28,7 @@ from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import read_run
 
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
@@ -182,7 +183,7 @@ def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
 
 def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> tuple[Path, Path | None]:
     if name == "reward":
-        own = Overrides.read(paths.overrides).merged(read_json(paths.config) or {})
+        own = Overrides.of_run(read_run(paths.run_json)).merged(read_json(paths.config) or {})
         return paths.reward, reward_places.named_in(own, params.parent)  # One that is gone is not missed.
     if name.startswith(_IN_FOLDER):
         relative = name.removeprefix(_IN_FOLDER)

@@ -57,15 +57,12 @@ class RunPaths:
     params = Below("params.py", "the run's copy of SAC_PARAMS")
     params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
     reward = Below(KEPT, "the run's copy of the file that `trajectory_reward` of config.json names, if it names one")
-    overrides = Below(
-        "overrides.json",
-        "values from `--set` and grid files, which replace those of the copies; only if there are any",
+    run_json = Below(
+        "run.json",
+        "every setting, wherever it comes from. Fixed for the run's life: seed, attributes of TrainParams, "
+        "configuration, what of them `--set` and grid files gave, where the files came from. Of the newest start: "
+        "variables, versions of packages",
     )
-    resolved = Below(
-        "resolved.json",
-        "every value of the last start, wherever it comes from: attributes of TrainParams, configuration, variables",
-    )
-    run_json = Below("run.json", "the paths of the copied files, seed, versions")
     specs = Below("specs.pbtxt", "observation and action specs of the environment")
     lock = Below("run.lock", "held by the supervisor as long as the run lives: a second start is refused")
     policies = Below(

@@ -16,8 +16,8 @@ from tfagents_system.settings.variables import SEED
 def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collection[str] = ()) -> list[str]:
     """Why the run in a task's directory is not that of the task: it has other values of the task's settings.
 
-    They are compared with overrides.json, which is that of the run's newest start, and with the run's seed. Settings
-    that say when a run ends may change. Those of a key that has left the grid are not compared.
+    They are compared with the overrides of the run's newest start and with its seed. Settings that say when a run ends
+    may change. Those of a key that has left the grid are not compared.
 
     Args:
       own: The settings of the grid and of --seeds for this task.
@@ -41,9 +41,8 @@ def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collectio
 
 
 def _of_run(paths: RunPaths) -> dict[str, Any]:
-    seed = read_run_json(paths).get("seed")
-    settings = Overrides.read(paths.overrides).settings()
-    return settings | ({SEED: str(seed)} if isinstance(seed, int) else {})
+    run = read_run_json(paths)
+    return Overrides.of_run(run).settings() | {SEED: str(run["seed"])}
 
 
 def _says_when_it_ends(name: str) -> bool:

@@ -250,7 +250,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What an overrides.json holds, in the form of --set: a name for each key of the JSON and of dictionaries."""
+    """What `Overrides` holds, in the form of --set: a name for each key of the JSON and of dictionaries."""
     leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
     return {**{".".join(path): value for path, value in leaves}, **variables}
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.spelling import near_misses
@@ -22,9 +21,13 @@ from tfagents_system.settings.grid import noting_twice
 from tfagents_system.settings.own_attributes import is_set
 from tfagents_system.train_params_base import TrainParamsBase
 
+if TYPE_CHECKING:
+    from tfagents_system.envs.env_process import ProcessSettings
+
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
 _PERIODS = ("eval_period", "checkpoint_period")
+_COMPUTE_CONFIG = ("num_collect_workers", "collect_worker_cpus", "train_cpus", "reverb_cpus", "seed")
 _EXAMPLE = '{"horizon": 200}'
 
 
@@ -173,6 +176,7 @@ def load_params(
     origin: Path | None = None,
     compute_config: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
+    process: ProcessSettings | None = None,
 ) -> TrainParamsBase:
     """Builds `TrainParams(env_config)`, with `compute_config` filled in.
 
@@ -185,6 +189,7 @@ def load_params(
       attributes: Overridden ones. They have these values from the start and keep them while `__init__` runs, so that
         what it computes from them follows. What the body of the class has computed before does not. Dictionaries are
         merged into those that they override.
+      process: Of each of its environments; None: they run where they are built.
 
     Raises:
       SettingsError: Impossible names and values in `attributes`.
@@ -209,7 +214,7 @@ def load_params(
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
     _follow_each_other(params, attributes or {})
     params._source = ParamsSource(
-        params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {})
+        params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {}), process
     )
     return params
 
@@ -312,16 +317,9 @@ def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     return f"TrainParams of {origin} has no attribute {name}: {hint}"
 
 
-def compute_config_from(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
-    """The run's size as its programs see it, from the SAC_ variables that are set."""
-    names = {
-        "num_collect_workers": "SAC_NUM_COLLECT_WORKERS",
-        "collect_worker_cpus": "SAC_COLLECT_WORKER_CPUS",
-        "train_cpus": "SAC_TRAIN_CPUS",
-        "reverb_cpus": "SAC_REVERB_CPUS",
-        "seed": "SAC_SEED",
-    }
-    return {key: int(environ[name]) for key, name in names.items() if environ.get(name)}
+def compute_config_of(values: Mapping[str, Any]) -> dict[str, int]:
+    """The run's size as its programs see it, of the variables by field."""
+    return {name: values[name] for name in _COMPUTE_CONFIG if name in values}
 
 
 def _where(error: BaseException, origin: Path) -> str:

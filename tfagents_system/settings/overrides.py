@@ -4,17 +4,14 @@
 
 A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
 text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
-TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run began with is in overrides.json of its run
-directory.
+TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run began with is in its run.json.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections.abc import Collection, Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
@@ -30,7 +27,6 @@ CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
 _VARIABLES = tuple(variable.name for variable in VARIABLES)
 _EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
-_KINDS = ("params", "config", "variables", "defaults")
 
 
 class Setting(NamedTuple):
@@ -92,22 +88,9 @@ class Overrides:
         return overrides, findings
 
     @classmethod
-    def read(cls, path: Path) -> Overrides:
-        """Those of an overrides.json; none where there is no such file.
-
-        Raises:
-          UserError: It can't be read, or holds something else.
-        """
-        try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}): restore it, or choose another SAC_EXP_NAME") from None
-        is_whole = isinstance(content, dict) and all(isinstance(content.get(kind, {}), dict) for kind in _KINDS)
-        if not is_whole or set(content) - set(_KINDS):
-            raise UserError(f"{path} must hold an object with the objects {', '.join(_KINDS)}: restore it")
-        return cls(*(content.get(kind, {}) for kind in _KINDS))
+    def of_run(cls, run: Mapping[str, Any]) -> Overrides:
+        """Those of a run.json; none where it has none."""
+        return cls(**run.get("overrides", {}))
 
     def replaced_by(self, given: Overrides) -> Overrides:
         """These, with `given` in their place wherever both say something; they keep their `defaults`."""
@@ -117,13 +100,6 @@ class Overrides:
             self.variables | given.variables,
             self.defaults,
         )
-
-    def to_json(self) -> str:
-        """Content of overrides.json."""
-        content = dataclasses.asdict(self)
-        if not self.defaults:
-            del content["defaults"]
-        return json.dumps(content, indent=2) + "\n"
 
     def settings(self) -> dict[str, Any]:
         """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""

@@ -1,7 +1,7 @@
 """What a run has where neither the user's class nor `--set` says it: its iterations, and periods that fit them.
 
 Other defaults are one value each, in hyperparameters.py. These follow from other attributes. They are decided once,
-when a run begins, and recorded in its overrides.json: a run keeps each of them for as long as nobody says something
+when a run begins, and recorded in its run.json: a run keeps each of them for as long as nobody says something
 else.
 """
 

@@ -104,6 +104,8 @@ class VariableFields:
     """folder of run directories, which are `<SAC_LOGS_DIR>/<SAC_EXP_NAME>`"""
     exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
     """run directory"""
+    joined_run: Annotated[Path | None, Variable("path", is_internal=True)] = None
+    """of workers that join a run: its directory, where it can be seen"""
     reverb_port: Annotated[int | None, Variable("port", default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
     seed: Annotated[int, Variable("seed")] = 0

@@ -17,12 +17,10 @@ from typing import Any
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
 from tfagents_system.machine.cpus import usable_cpus
-from tfagents_system.machine.worker_slots import EVAL, EXPERT
+from tfagents_system.machine.worker_slots import EVAL, EXPERT, SlotCounts
 from tfagents_system.settings.variable_table import VARIABLES, VariableFields, as_text, documentation, variable_name
 from tfagents_system.settings.variable_values import MOST, absolute_uri, shown_value, value_of
 
-# The run directory, for joined workers that can see it; not a variable for users.
-JOINED_RUN = "TFAGENTS_JOINED_RUN"
 WORKERS, _SHARE = "SAC_NUM_COLLECT_WORKERS", {"share_cpus": "SAC_SHARE_CPUS"}
 COUNTS = {
     name: variable_name(name) for name in ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
@@ -74,10 +72,17 @@ class RunVariables(VariableFields):
         kinds = [EXPERT] * self.expert_workers + [EVAL] * self.eval_workers
         return dict(enumerate(kinds, self.num_collect_workers))
 
+    @property
+    def slots(self) -> SlotCounts:
+        """Of the run, for its workers."""
+        planned = self.num_collect_workers
+        most = self.max_workers or planned + self.expert_workers + self.eval_workers
+        local = planned if self.local_workers is None else self.local_workers
+        return SlotCounts(local, planned, most, self.expert_workers, self.eval_workers)
+
     def to_environ(self) -> dict[str, str]:
-        """All SAC_ variables of the roles, resolved; what has no value yet (an automatic port) is left out."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {variable_name(field): as_text(value) for field, value in values.items() if value is not None}
+        """SAC_ variables for users' code; what has no value yet (an automatic port) is left out."""
+        return {variable_name(name): as_text(value) for name, value in vars(self).items() if value is not None}
 
 
 def read_variables(

@@ -128,7 +128,7 @@ def curve_of(paths: RunPaths) -> tuple[list[tuple[float, float]], float]:
 
     At the end of a run that ended early, by success or by `max_hours`, that share is less than 1.
     """
-    params = (read_json(paths.resolved) or {}).get("params", {})
+    params = (read_json(paths.run_json) or {}).get("attributes", {})
     column, total = "iteration", params.get("num_iter") or 1
     if params.get("num_env_steps"):
         column, total = "env_steps", params["num_env_steps"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -53,7 +52,8 @@ class Learner:
         fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._role = role
-        claim_gpu()
+        if role.variables.train_gpus:
+            claim_gpu()
         if role.deterministic:
             tf.config.experimental.enable_op_determinism()
         # Not tf.random.set_seed: Keras draws initial weights from Python's own numbers.
@@ -204,8 +204,6 @@ def claim_gpu() -> None:
     Raises:
       UserError: TensorFlow can use none.
     """
-    if os.environ.get("SAC_TRAIN_GPUS") != "1":
-        return
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from absl import logging
 
 from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.settings.variables import RunVariables
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.periods import Period
@@ -45,6 +45,7 @@ class TrainerSaves:
     def __init__(
         self,
         params: TrainParamsBase,
+        variables: RunVariables,
         state: TrainerState,
         plan: IterationPlan,
         train_step: Callable[[], int],
@@ -54,8 +55,8 @@ class TrainerSaves:
     ) -> None:
         self._params, self._state, self._plan, self._train_step = params, state, plan, train_step
         self._checkpoints, self._export, self._shares = checkpoints, export, shares
-        self._checkpoint_secs = 60.0 * float(os.environ.get("SAC_CHECKPOINT_MINUTES") or 10)
-        self._deadline_secs = float(os.environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
+        self._checkpoint_secs = 60.0 * variables.checkpoint_minutes
+        self._deadline_secs = variables.save_deadline_secs
         self._period = Period.of(params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.

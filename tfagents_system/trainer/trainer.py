@@ -7,7 +7,6 @@ publishes, has policies evaluated, and saves; `run` is the order in which it doe
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import Any
 
@@ -66,13 +65,13 @@ class Trainer:
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
         kept = learner.checkpoints, self._export, self._shares
-        self._saves = TrainerSaves(params, self._state, self._plan, lambda: learner.train_step, *kept)
+        self._saves = TrainerSaves(params, role.variables, self._state, self._plan, lambda: learner.train_step, *kept)
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
         evaluated = self._state, self._export, self._saves, self._log.is_last
         taken = taken_by(role.paths)
         begins_trained = counts[2] > 0 or (taken is not None and taken.checkpoint is not None)
         self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained)
-        self._evaluations = PolicyEvaluations(params, role, float(os.environ.get("SAC_STRAGGLER_SECS") or 120))
+        self._evaluations = PolicyEvaluations(params, role, role.variables.straggler_secs)
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         period = params.publish_period_updates if params.asynchronous else None
         self._publisher = Publisher(self._connection, role.max_workers, period)

@@ -9,25 +9,20 @@ The run's own workers have neither: their supervisor gives them the port and a n
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
-import os
 import secrets
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
+from tfagents_system.machine.worker_slots import Slots
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
-from tfagents_system.settings.variables import JOINED_RUN
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport.connection import Connection
 
-SERVER, ROLE = "SAC_SERVER", "SAC_WORKER_ROLE"
-CREDENTIALS, PASSWORD_FILE = "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"
 REPLACED = "replaced"
 _START_DEADLINE_SECS = 600.0
 
@@ -39,7 +34,7 @@ class Membership:
     Attributes:
       connection: To the replay server.
       worker_id: Its number, which is its slot; -1 for the trainer.
-      settings: Variables of the run that it takes over.
+      settings: Its own, with what it takes over from the run.
       tell: Passes a heartbeat on to the run.
       ended: Why the run is over, `done` or `stopped`, if it says so; `replaced` for a trainer where another run has
         taken its place (`--fresh`) where the replay server is; None while it is not.
@@ -52,7 +47,7 @@ class Membership:
 
     connection: Connection
     worker_id: int
-    settings: Mapping[str, str]
+    settings: Settings
     tell: Callable[[dict[str, Any]], None] | None
     ended: Callable[[], str | None] = lambda: None
     leave: Callable[[], None] = lambda: None
@@ -62,83 +57,84 @@ class Membership:
     check_run: Callable[[], None] = lambda: None
 
 
-def join(role: str, stop: Callable[[], bool], environ: MutableMapping[str, str] = os.environ) -> Membership:
-    """Joins the run at SAC_SERVER; puts its settings and SLURM_PROCID, a worker's number, into `environ`.
+def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, paths: RunPaths) -> Membership:
+    """Joins the run at `server`.
 
     Args:
       role: Name of the role in its own folder, such as `worker_0`, where its slot is remembered.
       stop: Tells whether the role is to stop; ends every wait.
-      environ: Usually os.environ.
+      settings: Its own.
+      paths: Its own folder.
 
     Raises:
       UserError: The run has no slot for it, or refuses it.
       StoppedError, ServerUnreachableError: See `Waiting.check`.
     """
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     paths.heartbeats.mkdir(parents=True, exist_ok=True)
     remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
-    kind = TRAINER if role == TRAINER else environ.get(ROLE) or COLLECT
-    if is_plain(environ[SERVER], environ):
-        membership = _join_here(kind, stop, paths, remembered.get("slot"), environ)
+    kind = TRAINER if role == TRAINER else settings.variables.worker_role
+    if is_plain(server, settings.variables.credentials_dir):
+        membership = _join_here(kind, server, stop, remembered.get("slot"), settings)
     else:
-        membership = _join_elsewhere(kind, stop, paths, remembered, environ)
+        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
-    environ.update(membership.settings, SLURM_PROCID=str(membership.worker_id))
     return membership
 
 
-def is_plain(server: str, environ: Mapping[str, str]) -> bool:
+def is_plain(server: str, credentials: Path | None) -> bool:
     """Whether a server is Reverb itself, which other machines cannot reach.
 
     Raises:
       UserError: It is on another machine, and there are no credentials for it.
     """
-    if environ.get(CREDENTIALS):
+    if credentials is not None:
         return False
     if peers.address_here(server) is None:
         raise UserError(
-            f"the server {server} is another machine, and {CREDENTIALS} is not set: give the folder with the run's "
-            "credentials (sac join --credentials DIR)"
+            f"the server {server} is another machine, and SAC_CREDENTIALS_DIR is not set: give the folder with the "
+            "run's credentials (sac join --credentials DIR)"
         )
     return True
 
 
-def _join_here(
-    kind: str, stop: Callable[[], bool], paths: RunPaths, wanted: int | None, environ: Mapping[str, str]
-) -> Membership:
-    server, run = environ[SERVER], run_directory.read_run_json(paths)
+def _join_here(kind: str, server: str, stop: Callable[[], bool], wanted: int | None, settings: Settings) -> Membership:
     connection = Connection(server, stop)
     connection.wait_until_up(_START_DEADLINE_SECS)
     if kind == TRAINER:
-        return Membership(connection, -1, {}, None)
-    slots = Slots(int(server.rpartition(":")[2]), SlotCounts.of_run(run))
-    slot = slots.take(kind, wanted)
+        return Membership(connection, -1, settings, None)
+    slots = Slots(int(server.rpartition(":")[2]), settings.variables.slots)
+    slot, run = slots.take(kind, wanted), settings.variables.joined_run
 
     def tell(heartbeat: dict[str, Any]) -> None:
+        assert run is not None
         role = worker_role(slot)
-        write_json(RunPaths(Path(environ[JOINED_RUN])).heartbeat(role), {**heartbeat, "role": role, "remote": True})
+        write_json(RunPaths(run).heartbeat(role), {**heartbeat, "role": role, "remote": True})
 
-    settings = run_directory.environ_of_run(run)
-    return Membership(connection, slot, settings, tell if environ.get(JOINED_RUN) else None, slots=slots)
+    return Membership(connection, slot, settings, tell if run is not None else None, slots=slots)
 
 
 def _join_elsewhere(
-    kind: str, stop: Callable[[], bool], paths: RunPaths, remembered: Mapping[str, Any], environ: Mapping[str, str]
+    kind: str,
+    server: str,
+    stop: Callable[[], bool],
+    paths: RunPaths,
+    remembered: Mapping[str, Any],
+    settings: Settings,
 ) -> Membership:
     from tfagents_system.transport.remote.client import RemoteConnection  # Only remote roles pay for importing TLS.
     from tfagents_system.transport.remote.messages import Hello, identity_of
 
-    password_file = environ.get(PASSWORD_FILE)
+    assert settings.variables.credentials_dir is not None
     connection = RemoteConnection(
-        environ[SERVER],
+        server,
         stop,
         Hello(
             kind=kind,
-            identity=identity_of(paths),
+            identity=identity_of(paths, settings.overrides),
             token=remembered["token"],  # Tells the gateway which slot this worker had.
         ),
-        credentials=Path(environ[CREDENTIALS]),
-        password_file=Path(password_file) if password_file else None,
+        credentials=settings.variables.credentials_dir,
+        password_file=settings.variables.password_file,
     )
     connection.wait_until_up(_START_DEADLINE_SECS)
     welcome = connection.welcome
@@ -146,30 +142,22 @@ def _join_elsewhere(
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
     known = None
     if is_far:
-        known = (remembered.get("run") if run_directory.has_begun(paths) else None) or _number_of(welcome.run)
+        known = (remembered.get("run") if run_directory.has_begun(paths) else None) or welcome.run
 
     def check_run() -> None:
-        if is_far and _number_of(connection.welcome.run) != known:
+        if is_far and connection.welcome.run != known:
             raise UserError(
-                f"the run at {environ[SERVER]} has begun anew since {paths.exp_dir} joined it: begin anew here, too "
-                "(--fresh)"
+                f"the run at {server} has begun anew since {paths.exp_dir} joined it: begin anew here, too (--fresh)"
             )
 
     def ended() -> str | None:
-        # Each start of the run sends its run.json anew: another one may have taken its place meanwhile.
-        is_another = is_far and _number_of(connection.welcome.run) != known
+        # Each start of the run sends its number anew: another one may have taken its place meanwhile.
+        is_another = is_far and connection.welcome.run != known
         return connection.end_of_run or (REPLACED if is_another else None)
 
     check_run()
     # A trainer in the run's own directory writes its heartbeat there itself.
     tell = connection.tell if is_far or kind != TRAINER else None
     same = cast(Connection, connection)  # It has the same methods.
-    joined = same, welcome.worker_id, welcome.settings, tell, ended, connection.close
+    joined = same, welcome.worker_id, settings.joined(welcome.settings), tell, ended, connection.close
     return Membership(*joined, is_far=is_far, run=known, check_run=check_run)
-
-
-@functools.lru_cache(maxsize=2)  # Asked for in every wait.
-def _number_of(run: str) -> int:
-    """Of a run.json."""
-    number: int = json.loads(run).get("id", 0)
-    return number

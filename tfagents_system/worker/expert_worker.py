@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -31,13 +29,13 @@ class ExpertWorker(Worker):
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
         del time_step_spec, action_spec, seed
-        path, function = os.environ.get(POLICY), self._params.expert_policy_ctor()
-        if not path and function is None:
+        path, function = self._role.variables.expert_policy, self._params.expert_policy_ctor()
+        if path is None and function is None:
             raise UserError(
                 f"a worker of kind expert needs a policy: set {POLICY} to a SavedModel, a policy checkpoint or an "
                 "exported file, or have TrainParams.expert_policy_ctor return one"
             )
-        policy = load_policy(Path(path), POLICY) if path else function
+        policy = load_policy(path, POLICY) if path is not None else function
         return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
 
     def _exploring(self) -> Actor:

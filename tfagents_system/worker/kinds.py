@@ -14,15 +14,14 @@ from tfagents_system.worker.eval_worker import EvalWorker
 from tfagents_system.worker.expert_worker import ExpertWorker
 from tfagents_system.worker.testing_worker import TestingWorker
 from tfagents_system.worker.worker import Worker
-from tfagents_system.worker.worker_settings import WorkerSettings
 
 _CLASSES: dict[str, type[Worker]] = {COLLECT: Worker, EVAL: EvalWorker, EXPERT: ExpertWorker, TEST: TestingWorker}
 
 
-def make_worker(kind: str, role: Role, worker_id: int, settings: WorkerSettings) -> Worker:
-    """Builds a worker of one of the kinds.
+def make_worker(role: Role) -> Worker:
+    """Builds a worker of the role's kind.
 
     Raises:
       UserError: What the kind needs is missing.
     """
-    return _CLASSES[kind](role, worker_id, settings)
+    return _CLASSES[role.kind](role)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
-import os
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -44,35 +44,33 @@ from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.run_end import RunEnd
-from tfagents_system.worker.worker_settings import WorkerSettings
 
 _POLL_SECS = 0.01
 _NEWS_SECS = 0.2  # How soon a stop is noticed.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
-_DEVICE_SHARE = 0.35  # Of SAC_SAVE_DEADLINE_SECS.
+# Of SAC_SAVE_DEADLINE_SECS, for a call of a device after a stop: half of a worker's time, its experience is sent then.
+_DEVICE_SHARE = 0.35
 
 
 class Worker:
     """Collects and evaluates for one run. What other kinds of workers do differently, their subclasses say.
 
     Args:
-      role: The process it runs in.
-      worker_id: SLURM_PROCID: from 0. Planned workers are numbered below `role.num_workers`; those beyond have no share
-        of the first random episodes, nor of evaluations unless they are the run's evaluators.
-      settings: How it deals with its environments.
+      role: The process it runs in. Planned workers are numbered below `role.num_workers`; those beyond have no share of
+        the first random episodes, nor of evaluations unless they are the run's evaluators.
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
     _eval_lane = 0  # Of the policy, for evaluation environment 0.
     _alone_secs = 30.0  # An asynchronous run without a trainer: how long it waits for one before it acts at random.
 
-    def __init__(self, role: Role, worker_id: int, settings: WorkerSettings) -> None:
+    def __init__(self, role: Role) -> None:
         self._role = role
         self._params = role.params
-        self._id = worker_id
-        self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, settings.step_timeout_secs)
+        self._id = worker_id = role.worker_id
+        self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, role.variables.step_timeout_secs)
         self._end = RunEnd(role, self._guard)
         connection = self._end.connection = role.connect(self._end.is_stopped)
         role.wait_until_up(connection, _START_DEADLINE_SECS)
@@ -86,10 +84,10 @@ class Worker:
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
         with self._guard.building("building its environments"):
-            self._environments = _build_environments(self, settings, start)
+            self._environments = _build_environments(self, start)
         try:
             device = self._environments.device
-            self._links = make_links(role, worker_id, connection, incarnation, settings.straggler_secs, device)
+            self._links = make_links(role, worker_id, connection, incarnation, role.variables.straggler_secs, device)
             self._connection, self._progress = self._links.connection, self._links.progress
             self._guard.call, self._end.progress = self._links.look, self._progress
             self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
@@ -341,14 +339,12 @@ def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:
     return tables.Stored.from_wire(arrays)
 
 
-def _device_stop_secs(environ: Mapping[str, str] = os.environ) -> float:
-    """What a call of a device may take after a stop: half of a worker's time, so that its experience is still sent."""
-    return _DEVICE_SHARE * float(environ.get("SAC_SAVE_DEADLINE_SECS") or 60)
-
-
-def _build_environments(worker: Worker, settings: WorkerSettings, start: int) -> WorkerEnvironments:
-    role, python, count = worker._role, settings.env_python, settings.envs_per_worker
-    give_up = worker._end.is_told_to_stop
+def _build_environments(worker: Worker, start: int) -> WorkerEnvironments:
+    role, variables = worker._role, worker._role.variables
+    count, process = variables.envs_per_worker, ProcessSettings.of(vars(variables))
+    if process is not None:
+        stop_secs = _DEVICE_SHARE * variables.save_deadline_secs
+        process = dataclasses.replace(process, on_wait=worker._end.is_told_to_stop, stop_secs=stop_secs)
     return WorkerEnvironments(
         role.params,
         worker._id,
@@ -356,7 +352,7 @@ def _build_environments(worker: Worker, settings: WorkerSettings, start: int) ->
         min(count, len(worker._eval_episodes())),
         lambda stream, *further: role.derived_seed(stream, worker._id, start, *further),
         worker._curriculum,
-        process=ProcessSettings(python, settings.step_timeout_secs, give_up, _device_stop_secs()) if python else None,
-        memory_mb=settings.memory_mb,
+        process=process,
+        memory_mb=variables.worker_memory_mb,
         collects=worker.collects,
     )

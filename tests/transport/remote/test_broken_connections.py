@@ -166,7 +166,7 @@ def test_a_worker_whose_slot_was_given_away_ends_and_a_new_process_gets_another(
 
         sac_collect.make_worker().run = wait_for_a_policy
         began = time.monotonic()
-        assert sac_collect.collect(MagicMock(stop=threading.Event()), slot, MagicMock()) == EXIT_RENEW
+        assert sac_collect.collect(MagicMock(stop=threading.Event())) == EXIT_RENEW
         again = running.client(hello={"token": "first"})
         again.wait_until_up(10)
         assert other.slot == slot != again.slot
@@ -178,7 +178,7 @@ def test_a_slot_is_left_also_where_the_worker_can_not_be_closed(monkeypatch):
     sac_collect.make_worker().close.side_effect = OSError("no such device")
     role = MagicMock()
     with pytest.raises(OSError, match="no such device"):
-        sac_collect.collect(role, 0, MagicMock())
+        sac_collect.collect(role)
     role.joined.leave.assert_called_once_with()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.channel_for_tests import IDENTITY, LAYOUT, report, running_gateway, wait_until
 from tests.support.fakes import FakeParams
+from tests.support.settings_for_tests import write_run_json
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system import sac_gateway
 from tfagents_system.envs.specs import save_specs
@@ -25,8 +26,8 @@ from tfagents_system.transport.run_layout import run_layout
 
 def test_a_client_learns_who_it_is_and_what_the_run_is_like(shared):
     _, good = shared
-    assert (good.slot, good.welcome.seed, good.welcome.num_collect_workers, good.welcome.max_workers) == (1, 7, 1, 20)
-    assert good.welcome.settings == {"SAC_SEED": "7"} and json.loads(good.welcome.run) == {"seed": 7}
+    assert (good.slot, good.welcome.max_workers, good.welcome.run) == (1, 20, 7)
+    assert good.welcome.settings == {"variables": {"seed": 7}, "defaults": {}}
 
 
 def test_reports_arrive_bit_by_bit_and_put_waits_for_them(shared):
@@ -62,10 +63,10 @@ def test_the_limit_of_a_run_knows_of_episodes_that_are_kept(tmp_path, count):
     save_specs(paths.specs, OBSERVATION, ACTION)
     paths.params.write_text("")
     paths.config.write_text("{}")
-    paths.run_json.write_text('{"seed": 7}')
+    settings = write_run_json(paths)
     params = type("TrainParams", (FakeParams,), {"keep_best_episodes": count})({"horizon": 9})
-    role = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
-    found = run_facts(role, {}).max_worker_bytes
+    role = types.SimpleNamespace(params=params, paths=paths, settings=settings, run_id=7, max_workers=4)
+    found = run_facts(role).max_worker_bytes
     layout = run_layout(params, OBSERVATION, ACTION)
     assert found == gateway.layout_frame_bytes(layout, None, keeps_episodes=count > 0)
     assert (found > MOST_KEPT_BYTES) == (count > 0)

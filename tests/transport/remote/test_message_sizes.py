@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
+from tests.support.settings_for_tests import write_run_json
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.envs.specs import load_specs, save_specs
 from tfagents_system.report.episodes import EVAL, TRAIN, Episode, Report, summarize
@@ -31,9 +32,9 @@ def facts_of(folder: Path, params: Any, observation: tf.TensorSpec) -> RunFacts:
     save_specs(paths.specs, observation, ACTION)
     paths.params.write_text("")
     paths.config.write_text("{}")
-    paths.run_json.write_text('{"seed": 7}')
-    role: Any = types.SimpleNamespace(params=params, paths=paths, seed=7, num_workers=1, max_workers=4)
-    return run_facts(role, {})
+    settings = write_run_json(paths)
+    role: Any = types.SimpleNamespace(params=params, paths=paths, settings=settings, run_id=7, max_workers=4)
+    return run_facts(role)
 
 
 def body_bytes(arrays: list[np.ndarray], limit: int) -> int:

@@ -69,7 +69,7 @@ def run_data(paths: RunPaths, budget: Budget) -> dict[str, Any]:
         "plan": sorted(status["plan"].items()) if status else [],
         "pinned": bool(status and status.get("pinned")),
         "settings": settings_of(paths),
-        "versions": list((run_directory.read_run_json(paths).get("versions") or {}).items()),
+        "versions": list(run_directory.read_run_json(paths).get("start", {}).get("versions", {}).items()),
     }
 
 
@@ -171,7 +171,7 @@ def settings_of(paths: RunPaths) -> list[dict[str, Any]]:
     """Hyperparameters, configuration and variables of the last start: name, value, default (None: it has none)."""
     resolved = told_settings(paths)
     described = described_by(Hyperparameters)
-    overridden = set(Overrides.read(paths.overrides).settings())
+    overridden = set(Overrides.of_run(run_directory.read_run_json(paths)).settings())
     found = []
     params = {name: value for name, value in (resolved.get("params") or {}).items() if name not in _SAID_BELOW}
     for name, value in params.items():
@@ -203,7 +203,7 @@ def _text(value: Any) -> str:
 
 
 def _default(name: str, described: Hyperparameter, params: Mapping[str, Any]) -> Any:
-    """What resolved.json has where nobody says anything; optimizers are written with all of their settings there."""
+    """What run.json has where nobody says anything; optimizers are written with all of their settings there."""
     part = name.removesuffix("_optimizer")
     if part not in PARTS or part == name:
         return _plain(described.default)

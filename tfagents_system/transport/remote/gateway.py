@@ -39,22 +39,18 @@ class RunFacts:
     Attributes:
       paths: The run directory.
       identity: See `messages.identity_of`.
-      seed: Of the run.
-      num_collect_workers: Planned workers.
       max_workers: Slots.
-      settings: SAC_ variables that remote roles take over.
-      run: run.json, as text.
+      settings: Those that remote roles take over, see `Settings.shared`.
+      run: Its number in run.json.
       max_worker_bytes: Of the arrays of one message of a worker.
       max_trainer_bytes: The same for a trainer, which sends weights.
     """
 
     paths: RunPaths
     identity: Mapping[str, str]
-    seed: int
-    num_collect_workers: int
     max_workers: int
-    settings: Mapping[str, str]
-    run: str
+    settings: Mapping[str, Any]
+    run: int
     max_worker_bytes: int
     max_trainer_bytes: int = 2**30
 
@@ -213,8 +209,6 @@ class Gateway:
         facts = self.facts
         welcome = messages.Welcome(
             worker_id=session.worker_id,
-            seed=facts.seed,
-            num_collect_workers=facts.num_collect_workers,
             max_workers=facts.max_workers,
             settings=dict(facts.settings),
             run=facts.run,

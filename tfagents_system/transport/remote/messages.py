@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+from typing import Any
 
 import msgspec
 
@@ -77,21 +78,17 @@ class Welcome(_Message):
 
     Attributes:
       worker_id: The slot; -1 if this kind of client has none.
-      seed: Of the run.
-      num_collect_workers: The run's planned workers.
-      max_workers: Its slots.
-      settings: SAC_ variables of the run that a remote role takes over.
-      run: The run's run.json, as text.
+      max_workers: The run's slots.
+      settings: Those of the run that a remote role takes over, see `Settings.shared`.
+      run: The run's number in run.json, which another run of the same name does not have.
       gateway: Start of the gateway's process, in ns.
       version: Of its package.
     """
 
     worker_id: int
-    seed: int
-    num_collect_workers: int
     max_workers: int
-    settings: dict[str, str]
-    run: str
+    settings: dict[str, Any]
+    run: int
     gateway: int
     version: str
 
@@ -207,14 +204,13 @@ FromClient = Hello | Put | Size | Newest | Follow | Feed | Take | Beat | Ping | 
 FromGateway = Welcome | Refused | Done | SizeIs | NewestIs | News | Item | Pong | End
 
 
-def identity_of(paths: RunPaths) -> dict[str, str]:
+def identity_of(paths: RunPaths, overrides: Overrides) -> dict[str, str]:
     """SHA-256 of each of a run's inputs by name, for comparison with another machine's."""
     files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
     contents = {name: path.read_bytes() for name, path in files.items()}
     if paths.reward.exists():  # Runs have it where their JSON names one.
         contents["reward"] = paths.reward.read_bytes()
     # Without the variables, each machine's own, and defaults, which workers are told.
-    overrides = Overrides.read(paths.overrides)
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
