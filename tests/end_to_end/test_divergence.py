@@ -64,7 +64,7 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     for step in (6 * UPDATES + 3, 10 * UPDATES + 3):
         (tmp_path / "poisons" / str(step)).touch()
     params = PARAMS.replace("FOLDER", str(tmp_path / "poisons"))
-    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1, report=1)
+    run = UserRun(tmp_path, params, {"horizon": 50}, num_collect_workers=1, max_restarts=1)
     code, output = run.finish()
     assert code == 1, f"{output}\n{run.logs()}"
     assert f"Going back to train step {4 * UPDATES}, once" in run.log("trainer")
@@ -82,7 +82,7 @@ def test_it_goes_back_once_and_ends_in_words_the_second_time_with_its_last_check
     code, output = finish(run.start("--set", f"num_iter={2 * ITERATIONS}"))
     assert code == 0, "its user may want to try again from there"
     assert run.trainer()["train_step"] == 2 * ITERATIONS * UPDATES
-    assert "final training return: " in output and "plot:   " in output, "it was not evaluated, and has a curve"
+    assert "final training return: " in output, "it was not evaluated"
     assert all(row["eval_return"] is None for row in read_rows(run.exp_dir / "metrics.csv"))
     assert not (run.exp_dir / "policies/best.json").exists()
     assert read_runs([run.exp_dir])[0].is_of_training

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
 from tests.support.ports import free_port
+from tests.support.warm_starts import WarmPopen
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring
@@ -24,7 +25,7 @@ from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
 
-HORIZON, ITERATIONS, EPISODES = 10, 300, 3000
+HORIZON, ITERATIONS, EPISODES = 10, 150, 1500
 EVAL_SLOT, EXPERT_SLOT, TEST_SLOT = 1, 2, 3
 
 PARAMS = f"""
@@ -92,8 +93,8 @@ def start_worker(run, kind, number):
     (folder / "run.json").write_text(json.dumps(content))
     environ = os.environ | {"SAC_EXP_DIR": str(folder), "SLURM_PROCID": str(number), "PYTHONPATH": str(ROOT)}
     with (folder / "log.txt").open("w") as log:
-        command = [sys.executable, "-P", "-m", "tfagents_system.sac_collect"]
-        return subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, cwd=run.folder)
+        command = [sys.executable, "-m", "tfagents_system.sac_collect"]
+        return WarmPopen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, cwd=run.folder)
 
 
 def num_evaluations(run):
