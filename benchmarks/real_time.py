@@ -71,17 +71,11 @@ class TimedActor(PolicyActor):
 
     secs = 0.0
 
-    def __init__(self, policy: Any) -> None:
-        super().__init__(policy, greedy=False)
-        choose = self.action
-
-        def action(time_step: Any) -> Any:
-            began = time.thread_time()
-            chosen = choose(time_step)
-            self.secs += time.thread_time() - began
-            return chosen
-
-        self.action = action  # type: ignore[assignment]
+    def act(self, steps: Any) -> list[np.ndarray]:
+        began = time.thread_time()
+        actions = super().act(steps)
+        self.secs += time.thread_time() - began
+        return actions
 
 
 class Sink:

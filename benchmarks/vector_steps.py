@@ -28,8 +28,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.batched_environment import BatchedEnvironment
-from tfagents_system.policies.lane_steps import LaneSteps
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import LaneSteps, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import PolicyActor
@@ -89,10 +88,10 @@ class Free:
         self._actions = np.random.default_rng(_SEED).uniform(-1.0, 1.0, (64, lanes, size)).astype(np.float32)
         self._next = 0
 
-    def reset_lanes(self, lanes: Sequence[int]) -> None:
+    def reset(self, lanes: Sequence[int]) -> None:
         pass
 
-    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
+    def act(self, steps: LaneSteps) -> list[np.ndarray]:
         self._next = (self._next + 1) % 64
         return [self._actions[self._next]]
 

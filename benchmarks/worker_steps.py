@@ -37,13 +37,12 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.policies import weights
-from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeights
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -192,7 +191,7 @@ def forward_per_second(rounds: int) -> float:
     for _ in range(rounds):
         began = time.perf_counter()
         for _ in range(HORIZON):
-            policy.action(time_step, greedy=False)
+            policy.act(LaneSteps.of([time_step]), greedy=False)
         rates.append(HORIZON / (time.perf_counter() - began))
     return max(rates)
 
@@ -205,11 +204,12 @@ def iqn_action_ms(rounds: int) -> float:
     policy = make_worker_policy(agent, _SEED)
     assert policy.inference == "numpy"
     time_step = ts.restart(np.random.default_rng(_SEED).standard_normal(OBSERVATION).astype(np.float32))
+    steps = LaneSteps.of([time_step])
     millis = []
     for _ in range(rounds):
         began = time.perf_counter()
         for _ in range(100):
-            policy.action(time_step, greedy=True)
+            policy.act(steps, greedy=True)
         millis.append(1e3 * (time.perf_counter() - began) / 100)
     return min(millis)
 
@@ -323,14 +323,8 @@ def look_micros(rounds: int) -> float:
     """Microseconds a step, at most, that an actor takes longer where it looks for a newer policy in each step."""
     connection: Any = types.SimpleNamespace(newest=lambda table: None)
     policy: Any = types.SimpleNamespace(
-        reset=lambda env: None,
-        reset_lanes=lambda lanes: None,
-        action=lambda time_step, greedy: None,
-        actions=lambda time_steps, greedy: {},
-        batch=lambda steps, greedy: [],
-        assign=lambda weights: None,
+        reset=lambda lanes: None, act=lambda steps, greedy: [], assign=lambda weights: None
     )
-    policy.checked = lambda weights: policy
     arrays = [np.array([1, 0, 1], np.int64), *weights.to_arrays({"bias": np.zeros(1, np.float32)})]
     shared, worker = SharedWeights(arrays), NewestPolicy(connection, policy)
     shared.write(arrays)
@@ -338,14 +332,14 @@ def look_micros(rounds: int) -> float:
     micros: dict[str, list[float]] = {"plain": [], "looking": []}
     actors: dict[str, Actor] = {
         "plain": PolicyActor(policy, False),
-        "looking": RefreshingActor(policy, worker.refresh, 1),
+        "looking": PolicyActor(policy, False, worker.refresh, 1),
     }
-    time_step: Any = None
+    steps: Any = None
     for _ in range(rounds):
         for name, actor in actors.items():
             began = time.perf_counter()
             for _ in range(10_000):
-                actor.action(time_step)
+                actor.act(steps)
             micros[name].append(1e6 * (time.perf_counter() - began) / 10_000)
     return min(micros["looking"]) - min(micros["plain"])
 

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from absl import logging
 
     from tfagents_system.playing import export_files
-    from tfagents_system.policies import onnx_file
+    from tfagents_system.policies import exports
 
     if "onnx" in formats:
-        onnx_file.require("tf2onnx", "onnxruntime")
+        exports.require("tf2onnx", "onnxruntime")
     logging.set_verbosity(logging.ERROR)
     print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
     try:

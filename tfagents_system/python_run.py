@@ -241,7 +241,7 @@ class Run:
         """
         from tfagents_system.playing.called_policy import Policy
         from tfagents_system.playing.saved_run import find_checkpoint
-        from tfagents_system.policies.policy_files import load_policy
+        from tfagents_system.policies.files import load_policy
 
         return Policy(load_policy(find_checkpoint(self._paths, checkpoint), "checkpoint"))
 

@@ -78,7 +78,7 @@ def _load(policy: Path | None) -> Any:
         return None
     from absl import logging
 
-    from tfagents_system.policies.policy_files import load_policy
+    from tfagents_system.policies.files import load_policy
 
     logging.set_verbosity(logging.ERROR)
     return load_policy(policy, "--policy")

@@ -56,7 +56,7 @@ def demonstrate(expert: Path, episodes: int, path: Path) -> list[float]:
     from tfagents_system.experience import columns
     from tfagents_system.playing.played_environment import make_env
     from tfagents_system.playing.saved_run import find_checkpoint, load_run_params
-    from tfagents_system.policies.policy_files import load_policy
+    from tfagents_system.policies.files import load_policy
     from tfagents_system.run_files.run_paths import RunPaths
 
     paths = RunPaths(expert)

@@ -7,6 +7,7 @@ from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action
 from tests.support.fakes import agent_of
 from tfagents_system.agents.acting import Acting, make_worker_agent
 from tfagents_system.policies import weights
@@ -80,10 +81,10 @@ def test_the_trainers_weights_fit_and_give_the_same_actions(spec, attributes):
     assert here.inference == there.inference
     for policy in (here, there):
         policy.assign(sent)
-        policy.reset()
+        policy.reset([0])
     for step_type in (0, 1):
         step = ts.TimeStep(np.int32(step_type), np.float32(0), np.float32(1), observation_of(spec, rng))
-        np.testing.assert_allclose(here.action(step, greedy=True), there.action(step, greedy=True), atol=1e-6)
+        np.testing.assert_allclose(action(here, step, True), action(there, step, True), atol=1e-6)
 
 
 def test_no_critics_targets_and_optimizers_are_built():

@@ -12,6 +12,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action
 from tests.support.agents_to_begin_with import normalizations_of
 from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.acting import make_worker_agent
@@ -21,8 +22,7 @@ from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.sac import ACTIONS
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
-from tfagents_system.policies.policy_interface import WorkerPolicy
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 
 B = 8
@@ -159,8 +159,8 @@ def step(params: Params, spec: Any, agent: Any, rng: np.random.Generator) -> dic
 def _acts(policy: Any, observation: Any, params: Params) -> Any:
     """The greedy action at an episode's start."""
     if isinstance(policy, WorkerPolicy):
-        policy.reset(0)
-        return policy.action(ts.restart(observation), greedy=True)
+        policy.reset([0])
+        return action(policy, ts.restart(observation), True)
     batch = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], observation)
     seen = seen_by_actor(batch, params.actor_observations)
     return policy.distribution(ts.restart(seen, 1), ()).action.mode().numpy()

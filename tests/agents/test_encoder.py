@@ -8,6 +8,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import actions
 from tests.support.fakes import FakeParams
 from tests.support.updates import update_once
 from tfagents_system.agents import encoder
@@ -254,11 +255,11 @@ def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
 
 def test_workers_run_the_encoder_in_a_session():
     agent = build()
-    policy = make_worker_policy(agent, seed=0, num_envs=2)
+    policy = make_worker_policy(agent, seed=0, num_lanes=2)
     assert policy.inference == "tensorflow session"
     batch = ts.restart(observations((2,)), 2)
     expected = greedy_policy.GreedyPolicy(agent.policy).action(batch).action
     steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env].numpy(), batch) for env in range(2)}
-    found = policy.actions(steps, greedy=True)
+    found = actions(policy, steps, True)
     np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
     assert len(agent.policy.variables()) == 8 + len(agent.actor.variables)

@@ -7,6 +7,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.updates import losses_of, noise_of
 from tfagents_system.agents import iqn
@@ -223,7 +224,7 @@ def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algo
     assert not np.array_equal(critic(seen, **tau)[0], critic(seen, **tau)[0]), "an update does"
     policy = make_worker_policy(agent, 0)
     assert policy.inference == "numpy"
-    chosen = [policy.actions({0: ts.restart(row)}, greedy=True)[0] for row in seen.numpy()]
+    chosen = [action(policy, ts.restart(row), True) for row in seen.numpy()]
     np.testing.assert_array_equal(chosen, first.argmax(1))
 
 

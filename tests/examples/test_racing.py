@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.acting import action
 from tfagents_system.checks.checklist import Checklist
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
@@ -15,7 +16,7 @@ from tfagents_system.examples.racing_camera import params as racing_camera
 from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.launch import environment_checks
-from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.settings.load_params import load_env_config
 
 EXAMPLES = [racing, racing_camera]
@@ -73,7 +74,7 @@ def test_expert_workers_finish_laps():
         policy = FixedPolicy(params.expert_policy_ctor(), env.actions)
         time_step = env.reset()
         while not time_step.is_last():
-            time_step = env.step(policy.actions({0: time_step}, greedy=False)[0])
+            time_step = env.step(action(policy, time_step, False))
         assert env.info["is_success"] and time_step.discount == 0.0
 
 

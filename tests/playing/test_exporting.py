@@ -16,6 +16,7 @@ from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tests.support import numpy_actors
+from tests.support.acting import actions
 from tests.support.numpy_actors import VECTOR
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
@@ -24,13 +25,13 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec, stacked_spec
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files
-from tfagents_system.policies import numpy_file, numpy_policy, tflite_file
-from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy, in_environment_units
-from tfagents_system.policies.fixed_policy import FixedPolicy
-from tfagents_system.policies.frame_stack_policy import of_single_frames
-from tfagents_system.policies.policy_description import describe
-from tfagents_system.policies.policy_files import load_policy
+from tfagents_system.policies import files, numpy_policy
+from tfagents_system.policies.description import describe
+from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, in_environment_units, of_single_frames
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.network_check import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
@@ -90,7 +91,7 @@ def test_each_format_acts_as_the_checkpoint(source, written):
 
 def test_observations_of_the_check_are_like_those_that_were_seen(source):
     """Else all of them would be clipped, and no weight behind the normalisation would matter."""
-    batch = export_files._random_observations(source, np.random.default_rng(3))
+    batch = random_observations(source.policy, 8, np.random.default_rng(3))
     actions = [export_files._acts(source.reference, [export_files._one(batch, k)])[0] for k in range(8)]
     assert np.ptp(actions, axis=0).min() > 0.002
 
@@ -137,17 +138,15 @@ def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypat
 
 
 def test_workers_can_act_with_an_exported_file(source, written):
-    policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_envs=2)
+    policy = FixedPolicy(load_policy(written[0], "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_lanes=2)
     assert policy.inference.startswith("policy file")
     rng = np.random.default_rng(0)
-    batch = export_files._random_observations(source, rng)
-    for env in (0, 1):
-        policy.reset(env)
+    batch = random_observations(source.policy, 8, rng)
     step = ts.transition(export_files._one(batch, 0), np.float32(0.0), np.float32(1.0))
-    twice = [policy.actions({0: step}, greedy=True)[0] for _ in range(2)]
+    twice = [actions(policy, {0: step}, True)[0] for _ in range(2)]
     expected = export_files._acts(source.reference, [step.observation] * 2)
     np.testing.assert_allclose(twice, (expected - [1.0, 0.5]) / [4.0, 0.5], atol=2e-5)
-    np.testing.assert_array_equal(policy.actions({1: step}, greedy=True)[1], twice[0], err_msg="a memory of its own")
+    np.testing.assert_array_equal(actions(policy, {1: step}, True)[1], twice[0], err_msg="a memory of its own")
 
 
 ALONE = """
@@ -179,7 +178,7 @@ assert not any(name.startswith("tensorflow") for name in sys.modules)
 
 
 def test_the_numpy_policy_is_python_3_8():
-    source = numpy_file.player()
+    source = files.PLAYER.read_text()
     ast.parse(source, feature_version=(3, 8))
     assert "from __future__ import annotations" in source
 
@@ -188,9 +187,7 @@ def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
     source = source_of(trained(NEST, recurrent=True).policy, NEST)
     export_files.write(source, "numpy", tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"policy.npz", "numpy_policy.py"}
-    observations = export_files._random_observations(
-        source, np.random.default_rng(2)
-    )  # Eight, taken one after another.
+    observations = random_observations(source.policy, 8, np.random.default_rng(2))  # Eight, taken one after another.
     np.savez(
         tmp_path / "inputs.npz",
         observation_x=observations["x.y"],
@@ -216,6 +213,7 @@ def numpy_file_of(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
         "state": [],
         "layers": layers,
     }
+    description["inputs"] = description["observation"]
     bounds = {"low": np.array(low), "high": np.array(high)}
     np.savez(folder / "policy.npz", description=np.array(json.dumps(description)), **bounds, **arrays)
     return numpy_policy.load(folder / "policy.npz")
@@ -251,10 +249,10 @@ def test_no_action_leaves_bounds_of_64_bits(tmp_path, bound):
     layers = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
     arrays = {"k": np.array([[99.0, 0.0], [99.0, 0.0]], np.float32), "b": np.zeros(2, np.float32)}
     policy = numpy_file_of(tmp_path, layers, arrays, [-bound], [bound])
-    for actions in (scaled, policy.action(np.array([[-9.0, -9.0], [9.0, 9.0]]))):
-        assert actions.dtype == np.float64
-        assert np.abs(actions).max() <= bound
-        np.testing.assert_allclose(actions[:, 0], [-bound, bound], rtol=1e-7)
+    for found in (scaled, policy.action(np.array([[-9.0, -9.0], [9.0, 9.0]]))):
+        assert found.dtype == np.float64
+        assert np.abs(found).max() <= bound
+        np.testing.assert_allclose(found[:, 0], [-bound, bound], rtol=1e-7)
 
 
 def test_scaled_actions_are_as_the_environment_remembers_them(tmp_path):
@@ -381,7 +379,7 @@ def recurrent():
 def test_missing_parts_of_a_nest_and_another_number_of_episodes_are_refused(recurrent, tmp_path):
     source = recurrent
     policy = numpy_policy.load(export_files.write(source, "numpy", tmp_path)[0])
-    batch = export_files._random_observations(source, np.random.default_rng(0))
+    batch = random_observations(source.policy, 8, np.random.default_rng(0))
     policy.action(batch)
     with pytest.raises(ValueError, match=r"1 observations after 8: call reset\(\)"):
         policy.action(export_files._one(batch, 0))
@@ -461,9 +459,9 @@ def test_nests_of_actions_are_refused():
 @pytest.mark.parametrize(
     ("suffix", "content"),
     [
-        (numpy_file.SUFFIX, b"nothing of the kind"),
-        (tflite_file.SUFFIX, b"nothing of the kind"),
-        (tflite_file.SUFFIX, b"\x1c\0\0\0TFL3" + bytes(4)),
+        (".npz", b"nothing of the kind"),
+        (".tflite", b"nothing of the kind"),
+        (".tflite", b"\x1c\0\0\0TFL3" + bytes(4)),
     ],
 )
 def test_files_that_are_no_policies_are_named(tmp_path, suffix, content):

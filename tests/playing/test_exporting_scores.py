@@ -21,12 +21,11 @@ from tests.support.numpy_actors import as_after_training
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import stacked_spec
 from tfagents_system.playing import export_files
-from tfagents_system.policies import numpy_file
-from tfagents_system.policies.environment_units import EnvironmentUnitsPolicy
-from tfagents_system.policies.frame_stack_policy import of_single_frames
-from tfagents_system.policies.policy_description import describe
-from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.random_observations import random_observations
+from tfagents_system.policies import files
+from tfagents_system.policies.description import describe
+from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, of_single_frames
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.network_check import random_observations
 from tfagents_system.policies.weights import assign_weights, named_variables
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -116,7 +115,7 @@ def test_each_file_chooses_as_the_checkpoint(kind: str, as_file: str, tmp_path: 
     found = load_policy(written_as(as_file, source, tmp_path), "--policy")
     rng, chosen = np.random.default_rng(1), set()
     for _ in range(3):
-        for seen in (export_files._one(export_files._random_observations(source, rng), k) for k in range(8)):
+        for seen in (export_files._one(random_observations(source.policy, 8, rng), k) for k in range(8)):
             step = ts.transition(seen, np.float32(0.0))
             action = np.asarray(found.action(step).action)
             np.testing.assert_array_equal(action, source.reference.action(step).action)
@@ -138,8 +137,8 @@ def test_one_file_plays_it_without_tensorflow(tmp_path: Path) -> None:
 
 
 def test_the_player_is_python_3_8_and_has_the_networks_in_it() -> None:
-    ast.parse(numpy_file.player(), feature_version=(3, 8))
-    assert "tfagents_system" not in numpy_file.player() and "class Network:" in numpy_file.player()
+    ast.parse(files.PLAYER.read_text(), feature_version=(3, 8))
+    assert "tfagents_system" not in files.PLAYER.read_text() and "class Network:" in files.PLAYER.read_text()
 
 
 def test_stacked_vectors_are_in_the_files_memory(tmp_path: Path) -> None:

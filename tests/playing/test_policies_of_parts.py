@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from tests.support.acting import action
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -18,9 +19,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files, play
 from tfagents_system.playing.called_policy import Policy
 from tfagents_system.playing.played_environment import check_fit
-from tfagents_system.policies.fixed_policy import FixedPolicy
-from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.worker_policy import FixedPolicy, make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -113,12 +113,12 @@ def test_a_policy_plays_with_its_parts_and_with_all(run: Any, tmp_path: Path) ->
     env, called = environment(*SIZES), Policy(load_policy(checkpoint, "checkpoint"))
     fixed = FixedPolicy(load_policy(file, "SAC_EXPERT_POLICY"), env.actions)
     for act in (
-        lambda step: worker.action(step, greedy=True),
-        lambda step: fixed.action(step, greedy=True),
+        lambda step: action(worker, step, True),
+        lambda step: action(fixed, step, True),
         lambda step: called(step.observation) / 2.0,
     ):
         for policy in (worker, fixed):
-            policy.reset()
+            policy.reset([0])
         returns.append(_episode(env, act))
     np.testing.assert_allclose(returns, returns[0], atol=1e-5)
     assert abs(returns[0]) > 0.01

@@ -18,8 +18,8 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.launch.environment_checks import Trial, check_environment
 from tfagents_system.playing import export_files
-from tfagents_system.policies.policy_description import describe
-from tfagents_system.policies.policy_files import load_policy
+from tfagents_system.policies.description import describe
+from tfagents_system.policies.files import load_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.transport.segments import Layout

@@ -7,12 +7,12 @@ from tf_agents.policies import greedy_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action, actions
 from tests.support.numpy_actors import ACTION, VECTOR, build
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.errors import UserError
-from tfagents_system.policies.fixed_policy import FixedPolicy
-from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.worker_policy import FixedPolicy, make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 
@@ -37,10 +37,10 @@ def saved(tmp_path_factory):
 
 def test_a_function_acts_in_the_environments_units_and_workers_get_what_is_between_minus_1_and_1():
     policy = FixedPolicy(lambda observation: np.array([observation[0], 0.75]), actions_of(BOUNDS))
-    np.testing.assert_allclose(policy.action(step(np.array([1.0])), greedy=False), [0.0, 0.5])
-    np.testing.assert_allclose(policy.action(step(np.array([5.0])), greedy=False), [1.0, 0.5])
-    np.testing.assert_allclose(policy.action(step(np.array([9.0])), greedy=False), [1.0, 0.5], err_msg="clipped")
-    assert policy.action(step(np.array([1.0])), greedy=True).dtype == np.float32
+    np.testing.assert_allclose(action(policy, step(np.array([1.0])), False), [0.0, 0.5])
+    np.testing.assert_allclose(action(policy, step(np.array([5.0])), False), [1.0, 0.5])
+    np.testing.assert_allclose(action(policy, step(np.array([9.0])), False), [1.0, 0.5], err_msg="clipped")
+    assert action(policy, step(np.array([1.0])), True).dtype == np.float32
     assert policy.inference == "function of the params"
 
 
@@ -50,7 +50,7 @@ def test_an_action_that_is_not_finite_is_the_experts_fault(wrong):
     for spec in (BOUNDS, tensor_spec.BoundedTensorSpec((2,), tf.int32, 0, 3, "action")):
         policy = FixedPolicy(lambda observation: np.array([wrong, 0.5]), actions_of(spec))
         with pytest.raises(FloatingPointError, match=told):
-            policy.action(step(np.array([1.0])), greedy=False)
+            action(policy, step(np.array([1.0])), False)
         assert policy.chosen == 0
 
 
@@ -58,12 +58,10 @@ def test_an_action_that_is_not_finite_is_the_experts_fault(wrong):
 def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
     agent, paths, checkpoint = saved
     path = paths.policies / "greedy_policy" if kind == "model" else checkpoint
-    policy = FixedPolicy(load_policy(path, "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_envs=2)
-    policy.reset(0)
-    policy.reset(1)
-    found = policy.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=False)
-    network = make_worker_policy(agent, seed=0, num_envs=2)
-    expected = network.actions({0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, greedy=True)
+    policy = FixedPolicy(load_policy(path, "SAC_EXPERT_POLICY"), actions_of(BOUNDS), num_lanes=2)
+    found = actions(policy, {0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, False)
+    network = make_worker_policy(agent, seed=0, num_lanes=2)
+    expected = actions(network, {0: step(OBSERVATIONS[0]), 1: step(OBSERVATIONS[1])}, True)
     for env in (0, 1):
         np.testing.assert_allclose(found[env], expected[env], atol=1e-5)
     assert np.abs(expected[0] - expected[1]).max() > 1e-3, "observations matter"
@@ -74,21 +72,19 @@ def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
     export = PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), tf.Variable(0, dtype=tf.int64))
     export.save_models()
     policy = FixedPolicy(
-        load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), actions_of(ACTION), num_envs=2
+        load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), actions_of(ACTION), num_lanes=2
     )
     network = greedy_policy.GreedyPolicy(agent.policy)
     state = network.get_initial_state(1)
-    policy.reset(0)
-    policy.reset(1)
     for k, observation in enumerate(OBSERVATIONS):
         batched = tf.nest.map_structure(lambda leaf: tf.constant(np.asarray(leaf)[None]), step(observation))
         expected = network.action(batched, state)
         state = expected.state
         np.testing.assert_allclose(
-            policy.actions({0: step(observation)}, greedy=False)[0], expected.action.numpy()[0], atol=1e-5
+            actions(policy, {0: step(observation)}, False)[0], expected.action.numpy()[0], atol=1e-5
         )
         if k == 1:
-            policy.reset(1)  # Of another environment: this one's memory stays.
+            policy.reset([1])  # Of another environment: this one's memory stays.
 
 
 @pytest.mark.parametrize("name", ["nowhere", "policies", "policies/checkpoints/policy_checkpoint_0000000009"])

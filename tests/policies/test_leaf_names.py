@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.policies.names import fit_names
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Environment, episodes, segments, ring, draws, updates, and the policy that worke
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import LaneActor, action
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.block_update import make_block_update
 from tfagents_system.agents.scheduled import ScheduledValues
@@ -113,14 +114,14 @@ class Learner:
     def greedy_action(self, observation: Any) -> float:
         """The first number of the worker's greedy action at an episode's start."""
         actor = self.actor()
-        actor.reset(0)
-        return float(actor.action(ts.restart(observation))[0])
+        actor.reset([0])
+        return float(action(actor, ts.restart(observation))[0])
 
     def greedy_choice(self, observation: Any) -> int:
         """The worker's greedy action, one of n."""
         actor = self.actor()
-        actor.reset(0)
-        return int(actor.action(ts.restart(observation)))
+        actor.reset([0])
+        return int(action(actor, ts.restart(observation)))
 
     def q(self, observation: Any, actions: np.ndarray) -> np.ndarray:
         """What each critic says, `[critics, B]`, of one observation with actions `[B, dim]`; quantiles' mean."""
@@ -137,8 +138,8 @@ class Learner:
     def sampled_actions(self, observation: Any, count: int) -> np.ndarray:
         """Actions `[count, dim]` of the worker's policy at an observation."""
         actor, first = self.actor(greedy=False), ts.restart(observation)
-        actor.reset(0)
-        return np.array([actor.action(first) for _ in range(count)])
+        actor.reset([0])
+        return np.array([action(actor, first) for _ in range(count)])
 
     def _store(self, segment: Any) -> None:
         segment.incarnation, segment.number = 1, self._segments
@@ -146,41 +147,20 @@ class Learner:
         self._segments += 1
 
 
-class _Led:
+class _Led(LaneActor):
     """Another actor's action in the first step of each episode, its own in all others."""
 
     def __init__(self, actor: Actor, first: Actor) -> None:
         self._actor, self._first = actor, first
         self._is_first = True
 
-    def reset(self, env: int) -> None:
+    def begin(self, lane: int) -> None:
         self._is_first = True
-        self._actor.reset(env)
+        self._actor.reset([lane])
 
-    def reset_lanes(self, lanes: Any) -> None:
-        raise AssertionError("there are no lanes here")
-
-    def batch(self, steps: Any) -> Any:
-        raise AssertionError("there are no lanes here")
-
-    def explored(self, env: int) -> bool:
-        raise AssertionError("nobody asks what explored")
-
-    def explored_lanes(self, count: int) -> Any:
-        raise AssertionError("nobody asks what explored")
-
-    def was_greedy(self, env: int) -> bool:
-        raise AssertionError("nobody asks what explored")
-
-    def q_values(self, env: int) -> Any:
-        raise AssertionError("nobody records values")
-
-    def action(self, time_step: ts.TimeStep) -> Any:
-        chosen = self._actor.action(time_step)  # Its memory sees each step.
+    def action(self, lane: int, time_step: ts.TimeStep) -> Any:
+        chosen = action(self._actor, time_step)  # Its memory sees each step.
         if self._is_first:
             self._is_first = False
-            return self._first.action(time_step)
+            return action(self._first, time_step)
         return chosen
-
-    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> Any:
-        return {env: self.action(time_step) for env, time_step in time_steps.items()}

@@ -10,7 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import LaneActor, action
 from tests.support.learner import Learner
 from tests.support.ports import free_port
 from tfagents_system import run
@@ -25,14 +26,13 @@ from tfagents_system.envs.racing.environment import RacingEnvironment
 from tfagents_system.envs.reward_files import read_points
 from tfagents_system.errors import EXIT_DONE, TERMS, UserError, in_callers_terms
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
-from tfagents_system.policies.fixed_policy import FixedPolicy
+from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.tmrl import __main__ as tmrl
 from tfagents_system.tmrl.keys import DEFAULT_CONFIG, Config, read_keys
 from tfagents_system.transport.remote import credentials
-from tfagents_system.worker.actors import RandomActor
 
 PASSWORD = "a password of mine"
 SIMULATED = {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}}}
@@ -359,18 +359,14 @@ def test_the_car_sees_and_gets_what_the_file_says(home: Path, capsys: pytest.Cap
     assert (home / "check_environment" / "step_0021_camera.png").exists()
 
 
-class Driver(RandomActor):
+class Driver(LaneActor):
     """The built-in driver as an actor."""
 
     def __init__(self, env: Any, drive: Any) -> None:
-        super().__init__(env.action_spec(), np.random.default_rng(0))
         self._policy = FixedPolicy(drive, env.actions)
 
-    def action(self, time_step: ts.TimeStep) -> Any:
-        return self._policy.actions({0: time_step}, greedy=True)[0]
-
-    def actions(self, time_steps: Mapping[int, ts.TimeStep]) -> dict[int, Any]:
-        return {env: self.action(time_step) for env, time_step in time_steps.items()}
+    def action(self, lane: int, time_step: ts.TimeStep) -> Any:
+        return action(self._policy, time_step, True)
 
 
 def test_a_lap_of_the_file_is_trained_on(home: Path, tmp_path: Path) -> None:

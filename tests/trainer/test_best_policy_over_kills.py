@@ -18,7 +18,7 @@ import pytest
 from tests.support.settings_for_tests import variables_with
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.playing.saved_run import find_checkpoint
-from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE

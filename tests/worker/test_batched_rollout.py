@@ -59,34 +59,23 @@ class Actor:
         self.begun = []
         self.steps = {}
 
-    def reset(self, env):
-        self.begun.append(env)
-
-    def reset_lanes(self, lanes):
+    def reset(self, lanes):
         self.begun += lanes
 
     @staticmethod
     def _act(observation):
         return (observation[..., [0, 2]] * [0.1, 0.01]).astype(np.float32)
 
-    def action(self, time_step):
-        return self._act(time_step.observation)
+    @property
+    def explored(self):
+        return np.array([self.steps.get(lane, 0) % 3 == 1 for lane in range(len(LENGTHS))])
 
-    def actions(self, time_steps):
-        self.steps = {env: step.observation[2] for env, step in time_steps.items()}
-        return {env: self._act(step.observation) for env, step in time_steps.items()}
-
-    def explored(self, env):
-        return self.steps[env] % 3 == 1
-
-    def explored_lanes(self, count):
-        return np.array([self.explored(lane) for lane in range(count)])
-
-    def batch(self, steps):
+    def act(self, steps):
         is_first = steps.observation[0][:, 2] == 0
         np.testing.assert_array_equal(steps.step_type == 0, is_first, "step types of the policy")
         np.testing.assert_array_equal(steps.reward[is_first], 0.0)
-        self.steps = dict(enumerate(steps.observation[0][:, 2]))
+        lanes = range(len(steps.step_type)) if steps.lanes is None else steps.lanes
+        self.steps = dict(zip(lanes, steps.observation[0][:, 2], strict=True))
         return [self._act(steps.observation[0])]
 
 

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.support.acting import LaneActor
 from tests.support.fakes import CounterEnv, FakeParams
 from tests.support.tracks_driven import Tracks
 from tfagents_system.envs.curriculum import Curriculum
@@ -20,7 +21,6 @@ from tfagents_system.report.episodes import Episode, eval_episodes
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
@@ -81,18 +81,14 @@ class Race(racing.TrainParams):
         return Tracks(super().env_ctor(*args, **kwargs), self.log)
 
 
-class Actor(RandomActor):
+class Actor(LaneActor):
     """Always the same action."""
-
-    def action(self, time_step: Any) -> np.ndarray:
-        del time_step
-        return np.zeros(self.size, np.float32)
-
-    def actions(self, time_steps: Any) -> Any:
-        return dict.fromkeys(time_steps, np.zeros(self.size, np.float32))
 
     def __init__(self, size: int) -> None:
         self.size = size
+
+    def action(self, lane: int, time_step: Any) -> np.ndarray:
+        return np.zeros(self.size, np.float32)
 
 
 def evaluator_of(
@@ -109,7 +105,9 @@ def evaluator_of(
     guard: Any = types.SimpleNamespace(
         stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
     )
-    policy: Any = types.SimpleNamespace(policy=types.SimpleNamespace(reseed=lambda seed: None))
+    policy: Any = types.SimpleNamespace(
+        policy=types.SimpleNamespace(reseed=lambda seed: None, with_lanes=lambda count: None)
+    )
     seeds = RepeatableSeeds(role, worker, np.random.default_rng(0), policy)
     never: Any = types.SimpleNamespace(is_set=lambda: False)
     connection: Any = types.SimpleNamespace(newest=lambda table: None)

@@ -15,7 +15,7 @@ from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
+from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.role import EVAL_STREAM, Role
 from tfagents_system.run_files.run_paths import RunPaths
@@ -23,7 +23,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.actors import GreedyActorOfLanes
+from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
@@ -100,12 +100,10 @@ OPTIONS = {
 class Exploring(NumpyWorkerPolicy):
     """Says that it explored where the first number of an action is above 0."""
 
-    def actions(self, time_steps, greedy):
-        self.last = super().actions(time_steps, greedy)
-        return self.last
-
-    def explored(self, env):
-        return bool(self.last[env][0] > 0)
+    def act(self, steps, greedy):
+        (actions,) = super().act(steps, greedy)
+        self.explored[slice(None) if steps.lanes is None else steps.lanes] = actions[:, 0] > 0
+        return [actions]
 
 
 @functools.cache
@@ -150,9 +148,8 @@ class Start:
     def __init__(self, name, folder, number):
         self.params = params = make_params(name)
         agent, layout = acting(name)
-        lanes = params.envs + 1 if params.recurrent else params.envs
-        policy = Exploring(agent, np.random.default_rng(number), lanes)
-        self.newest = types.SimpleNamespace(policy=policy, train_step=7)
+        policy = Exploring(agent, number, params.envs)
+        self.newest = types.SimpleNamespace(policy=policy, train_step=7, refresh=None)
         self.agent = agent
         role = types.SimpleNamespace(
             name="worker_1",
@@ -199,8 +196,7 @@ class Start:
 
     def evaluate(self, iteration):
         self.runner.repeat(EVAL_STREAM, iteration)
-        lane = self.params.envs if self.params.recurrent else 0
-        actor = GreedyActorOfLanes(self.newest.policy, lane)
+        actor = PolicyActor(self.newest.policy.with_lanes(1), greedy=True)
         self.runner.rollout(actor, is_eval=True, observers=[], on_episode=lambda episode: None).episodes(1)
 
 

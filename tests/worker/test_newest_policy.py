@@ -34,26 +34,11 @@ class Policy:
         (value,) = {*given["kernel"].flat, *given["bias"].flat}
         self.assigned.append(float(value))
 
-    def reset(self, env: int = 0) -> None:
+    def reset(self, lanes: Any) -> None:
         pass
 
-    def reset_lanes(self, lanes: Any, first: int = 0) -> None:
-        pass
-
-    def explored(self, env: int) -> bool:
-        return False
-
-    def explored_lanes(self, count: int, first: int = 0) -> np.ndarray:
-        return np.zeros(count, np.bool_)
-
-    def batch(self, steps: Any, greedy: bool, first: int = 0) -> list[np.ndarray]:
+    def act(self, steps: Any, greedy: bool) -> list[np.ndarray]:
         return [np.array(self.assigned[-1:])]
-
-    def action(self, time_step: Any, greedy: bool = False) -> float:
-        return self.assigned[-1]
-
-    def actions(self, time_steps: Any, greedy: bool) -> dict[int, float]:
-        return {env: self.assigned[-1] for env in time_steps}
 
 
 class Run:
@@ -212,20 +197,16 @@ def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: 
     assert run.policy.assigned[-1] == 15.0
 
 
-@pytest.mark.parametrize("envs", [1, 3])
-def test_an_actor_looks_every_so_many_steps_of_each_environment(run: Run, envs: int) -> None:
+def test_an_actor_looks_every_so_many_steps(run: Run) -> None:
     run.worker.follow(run.publish(7, 1, 10))
     plain, fresh = run.worker.actor(None), run.worker.actor(4)
     found = []
     for step in range(11, 23):
         run.publish(7, 1, step, tell=False)
-        if envs == 1:
-            found.append(fresh.action(None))
-        else:
-            found.append(fresh.actions(dict.fromkeys(range(envs)))[envs - 1])
+        found.append(float(fresh.act(None)[0][0]))  # type: ignore[arg-type]
     assert found == [10.0] * 4 + [15.0] * 4 + [19.0] * 4
     run.publish(7, 1, 30, tell=False)
-    assert plain.action(None) == 19.0 and run.worker.train_step == 19
+    assert plain.act(None)[0] == 19.0 and run.worker.train_step == 19  # type: ignore[arg-type]
 
 
 def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Progress | None]) -> Any:

@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from tests.support.acting import LaneActor
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
 from tests.support.waiting import until
@@ -30,7 +31,6 @@ from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
@@ -209,13 +209,13 @@ def test_what_an_evaluation_has_set_is_set_back_though_something_else_is_due() -
     assert params.devices[0].states[-3:] == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
 
 
-class Actor(RandomActor):
+class Actor(LaneActor):
     """Always the same action."""
 
     def __init__(self, value: float) -> None:
         self.value = value
 
-    def action(self, time_step: Any) -> np.ndarray:
+    def action(self, lane: int, time_step: Any) -> np.ndarray:
         return np.full(2, self.value, np.float32)
 
 
@@ -232,7 +232,7 @@ class Work:
         guard: Any = types.SimpleNamespace(
             stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
         )
-        policy: Any = types.SimpleNamespace(policy=None, train_step=0)
+        policy: Any = types.SimpleNamespace(policy=types.SimpleNamespace(with_lanes=lambda count: None), train_step=0)
         seeds = RepeatableSeeds(role, 0, np.random.default_rng(0), policy)
         never: Any = types.SimpleNamespace(is_set=lambda: False)
         self.runner = EpisodeRunner(self.environments, guard, activity, seeds, never)

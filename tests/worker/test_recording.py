@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -15,14 +15,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import LaneActor
+from tests.support.acting import action as action_of
 from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.policies.lane_steps import LaneSteps
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.worker import recording
-from tfagents_system.worker.actors import GreedyActorOfLanes, PolicyActor, RandomActor
+from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.batched_rollout import BatchedRollout
 from tfagents_system.worker.observers import callables
 from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
@@ -57,43 +58,21 @@ class Told(gymnasium.Env):
         return np.array([self.lane, self.steps], np.float32), float(self.steps), is_over, False, info
 
 
-class Alternating:
+class Alternating(LaneActor):
     """Acts as its number of steps; each second action is greedy, and its values are known."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, int] = {}
+        self.steps = np.zeros(3, np.int64)
 
-    def reset(self, env: int) -> None:
-        self.steps[env] = 0
+    def begin(self, lane: int) -> None:
+        self.steps[lane] = 0
 
-    def _act(self, env: int) -> np.ndarray:
-        self.steps[env] += 1
-        return np.array([self.steps[env] / 10], np.float32)
-
-    def action(self, time_step: Any) -> np.ndarray:
-        return self._act(0)
-
-    def actions(self, time_steps: Mapping[int, Any]) -> dict[int, np.ndarray]:
-        return {env: self._act(env) for env in time_steps}
-
-    def was_greedy(self, env: int) -> bool:
-        return self.steps[env] % 2 == 0
-
-    def explored(self, env: int) -> bool:
-        return not self.was_greedy(env)
-
-    def explored_lanes(self, count: int) -> np.ndarray:
-        return np.array([self.explored(lane) for lane in range(count)])
-
-    def q_values(self, env: int) -> np.ndarray | None:
-        return np.array([env, self.steps[env]], np.float32) if self.steps[env] > 1 else None
-
-    def reset_lanes(self, lanes: Any) -> None:
-        for lane in lanes:
-            self.reset(int(lane))
-
-    def batch(self, steps: LaneSteps) -> list[np.ndarray]:
-        return [np.stack([self._act(lane) for lane in range(len(steps.step_type))])]
+    def action(self, lane: int, time_step: Any) -> np.ndarray:
+        self.steps[lane] += 1
+        self.was_greedy = self.steps % 2 == 0
+        self.explored = ~self.was_greedy
+        self.q_values = np.stack([np.arange(3), self.steps], axis=1).astype(np.float32)
+        return np.array([self.steps[lane] / 10], np.float32)
 
 
 class Whole:
@@ -131,7 +110,7 @@ def test_the_lists_of_an_episode_are_what_was_chosen_and_returned_step_by_step()
     np.testing.assert_array_equal(first.lists["actions"], np.array([[0.1], [0.2], [0.3]], np.float32))
     np.testing.assert_array_equal(first.lists["action_was_greedy"], [False, True, False])
     np.testing.assert_array_equal(first.lists["rewards"], np.array([1.0, 2.0, 3.0], np.float32))
-    np.testing.assert_array_equal(first.lists["q_values"], [[np.nan, np.nan], [0.0, 2.0], [0.0, 3.0]])
+    np.testing.assert_array_equal(first.lists["q_values"], [[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
     np.testing.assert_array_equal(first.lists["record/zone"], [1, 2, 3])
     np.testing.assert_array_equal(first.lists["record/place"], [[0, 1], [0, 2], [0, 3]], "not its buffer")
     np.testing.assert_array_equal(first.lists["record/late"], [np.nan, 0.5, np.nan])
@@ -236,22 +215,13 @@ def test_what_has_no_form_of_its_own_is_left_out_and_told(caplog: pytest.LogCapt
 def test_actors_tell_what_their_policy_knows_of_an_action() -> None:
     action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     agent = agent_of(FakeParams, tf.TensorSpec((2,), tf.float32), action, algorithm="dqn", exploration_epsilon=1.0)
-    policy = make_worker_policy(agent, seed=0, num_envs=3)
-    actor, seen = PolicyActor(policy, greedy=False), set()
-    observation = ts.restart(np.array([0.3, -0.2], np.float32))
+    actor, seen = PolicyActor(make_worker_policy(agent, seed=0), greedy=False), set()
     for _ in range(60):
-        chosen = int(actor.action(observation))
-        values = actor.q_values(0)
-        assert values is not None and values.shape == (4,)
-        assert actor.was_greedy(0) == (chosen == values.argmax())
-        seen.add(actor.was_greedy(0))
+        chosen = action_of(actor, ts.restart(np.array([0.3, -0.2], np.float32)))
+        assert actor.q_values is not None and actor.q_values.shape == (1, 4)
+        assert actor.was_greedy[0] == (chosen == actor.q_values[0].argmax())
+        seen.add(bool(actor.was_greedy[0]))
     assert seen == {False, True}, "a random action may be the greedy one"
-    lanes = GreedyActorOfLanes(policy, 2)
-    lanes.action(observation)
-    found = lanes.q_values(0)
-    assert found is not None and lanes.was_greedy(0) and found.tolist() == policy.q_values(2).tolist()  # type: ignore[union-attr]
-    random = RandomActor(action, np.random.default_rng(0))
-    assert not random.was_greedy(0) and random.q_values(0) is None
 
 
 def test_a_worker_hands_on_those_that_may_be_among_the_best() -> None:

@@ -8,11 +8,11 @@ import tensorflow as tf
 from tf_agents.policies import greedy_policy
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action
 from tests.support.numpy_actors import VECTOR, as_after_training, build
 from tfagents_system.policies import weights
-from tfagents_system.policies.policy_runners import FunctionRunner
 from tfagents_system.policies.shared_weights import SharedWeights
-from tfagents_system.policies.worker_policy import TensorFlowWorkerPolicy, make_worker_policy
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.transport import tables
 from tfagents_system.worker.newest_policy import NewestPolicy
 
@@ -24,26 +24,20 @@ def published(values, step):
     return [np.array([7, 0, step], np.int64), *weights.to_arrays(values)]
 
 
-def as_function(agent, seed):
-    greedy = greedy_policy.GreedyPolicy(agent.policy)
-    return TensorFlowWorkerPolicy(agent.collect_policy, FunctionRunner(agent.collect_policy, greedy, 1))
-
-
 @pytest.mark.parametrize(
-    ("attributes", "make", "inference"),
+    ("attributes", "inference"),
     [
-        ({"recurrent": True, "normalize_observations": True}, make_worker_policy, "numpy"),
-        ({"recurrent": True, "preprocessing_combiner": DENSE}, make_worker_policy, "tensorflow session"),
-        ({"recurrent": True}, as_function, "tensorflow function"),
+        ({"recurrent": True, "normalize_observations": True}, "numpy"),
+        ({"recurrent": True, "preprocessing_combiner": DENSE}, "tensorflow session"),
     ],
-    ids=["numpy", "session", "function"],
+    ids=["numpy", "session"],
 )
-def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, make, inference):
+def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, inference):
     agent = build(VECTOR, **attributes)
     drawn = [as_after_training(agent, seed) for seed in range(STEPS + 2)]
     shared = SharedWeights(published(drawn[0], 1))
     shared.write(published(drawn[0], 1))
-    policy = make(agent, 0)
+    policy = make_worker_policy(agent, 0)
     assert policy.inference == inference
     connection = SimpleNamespace(newest=lambda table: SimpleNamespace(get=lambda: pytest.fail("the server was asked")))
     worker = NewestPolicy(connection, policy)
@@ -51,7 +45,7 @@ def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, make, inf
 
     greedy, variables = greedy_policy.GreedyPolicy(agent.policy), weights.named_variables(agent.collect_policy)
     rng, state, newest = np.random.default_rng(0), greedy.get_initial_state(1), drawn[0]
-    policy.reset()
+    policy.reset([0])
     for step in range(STEPS):
         observation = rng.standard_normal(VECTOR.shape).astype(np.float32)
         time_step = ts.TimeStep(np.int32(step > 0), np.float32(0), np.float32(1), observation)
@@ -61,7 +55,7 @@ def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, make, inf
         weights.assign_weights(variables, newest)
         expected = greedy.action(tf.nest.map_structure(lambda value: tf.constant(value[None]), time_step), state)
         state = expected.state
-        found = policy.action(time_step, greedy=True)
+        found = action(policy, time_step, True)
         np.testing.assert_allclose(found, expected.action[0], atol=1e-5, err_msg=f"step {step}")
         shared.write(published(drawn[step + 1], step + 2))
         for _ in range(2):  # What was read before is overwritten: the policy has copied it.

@@ -8,6 +8,7 @@ import pytest
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import LaneActor
 from tests.support.fakes import NumberedEnv
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -28,25 +29,24 @@ def make_envs(*lengths):
 LAYOUT = Layout.from_specs(make_envs(3)[0].observation_spec(), make_envs(3)[0].action_spec())
 
 
-class ScriptedActor:
+class ScriptedActor(LaneActor):
     """Acts as [environment / 10, step / 100] and keeps account."""
 
     def __init__(self):
         self.resets = []
         self.batches = []
 
-    def reset(self, env):
+    def begin(self, env):
         self.resets.append(env)
 
-    def action(self, time_step):
+    def action(self, env, time_step):
         worker, _, step = time_step.observation
+        assert worker == env, "of its own environment"
         return np.array([worker / 10, step / 100], np.float32)
 
-    def actions(self, time_steps):
-        self.batches.append(sorted(time_steps))
-        for env, time_step in time_steps.items():
-            assert time_step.observation[0] == env, "of its own environment"
-        return {env: self.action(time_step) for env, time_step in time_steps.items()}
+    def act(self, steps):
+        self.batches.append(sorted(range(len(steps.step_type)) if steps.lanes is None else steps.lanes))
+        return super().act(steps)
 
 
 class WorkerOfRing:
@@ -322,16 +322,14 @@ def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_the
             super().__init__()
             self.acted = {}
 
-        def reset(self, env):
-            super().reset(env)
+        def begin(self, env):
+            super().begin(env)
             self.acted[env] = 0
 
-        def actions(self, time_steps):
-            chosen = super().actions(time_steps)
-            for env, time_step in time_steps.items():
-                assert time_step.observation[2] == self.acted[env], "one step for each action"
-                self.acted[env] += 1
-            return chosen
+        def action(self, env, time_step):
+            assert time_step.observation[2] == self.acted[env], "one step for each action"
+            self.acted[env] += 1
+            return super().action(env, time_step)
 
     envs = [TrainingEnvironment(FaultyEnv(env, 5, {(0, 2): raises} if env == 1 else {}), HORIZON) for env in range(3)]
 
@@ -380,9 +378,9 @@ def test_a_clock_runs_around_policy_and_simulator_only():
             return super()._step(action)
 
     class SlowActor(ScriptedActor):
-        def action(self, time_step):
+        def action(self, env, time_step):
             busy_until(0.001)
-            return super().action(time_step)
+            return super().action(env, time_step)
 
     def busy_until(seconds):
         import time

@@ -18,7 +18,7 @@ from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.policies.worker_policy import why_not_numpy
+from tfagents_system.policies.network_check import inference_findings
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -47,11 +47,12 @@ def build_agent(params: TrainParamsBase, env: TrainingEnvironment, check: Check,
         ("callbacks_ctor", "callback", "what is logged"),
     ):
         check.errors += _check_observers(name, getattr(params, name), kind, of)
-    if deterministic and (reason := why_not_numpy(agent, params.frame_stack)):
-        check.errors.append(
-            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {reason}: use the default actors, "
-            "or SAC_DETERMINISTIC=0"
-        )
+    try:
+        check.errors += inference_findings(agent, params.frame_stack, deterministic=deterministic)
+    except UserError as error:
+        check.errors += error.findings
+    except (Exception, SystemExit) as error:
+        check.errors.append(f"an action of the agent's policy raised {describe_error(error)}: correct the hook")
     return agent
 
 

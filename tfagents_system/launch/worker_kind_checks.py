@@ -62,8 +62,8 @@ def check_saved_expert(
     if path is None or not (values.get("expert_workers") or values.get("worker_role") == EXPERT):
         return
     # Imported here: TensorFlow takes seconds, and the checks of the params should not wait for it.
-    from tfagents_system.policies.policy_files import load_policy
-    from tfagents_system.policies.policy_fit import bounds_findings, shape_findings
+    from tfagents_system.policies.files import load_policy
+    from tfagents_system.policies.fit import bounds_findings, shape_findings
 
     enter(f"loading {_SAVED}={path}")
     try:

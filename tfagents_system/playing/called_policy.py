@@ -35,7 +35,7 @@ class Policy:
         """
         from tf_agents.trajectories import time_step as ts
 
-        from tfagents_system.policies.parts_of_observation import arrays_for
+        from tfagents_system.policies.fit import arrays_for
 
         arrays = arrays_for(observation, self._policy.time_step_spec.observation)
         step = ts.restart(arrays) if self._is_first else ts.transition(arrays, reward=0.0)

@@ -239,19 +239,19 @@ def _trial(env: Any, seed: int) -> Callable[[], Any]:
 
 def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
     """A function from a time step to an agent's action: of a policy or an expert; None: see `_trial`."""
-    from tfagents_system.policies.fixed_policy import FixedPolicy
+    from tfagents_system.policies.worker_policy import FixedPolicy, LaneSteps
 
     if policy is None:
         trial = _trial(env, 0)
         return lambda time_step: trial()
     fixed = FixedPolicy(policy, env.actions)
-    fixed.reset()
 
     def drive(time_step: Any) -> Any:
         try:
-            return fixed.actions({0: time_step}, greedy=True)[0]
+            actions = fixed.act(LaneSteps.of([time_step]), greedy=True)
         except FloatingPointError as error:
             raise UserError(str(error)) from None
+        return tree.unflatten_as(env.action_spec(), [leaf[0] for leaf in actions])
 
     return drive
 

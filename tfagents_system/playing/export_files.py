@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,21 +20,16 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import policy_time_step_spec, seen_by_actor
 from tfagents_system.errors import UserError
-from tfagents_system.policies import numpy_file, onnx_file, tflite_file
-from tfagents_system.policies.checkpoint_names import iteration_of
-from tfagents_system.policies.frame_stack_policy import of_single_frames
-from tfagents_system.policies.greedy_function import greedy_function
-from tfagents_system.policies.network_layers import UnsupportedNetworkError
-from tfagents_system.policies.policy_description import Description, describe
-from tfagents_system.policies.policy_files import FILE_NAME, load_policy, load_saved_model
-from tfagents_system.policies.random_observations import random_observations
+from tfagents_system.policies import exports, files
+from tfagents_system.policies.description import Description, UnsupportedNetworkError, describe
+from tfagents_system.policies.environment_policies import of_single_frames
+from tfagents_system.policies.files import load_policy, load_saved_model
+from tfagents_system.policies.names import iteration_of
+from tfagents_system.policies.network_check import TOLERANCE, random_observations, regret
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
-# Of actions in [-1, 1]: products are summed in another order. Measured with a CrossQ policy (256, 256) of HalfCheetah
-# after 50,000 updates, 40 sets of observations: 2.7e-5 (NumPy), 8.2e-5 (TFLite); with untrained ones, below 1e-6.
-TOLERANCE = 3e-4
 _EPISODES, _STEPS = 8, 4
 
 
@@ -114,9 +110,9 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
 
 def notes(path: Path) -> str:
     """Further notes on a written file."""
-    if path.suffix == numpy_file.SUFFIX:
-        return f"; {numpy_file.PLAYER} beside it plays it"
-    if path.suffix == tflite_file.SUFFIX and tflite_file.uses_tensorflow_ops(path):
+    if path.suffix == ".npz":
+        return f"; {files.PLAYER.name} beside it plays it"
+    if path.suffix == ".tflite" and exports.uses_tensorflow_ops(path):
         return "; it needs an interpreter with TensorFlow's own ops (Flex)"
     return ""
 
@@ -131,14 +127,15 @@ def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0)
     count: 0 means that there is no other difference.
     """
     rng = np.random.default_rng(seed)
-    steps = [_random_observations(source, rng) for _ in range(_STEPS)]
+    steps = [random_observations(source.policy, _EPISODES, rng) for _ in range(_STEPS)]
     expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
     together = _acts(found, steps, _EPISODES)
     if source.actions.rows is not None:
         scores = _scores(source.policy, steps)
         every = [together, *(np.swapaxes(each, 0, 1) for each in (np.array(alone), np.array(expected)))]
-        return float(np.max([_regret(source.actions, taken, scores) for taken in every]))
+        chosen = [[[source.actions.to_agent(action) for action in step] for step in taken] for taken in every]
+        return float(np.max([regret(np.array(actions), scores) for actions in chosen]))
     low, high = source.actions.environment_spec.minimum, source.actions.environment_spec.maximum
     half_range = np.subtract(high, low) / 2.0
     scale = np.where(half_range > 0, half_range, 1.0)
@@ -172,48 +169,29 @@ def _scores(policy: tf_policy.TFPolicy, steps: Sequence[Any]) -> np.ndarray:
     return np.stack(scores)
 
 
-def _regret(actions: LeafActions, taken: np.ndarray, scores: np.ndarray) -> float:
-    """The largest one; NaN where a score is.
-
-    Args:
-      actions: Of the environment.
-      taken: `[T, episodes, ...]` in the environment's units.
-      scores: `[T, episodes, n]`.
-    """
-    chosen = [[int(actions.to_agent(action)) for action in step] for step in taken]
-    missing = scores.max(axis=-1) - np.take_along_axis(scores, np.array(chosen)[..., None], axis=-1)[..., 0]
-    return float(np.max(missing / np.maximum(np.abs(scores).max(axis=-1), 1.0)))
-
-
-def _random_observations(source: Source, rng: np.random.Generator) -> Any:
-    return random_observations(source.policy, _EPISODES, rng)
-
-
 def _one(batch: Any, k: int) -> Any:
     return tree.map_structure(lambda leaf: leaf[k], batch)
 
 
 def _write_numpy(source: Source, folder: Path) -> Path:
-    path = folder / f"{FILE_NAME}{numpy_file.SUFFIX}"
+    path = folder / "policy.npz"
     try:
-        numpy_file.save(path, source.policy, source.description)
+        files.save_numpy(path, source.policy, source.description)
     except UnsupportedNetworkError as error:
         raise UserError(f"numpy can't hold this policy: {error}; --format tflite and onnx take any network") from None
-    (folder / numpy_file.PLAYER).write_text(numpy_file.player())
+    shutil.copyfile(files.PLAYER, folder / files.PLAYER.name)
     return path
 
 
 def _write_tflite(source: Source, folder: Path) -> Path:
-    path = folder / f"{FILE_NAME}{tflite_file.SUFFIX}"
-    function = greedy_function(source.policy, source.actions, source.description)
-    tflite_file.save(path, function, source.policy, source.description)
+    path = folder / "policy.tflite"
+    exports.save_tflite(path, source.policy, source.actions, source.description)
     return path
 
 
 def _write_onnx(source: Source, folder: Path) -> Path:
-    path = folder / f"{FILE_NAME}{onnx_file.SUFFIX}"
-    function = greedy_function(source.policy, source.actions, source.description)
-    onnx_file.save(path, function, source.description)
+    path = folder / "policy.onnx"
+    exports.save_onnx(path, source.policy, source.actions, source.description)
     return path
 
 

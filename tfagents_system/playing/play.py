@@ -128,7 +128,7 @@ def summary(episodes: Sequence[PlayedEpisode]) -> str:
 def _load_policy(path: Path) -> Any:
     from absl import logging
 
-    from tfagents_system.policies.policy_files import load_policy
+    from tfagents_system.policies.files import load_policy
 
     logging.set_verbosity(logging.ERROR)
     return load_policy(path, "--policy")
@@ -136,7 +136,7 @@ def _load_policy(path: Path) -> Any:
 
 def _iteration(params: TrainParamsBase, path: Path, policy: Any) -> int:
     """The iteration in which a policy was saved; the last one of a policy that does not say it."""
-    from tfagents_system.policies.checkpoint_names import iteration_of
+    from tfagents_system.policies.names import iteration_of
 
     known = policy.description["iteration"] if hasattr(policy, "description") else iteration_of(path)
     return params.num_iter if known is None else known
@@ -173,12 +173,12 @@ def _play_episode(
 def _run_episode(
     env: Any, policy: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
 ) -> PlayedEpisode:
-    from tfagents_system.policies.parts_of_observation import parts_for
+    from tfagents_system.policies.fit import arrays_for
 
     policy_state, spec = policy.get_initial_state(1), policy.time_step_spec.observation
     episode_return, length, success = 0.0, 0, None
     while not time_step.is_last():
-        seen = time_step._replace(observation=parts_for(time_step.observation, spec))
+        seen = time_step._replace(observation=arrays_for(time_step.observation, spec))
         step = policy.action(seen, policy_state)
         policy_state = step.state
         time_step = env.step_in_environment_units(step.action)

@@ -86,7 +86,7 @@ def check_fit(policy: Any, env: Any) -> None:
     Raises:
       UserError: The policy was trained on another kind of environment.
     """
-    from tfagents_system.policies.policy_fit import fit_findings
+    from tfagents_system.policies.fit import fit_findings
 
     if findings := fit_findings(policy, env.observation_spec(), env.environment_action_spec):
         raise UserError(*(f"{finding}: give --params and --config of the same run" for finding in findings))

@@ -9,22 +9,27 @@
 This file and `policy.npz` are all that is needed, with Python 3.8 or newer. An observation is an array, or a nest of
 dictionaries and tuples as the environment gives it: `policy.observation` says what each array is like. With one more
 dimension in front, observations and actions are several at once, each with its own memory where the policy has one.
+
+In the toolkit, workers compute their actions with `Network`, too.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import zipfile
-from typing import Any
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tfagents_system.policies.numpy_network import Network
-
 FORMAT = 1
-_MOST_SIZES = 8
 _LOCK = threading.Lock()  # Networks have buffers of their own, and a policy may be used by several threads.
+_LOG_STD_MAX = 2.0  # As TF-Agents' std_clip_transform; its minimum is -20.
+_MAX_PIXEL = np.float32(255.0)
+_LEAKY_SLOPE = 0.01
+
+Arrays = Mapping[str, np.ndarray]
 
 
 def load(path: Any) -> NumpyPolicy:
@@ -59,8 +64,8 @@ class NumpyPolicy:
         self.description = description
         self.observation = description["observation"]
         self._arrays = arrays
-        self._inputs = description.get("inputs", self.observation)
-        self._networks = {1: Network(self._inputs, description["layers"], arrays)}  # By number of observations.
+        self._inputs = description["inputs"]
+        self._one = self._several = Network(self._inputs, description["layers"], arrays)
         self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
@@ -106,7 +111,7 @@ class NumpyPolicy:
             network = self._network(len(leaves[0]))
             for own, given in zip(network.state, state):
                 own[:] = given.T
-            network.load_all(leaves)
+            network.load(leaves)
             is_choice = self._rows is not None
             chosen = network.scores().argmax(axis=0) if is_choice else network.act(greedy=True).T.copy()
             state = [own.T.copy() for own in network.state]
@@ -116,13 +121,12 @@ class NumpyPolicy:
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
 
     def _network(self, n: int) -> Network:
-        """For n observations at once; those of a few sizes are kept."""
-        if n not in self._networks:
-            if len(self._networks) > _MOST_SIZES:
-                self._networks = {1: self._networks[1]}
-            layers = self.description["layers"]
-            self._networks[n] = Network(self._inputs, layers, self._arrays, n, self._networks[1])
-        return self._networks[n]
+        """For n observations at once."""
+        if n == 1:
+            return self._one
+        if self._several.columns != n:
+            self._several = Network(self._inputs, self.description["layers"], self._arrays, n, self._one)
+        return self._several
 
 
 def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[list[np.ndarray], bool]:
@@ -159,3 +163,271 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
 def initial_state(description: dict[str, Any], n: int) -> list[np.ndarray]:
     """The state of n episodes that begin; empty for a policy without memory."""
     return [np.zeros((n, *spec["shape"]), spec["dtype"]) for spec in description["state"]]
+
+
+class Network:
+    """A tanh-squashed Gaussian actor, or the scores of n actions, for several observations at once.
+
+    A pass allocates nothing but the actions. Values of a layer are `[n + 1, columns]`: an observation in each column,
+    and a row of 1, which the last row of the next matrix multiplies: a bias costs no addition of its own. With one
+    column a product is one with a vector.
+
+    Args:
+      observation: Shape and dtype of each array of an observation, and `frames` where it is stacked; their numbers in a
+        row, each array's oldest frame first on its last axis, are the first layer's input. Nobody gives what `is_zero`.
+      layers: From there to mean and log(std), or to the scores, a dictionary each: its `kind` is `dense`, `activation`,
+        `lstm`, `residual`, `quantiles`, `layer_norm` or `normalization`, its `arrays` are the names of its weights.
+      arrays: The weights by these names.
+      columns: Number of observations.
+      like: A network of the same layers; weights that one of the two takes are those of both.
+
+    Attributes:
+      state: What it remembers, `[size, columns]` each; zeros when an episode begins. The frames of stacked arrays and
+        whether there are any yet, then h and c of an LSTM; empty without them.
+      noise: Gives what samples are made of, `[action_dim, columns]` float32 each.
+    """
+
+    def __init__(
+        self,
+        observation: list[dict[str, Any]],
+        layers: list[dict[str, Any]],
+        arrays: Arrays,
+        columns: int = 1,
+        like: Network | None = None,
+    ) -> None:
+        self.columns = columns
+        self.state: list[np.ndarray] = []
+        self.noise: Iterator[np.ndarray] = iter(())
+        self._like = like
+        self._weights: list[np.ndarray] = []
+        self._fills: list[Callable[[Arrays], None]] = []
+        self._steps: list[Callable[[], Any]] = []
+        ends = np.cumsum([spec.get("frames", 1) * int(np.prod(spec["shape"])) for spec in observation])
+        values = self._values(ends[-1])
+        parts = np.split(values[:-1], ends[:-1])
+        self._places = [_place(part.T, spec) for part, spec in zip(parts, observation) if not spec.get("is_zero")]
+        # What is stacked stays in the input: the next observation moves it by one frame.
+        self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
+        self._is_under_way = np.zeros((1, columns), np.float32) if self.state else None
+        if self._is_under_way is not None:
+            self.state.append(self._is_under_way)
+        self._outputs = self._add(layers, values, arrays)[:-1]
+        self._mean, self._log_std = np.array_split(self._outputs, 2)
+        self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
+        if like is None:
+            self.assign(arrays)
+
+    def assign(self, arrays: Arrays) -> None:
+        """Takes new weights."""
+        for fill in self._fills:
+            fill(arrays)
+
+    def load(self, leaves: Sequence[Any], columns: Any = slice(None)) -> None:
+        """Takes the arrays of observations, `[columns, ...]` each, of all columns or of those with these numbers."""
+        begins: Any = None
+        if self._is_under_way is not None:
+            begins = np.arange(self.columns)[columns][self._is_under_way[0, columns] == 0.0]
+            self._is_under_way[0, columns] = 1.0
+        for leaf, (newest, is_pixels, frames) in zip(leaves, self._places):
+            if frames is not None:
+                frames[columns, ..., :-1, :] = frames[columns, ..., 1:, :]
+            newest[columns] = leaf
+            if is_pixels:
+                newest[columns] /= _MAX_PIXEL
+            if frames is not None:
+                frames[begins, ..., :-1, :] = newest[begins][..., None, :]
+
+    def scores(self) -> np.ndarray:
+        """Of all actions, `[num_actions, columns]`, for the loaded observations; overwritten by the next pass."""
+        for step in self._steps:
+            step()
+        return self._outputs
+
+    def act(self, greedy: Any) -> np.ndarray:
+        """Actions of the loaded observations in (-1, 1), `[action_dim, columns]`, and the state after them.
+
+        Args:
+          greedy: tanh(mean) rather than tanh(mean + std * noise): True or False for all columns, or `[columns]` bool.
+        """
+        self.scores()
+        if greedy is True:
+            return np.tanh(self._mean)
+        # The lower limit of log(std) is left out: noise times e^-20 = 2e-9 is below float32's precision of an action.
+        spread = np.minimum(self._log_std, self._log_std_max, self._log_std)
+        np.exp(spread, spread)
+        np.multiply(spread, next(self.noise), spread)
+        if greedy is not False:
+            spread[:, greedy] = 0.0
+        np.add(spread, self._mean, spread)
+        return np.tanh(spread)
+
+    def _do(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
+        """A step of each pass. Scalars have to be arrays: they would be converted anew each time."""
+        self._steps.append(functools.partial(function, *arrays))
+
+    def _values(self, size: int) -> np.ndarray:
+        values = np.zeros((size + 1, self.columns), np.float32)
+        values[-1] = 1.0
+        return values
+
+    def _shared(self, rows: int, columns: int) -> np.ndarray:
+        known = None if self._like is None else self._like._weights[len(self._weights)]
+        self._weights.append(np.zeros((rows, columns), np.float32) if known is None else known)
+        return self._weights[-1]
+
+    def _add(self, layers: list[dict[str, Any]], values: np.ndarray, arrays: Arrays) -> np.ndarray:
+        """What layers make of values."""
+        folded = None
+        for layer, following in zip(layers, [*layers[1:], {}]):
+            kind = layer["kind"]
+            if kind == "dense":
+                values, folded = self._dense(layer, folded, values, arrays), None
+            elif kind == "lstm":
+                values = self._lstm(layer, values, arrays)
+            elif kind == "residual":
+                added, before = self._add(layer["layers"], values, arrays), values
+                values = self._values(len(before) - 1)
+                self._do(np.add, before[:-1], added[:-1], values[:-1])
+            elif kind == "quantiles":
+                values = self._quantiles(layer, values, arrays)
+            elif kind == "activation":
+                self._activate(layer["activation"], values[:-1])
+            else:
+                if kind == "layer_norm":
+                    values = self._standardized(layer["epsilon"], values)
+                if layer.get("limit") is None and following.get("kind") == "dense":
+                    folded = layer["arrays"]
+                else:
+                    values = self._normalized(layer, values)
+        return values
+
+    def _dense(
+        self, layer: dict[str, Any], folded: dict[str, str] | None, values: np.ndarray, arrays: Arrays
+    ) -> np.ndarray:
+        """activation(kernel^T x + bias)."""
+        names, units = layer["arrays"], arrays[layer["arrays"]["kernel"]].shape[1]
+        matrix, given = self._shared(len(values), units), self._values(units)
+        self._fills.append(functools.partial(_fill_dense, matrix, names, folded))
+        self._do(np.dot, matrix.T, values, given[:-1])
+        self._activate(layer["activation"], given[:-1])
+        return given
+
+    def _activate(self, name: str, values: np.ndarray) -> None:
+        if name == "relu":
+            self._do(np.maximum, values, np.zeros_like(values), values)
+        elif name == "leaky_relu":
+            scaled = np.zeros_like(values)
+            self._do(np.multiply, values, np.full_like(values, _LEAKY_SLOPE), scaled)
+            self._do(np.maximum, values, scaled, values)
+        elif name == "tanh":
+            self._do(np.tanh, values, values)
+
+    def _quantiles(self, layer: dict[str, Any], values: np.ndarray, arrays: Arrays) -> np.ndarray:
+        """The mean over K fractions tau of what layers make of psi * phi(tau); K columns for each observation."""
+        name, columns = layer["arrays"]["phi"], self.columns
+        size, count = arrays[name].shape
+        phi = self._shared(size, count)
+        self._fills.append(functools.partial(_fill, phi, name))
+        self.columns = columns * count
+        product = self._values(size)
+        self._do(np.multiply, values[:-1, :, None], phi[:, None], product[:-1].reshape(size, columns, count))
+        hidden = self._add(layer["layers"], product, arrays)
+        self.columns = columns
+        given = self._values(len(hidden) - 1)
+        self._steps.append(functools.partial(np.mean, hidden[:-1].reshape(-1, columns, count), 2, out=given[:-1]))
+        return given
+
+    def _normalized(self, layer: dict[str, Any], values: np.ndarray) -> np.ndarray:
+        """clip((x - mean) * scale + shift, -limit, limit)."""
+        names, size = layer["arrays"], len(values) - 1
+        center, scale = self._shared(size, 1), self._shared(size, 1)
+        self._fills.append(functools.partial(_fill_normalization, center, scale, names))
+        given = self._values(size)
+        self._do(np.subtract, values[:-1], center, given[:-1])
+        self._do(np.multiply, given[:-1], scale, given[:-1])
+        if layer.get("limit") is not None:
+            high = np.full_like(given[:-1], layer["limit"])
+            self._do(np.minimum, given[:-1], high, given[:-1])
+            self._do(np.maximum, given[:-1], -high, given[:-1])
+        return given
+
+    def _standardized(self, epsilon: float, values: np.ndarray) -> np.ndarray:
+        """(x - mean) / sqrt(variance + epsilon), with mean and variance of the values of one observation."""
+        size = len(values) - 1
+        given, squares = self._values(size), np.zeros_like(values[:-1])
+        averaging, moment = np.full((1, size), 1.0 / size, np.float32), np.zeros((1, self.columns), np.float32)
+        self._do(np.dot, averaging, values[:-1], moment)
+        self._do(np.subtract, values[:-1], moment, given[:-1])
+        self._do(np.multiply, given[:-1], given[:-1], squares)
+        self._do(np.dot, averaging, squares, moment)
+        self._do(np.add, moment, np.full_like(moment, epsilon), moment)
+        self._do(np.sqrt, moment, moment)
+        self._do(np.divide, given[:-1], moment, given[:-1])
+        return given
+
+    def _lstm(self, layer: dict[str, Any], values: np.ndarray, arrays: Arrays) -> np.ndarray:
+        """Keras' LSTM cell: c <- forget * c + input * candidate; h <- output * tanh(c)."""
+        size, units = len(values) - 1, len(arrays[layer["arrays"]["recurrent_kernel"]])
+        matrix = self._shared(size + units + 1, 4 * units)
+        self._fills.append(functools.partial(_fill_lstm, matrix, layer["arrays"]))
+        source = self._values(size + units)  # x, h and 1.
+        gates = np.zeros((4 * units, self.columns), np.float32)
+        entry, forget, output, candidate = np.split(gates, 4)
+        sigmoids = gates[: 3 * units]
+        half = np.full_like(sigmoids, 0.5)
+        h, c = source[size:-1], np.zeros_like(entry)
+        self.state += [h, c]
+        self._do(np.copyto, source[:size], values[:-1])
+        self._do(np.dot, matrix.T, source, gates)
+        self._do(np.tanh, gates, gates)  # sigmoid(x) = (1 + tanh(x / 2)) / 2: one tanh does for all gates.
+        self._do(np.multiply, sigmoids, half, sigmoids)
+        self._do(np.add, sigmoids, half, sigmoids)
+        self._do(np.multiply, c, forget, c)
+        self._do(np.multiply, candidate, entry, candidate)
+        self._do(np.add, c, candidate, c)
+        self._do(np.tanh, c, h)
+        self._do(np.multiply, h, output, h)
+        return source[size:]
+
+
+def _place(part: np.ndarray, spec: dict[str, Any]) -> tuple[np.ndarray, bool, np.ndarray | None]:
+    """Where an array of the observation goes in the first layer's input, as views of that `part` `[columns, size]`.
+
+    The newest frame `[columns, ..., size]`, whether it is pixels, and all frames `[columns, ..., frames, size]`, None
+    where it is not stacked.
+    """
+    shape, count, is_pixels = spec["shape"], spec.get("frames", 1), spec.get("is_picture", False)
+    if count == 1:
+        return part.reshape((len(part), *shape)), is_pixels, None
+    frames = part.reshape((len(part), *shape[:-1], count, shape[-1]))
+    return frames[..., -1, :], is_pixels, frames
+
+
+def _fill(own: np.ndarray, name: str, arrays: Arrays) -> None:
+    own[:] = arrays[name]
+
+
+def _fill_dense(matrix: np.ndarray, names: dict[str, str], folded: dict[str, str] | None, arrays: Arrays) -> None:
+    """Kernel and bias; a normalisation of what they multiply, `folded`, is multiplied into them, and costs nothing."""
+    matrix[:-1], matrix[-1] = arrays[names["kernel"]], arrays[names["bias"]]
+    if folded is not None:
+        mean, scale, shift = _normalization(folded, arrays)
+        matrix[-1] += (shift - mean * scale) @ matrix[:-1]
+        matrix[:-1] *= scale[:, None]
+
+
+def _fill_normalization(center: np.ndarray, scale: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
+    mean, scale[:, 0], shift = _normalization(names, arrays)
+    center[:, 0] = mean - np.divide(shift, scale[:, 0], out=np.zeros_like(shift), where=shift != 0.0)
+
+
+def _fill_lstm(matrix: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
+    """From Keras' order of the gates to one with the candidate last; and half of what becomes a sigmoid."""
+    rows = np.concatenate([np.atleast_2d(arrays[names[part]]) for part in ("kernel", "recurrent_kernel", "bias")])
+    entry, forget, candidate, output = np.split(rows, 4, axis=1)
+    matrix[:] = np.concatenate([0.5 * entry, 0.5 * forget, 0.5 * output, candidate], axis=1)
+
+
+def _normalization(names: dict[str, str], arrays: Arrays) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Mean, scale and shift; a layer normalisation has taken off its mean."""
+    return arrays[names["mean"]] if "mean" in names else 0.0, arrays[names["scale"]], arrays[names["shift"]]

@@ -19,25 +19,15 @@ def named_variables(policy: Any) -> dict[str, tf.Variable]:
     If a worker's environment has its own network, its `dense_7` may be the trainer's `dense_5`. Repeated names get
     `#1`, `#2`, ... in the order in which the policy lists them.
     """
-    variables = policy.variables()
-    return dict(zip(distinct([f"{without_numbers(each.name)}:0" for each in variables]), variables, strict=True))
-
-
-def without_numbers(name: str) -> str:
-    """The name of a variable without the numbers that Keras increments over a whole process."""
-    return _KERAS_NUMBER.sub("", name).removesuffix(":0")
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """The names, with `#1`, `#2`, ... at the end of those that were there before."""
-    found: dict[str, None] = {}
-    for plain in names:
-        name, repeat = plain, 0
-        while name in found:
+    variables: dict[str, tf.Variable] = {}
+    for variable in policy.variables():
+        name = plain = f"{_KERAS_NUMBER.sub('', variable.name).removesuffix(':0')}:0"
+        repeat = 0
+        while name in variables:
             repeat += 1
             name = f"{plain}#{repeat}"
-        found[name] = None
-    return list(found)
+        variables[name] = variable
+    return variables
 
 
 def read_weights(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:

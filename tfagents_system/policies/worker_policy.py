@@ -1,185 +1,341 @@
-"""Chooses how a worker runs its policy: NumPy where the network allows, a graph of TensorFlow otherwise."""
+"""What computes a worker's actions: NumPy where it can, else TensorFlow, or a policy that never changes.
+
+A lane is one of the environments in which a policy acts; a single environment is a batch of one lane.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import abc
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tree
 from absl import logging
-from tf_agents.policies import greedy_policy, tf_policy
+from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.value_network import ExploringPolicy
+from tfagents_system.agents.value_network import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.envs.history import policy_frames
-from tfagents_system.policies.frame_stack_policy import innermost, of_single_frames
-from tfagents_system.policies.lane_steps import LaneSteps
-from tfagents_system.policies.network_check import NetworkCheck
-from tfagents_system.policies.network_layers import UnsupportedNetworkError
-from tfagents_system.policies.numpy_score_policy import NumpyScorePolicy, scores_actions
-from tfagents_system.policies.numpy_worker_policy import NumpyWorkerPolicy
-from tfagents_system.policies.parts_of_observation import PolicyOfParts
-from tfagents_system.policies.policy_interface import WorkerPolicy
-from tfagents_system.policies.policy_runners import FunctionRunner, PolicyRunner, SessionRunner
+from tfagents_system.envs.actions import is_finite
+from tfagents_system.envs.history import leaves_seen_by_actor, policy_frames
+from tfagents_system.errors import UserError
+from tfagents_system.policies.description import NetworkLayers, UnsupportedNetworkError, network_of
+from tfagents_system.policies.fit import arrays_for
+from tfagents_system.policies.numpy_policy import Network
+from tfagents_system.policies.weights import read_weights
+
+_NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hundred.
+
+Greedy = bool | np.ndarray
+
+
+class LaneSteps(NamedTuple):
+    """Time steps of N lanes, in columns.
+
+    Attributes:
+      step_type: `[N]` int32.
+      reward, discount: `[N]` float32: what led to the observations.
+      observation: Leaves `[N, ...]` of the flattened nest.
+      spec: A nest of an observation's structure.
+      lanes: The numbers of the lanes; None: all lanes of the policy.
+    """
+
+    step_type: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+    observation: Sequence[np.ndarray]
+    spec: Any
+    lanes: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, time_steps: Sequence[ts.TimeStep], lanes: Sequence[int] | None = None) -> LaneSteps:
+        """Of unbatched time steps."""
+        step_type, reward, discount, observations = zip(*time_steps, strict=True)
+        leaves = [np.array(parts) for parts in zip(*map(tree.flatten, observations), strict=True)]
+        return cls(np.array(step_type), np.array(reward), np.array(discount), leaves, observations[0], lanes)
+
+    def row(self, row: int) -> ts.TimeStep:
+        """One lane's, unbatched."""
+        observation = tree.unflatten_as(self.spec, [leaf[row] for leaf in self.observation])
+        return ts.TimeStep(self.step_type[row], self.reward[row], self.discount[row], observation)
+
+
+class WorkerPolicy(abc.ABC):
+    """Acts in the lanes of one worker, with a memory for each.
+
+    Args:
+      num_lanes: Their number.
+      names: `actor_observations`, the parts of an observation that the policy takes; None: all.
+
+    Attributes:
+      inference: How actions are computed: `numpy`, `tensorflow session`, ...
+      explored: `[num_lanes]` bool: the last action is another one than the greedy one. Known where actions have values.
+      was_greedy: `[num_lanes]` bool: the last action is known to be the greedy one, however it was chosen.
+      q_values: `[num_lanes, num_actions]` float32 at the last observations; None where actions have no values.
+    """
+
+    inference: str
+    q_values: np.ndarray | None = None
+
+    def __init__(self, num_lanes: int, names: Sequence[str] | None = None) -> None:
+        self._names = names
+        self._leaves: list[int] | None = None
+        self._set_lanes(num_lanes)
+
+    def _set_lanes(self, num_lanes: int) -> None:
+        self.num_lanes = num_lanes
+        self.explored, self.was_greedy = np.zeros((2, num_lanes), np.bool_)
+
+    def with_lanes(self, num_lanes: int) -> WorkerPolicy:
+        """A policy with the same weights, which follow this one's, and lanes of its own."""
+        other = copy.copy(self)
+        other._set_lanes(num_lanes)
+        return other
+
+    @abc.abstractmethod
+    def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
+        """The actions: leaves `[N, ...]` in [-1, 1]. Lanes that are not among `steps` keep their memories.
+
+        Args:
+          steps: The observations and what led to them.
+          greedy: The modes of the policy's distributions rather than samples: of all, or `[N]` bool.
+        """
+
+    @abc.abstractmethod
+    def reset(self, lanes: Sequence[int]) -> None:
+        """Episodes begin in these lanes."""
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Takes new weights, by name."""
+
+    def reseed(self, seed: int) -> None:
+        """Seeds the exploration noise from now on.
+
+        Raises:
+          UserError: It can't be reseeded.
+        """
+        raise UserError(
+            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, this one runs as a {self.inference} "
+            "(the log says why): use the default actors, or SAC_DETERMINISTIC=0"
+        )
+
+    def memory(self, lane: int) -> list[np.ndarray]:
+        """A copy of what it remembers of the episode in a lane. Those that can be reseeded tell all of it."""
+        del lane
+        return []
+
+    def remember(self, lane: int, memory: Sequence[np.ndarray]) -> None:  # noqa: B027
+        """Remembers what `memory` returned."""
+
+    def _seen(self, steps: LaneSteps) -> Sequence[np.ndarray]:
+        """The leaves that the policy takes."""
+        if self._names is None:
+            return steps.observation
+        if self._leaves is None:
+            self._leaves = leaves_seen_by_actor(steps.spec, self._names)
+        return [steps.observation[leaf] for leaf in self._leaves]
+
+    def _note_values(self, rows: Any, chosen: np.ndarray, scores: np.ndarray, *, are_values: bool) -> None:
+        """What is known of actions that were chosen by `scores`."""
+        self.was_greedy[rows] = chosen == scores.argmax(axis=1)
+        self.explored[rows] = ~self.was_greedy[rows]
+        if are_values:
+            if self.q_values is None or len(self.q_values) != self.num_lanes:
+                self.q_values = np.zeros((self.num_lanes, scores.shape[1]), np.float32)
+            self.q_values[rows] = scores
 
 
 def make_worker_policy(
     agent: Any,
     seed: int,
-    num_envs: int = 1,
+    num_lanes: int = 1,
     frame_stack: FrameStack = 1,
     actor_observations: Sequence[str] | None = None,
 ) -> WorkerPolicy:
-    """The fastest way to run the policy of `agent`. Rejects a fast path whose actions differ from the network's.
+    """NumPy where the network is one of ours, else TensorFlow. A start compares NumPy with it (`network_check.py`).
 
     Args:
       agent: A TFAgent, or its acting part.
       seed: Of the exploration noise.
-      num_envs: Environments that it acts in.
+      num_lanes: Environments that it acts in.
       frame_stack: The hyperparameter; the policy takes single frames.
       actor_observations: The hyperparameter; the policy takes environments' whole observations.
+
+    Raises:
+      UserError: TensorFlow can't run it.
     """
-    policy = _fastest_policy(agent, seed, num_envs, frame_stack)
-    return policy if actor_observations is None else PolicyOfParts(policy, actor_observations)
-
-
-def _fastest_policy(agent: Any, seed: int, num_envs: int, frame_stack: FrameStack) -> WorkerPolicy:
     tf.random.set_seed(seed % 2**31)
-    collect = of_single_frames(agent.collect_policy, frame_stack)
-    greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
-    check = NetworkCheck(collect, greedy, num_envs)
-
-    def in_session(single_threaded: bool) -> WorkerPolicy:
-        runner = SessionRunner(collect, greedy, num_envs, single_threaded)
-        return TensorFlowWorkerPolicy(collect, runner, num_envs)
-
-    def in_tensorflow() -> WorkerPolicy:
-        for single_threaded in (True, False):
-            if policy := _tried(lambda: in_session(single_threaded), check):  # noqa: B023 (called at once)
-                return policy
-        return TensorFlowWorkerPolicy(collect, FunctionRunner(collect, greedy, num_envs), num_envs)
-
-    rng = np.random.default_rng(seed)
-    return _tried(lambda: _in_numpy(agent, rng, num_envs, frame_stack), check) or in_tensorflow()
-
-
-def _tried(make: Callable[[], WorkerPolicy], check: NetworkCheck) -> WorkerPolicy | None:
-    """A policy, if it can be made and acts like the network."""
-    policy: WorkerPolicy | None = None
     try:
-        policy = make()
-        if check.passes(policy):
-            return policy
+        return NumpyWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations)
     except UnsupportedNetworkError as error:
         logging.info("actions are not computed in NumPy: %s", error)
-    except Exception as error:  # A user's policy may contain anything; the next path may support it.
-        logging.info("a faster way to compute actions does not take this policy: %r", error)
-    if policy is not None:
-        policy.close()
-    return None
+    from tfagents_system.policies.tensorflow_policy import TensorFlowWorkerPolicy
+
+    return TensorFlowWorkerPolicy(agent, num_lanes, frame_stack, actor_observations)
 
 
-def why_not_numpy(agent: Any, frame_stack: FrameStack = 1) -> str:
-    """Why workers can't compute the actions of `agent` in NumPy; empty if they can."""
-    try:
-        _in_numpy(agent, np.random.default_rng(0), 1, frame_stack).close()
-    except UnsupportedNetworkError as error:
-        return str(error)
-    return ""
-
-
-def _in_numpy(agent: Any, rng: np.random.Generator, num_envs: int, frame_stack: FrameStack) -> WorkerPolicy:
-    frames = policy_frames(agent.collect_policy.time_step_spec.observation, frame_stack)
-    if not scores_actions(agent.collect_policy):
-        return NumpyWorkerPolicy(agent, rng, num_envs, frames)
-    if max(frames, default=1) > 1:
-        raise UnsupportedNetworkError("frames are stacked")
-    return NumpyScorePolicy(agent.collect_policy, rng)
-
-
-class TensorFlowWorkerPolicy(WorkerPolicy):
-    """Any TFPolicy, recurrent ones included.
+class NumpyWorkerPolicy(WorkerPolicy):
+    """Our networks in NumPy: tanh-squashed Gaussians, or the best of n actions and exploration from their scores.
 
     Args:
-      policy: The one that explores, for its specs.
-      runner: Runs it.
-      num_envs: Environments that it acts in: its batch is always of this size.
+      agent: Its policies that act greedily and explore have one network.
+      seed, num_lanes, frame_stack, names: As of `make_worker_policy`.
+
+    Attributes:
+      network: Computes the actions of all lanes.
+
+    Raises:
+      UnsupportedNetworkError: NumPy can't compute it.
     """
 
-    def __init__(self, policy: tf_policy.TFPolicy, runner: PolicyRunner, num_envs: int = 1) -> None:
-        self.inference = runner.inference
-        self._runner = runner
-        self._num_envs = num_envs
-        self._action_spec = policy.action_spec
-        self._is_one_leaf = not tf.nest.is_nested(policy.action_spec)
-        self._inputs = [
-            np.zeros((num_envs, *spec.shape), spec.dtype.as_numpy_dtype)
-            for spec in tf.nest.flatten(policy.time_step_spec)
-        ]
-        self._initial_state = [leaf.numpy() for leaf in tf.nest.flatten(policy.get_initial_state(num_envs))]
-        self._state = [leaf.copy() for leaf in self._initial_state]
-        self._num_actions = len(tf.nest.flatten(policy.action_spec))
-        self._has_values = isinstance(innermost(policy), ExploringPolicy)
-        self._last: dict[int, tuple[np.ndarray, bool]] = {}  # By environment: scores, and whether it explored.
+    inference = "numpy"
+    network: Network
+
+    def __init__(
+        self,
+        agent: Any,
+        seed: int,
+        num_lanes: int = 1,
+        frame_stack: FrameStack = 1,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        policy = agent.collect_policy
+        self._layers = NetworkLayers(policy, policy_frames(policy.time_step_spec.observation, frame_stack))
+        if network_of(agent.policy) is not network_of(policy):
+            raise UnsupportedNetworkError("the greedy policy has another network than the one that explores")
+        self._rng = np.random.default_rng(seed)
+        self._has_scores, self._has_values = isinstance(policy, ScorePolicy), isinstance(policy, ExploringPolicy)
+        rates = policy.rates if self._has_values else {}
+        self._rate_names = {attribute: self._layers.name_of(variable) for attribute, variable in rates.items()}
+        self._action_shape = tuple(policy.action_spec.shape)
+        self._take(read_weights(self._layers.variables))
+        super().__init__(num_lanes, names)
+
+    def _set_lanes(self, num_lanes: int) -> None:
+        super()._set_lanes(num_lanes)
+        layers, like = self._layers, getattr(self, "network", None)
+        self.network = Network(layers.observation, layers.layers, self._arrays, num_lanes, like)
+        self.network.noise = self._noise(num_lanes)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        self._runner.assign(weights)
+        self._take(weights)
+        self.network.assign(self._arrays)
 
-    def reset(self, env: int = 0) -> None:
-        self._state = [leaf.copy() for leaf in self._state]  # What TensorFlow returned may be read-only.
-        for leaf, initial in zip(self._state, self._initial_state, strict=True):
-            leaf[env] = initial[env]
-        self._last.pop(env, None)
+    def _take(self, weights: Mapping[str, np.ndarray]) -> None:
+        self._arrays = self._layers.arrays(weights)
+        self._rates = {attribute: float(weights[name]) for attribute, name in self._rate_names.items()}
 
-    def explored(self, env: int) -> bool:
-        return env in self._last and self._last[env][1]
+    def reseed(self, seed: int) -> None:
+        self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        self.network.noise = self._noise(self.num_lanes)  # Without the numbers that were drawn ahead.
 
-    def was_greedy(self, env: int) -> bool:
-        return env in self._last and not self._last[env][1]
+    def reset(self, lanes: Sequence[int]) -> None:
+        for memory in self.network.state:
+            memory[:, lanes] = 0.0
 
-    def q_values(self, env: int) -> np.ndarray | None:
-        return self._last[env][0] if self._has_values and env in self._last else None
+    def memory(self, lane: int) -> list[np.ndarray]:
+        return [memory[:, lane].copy() for memory in self.network.state]
 
-    def actions(self, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, Any]:
-        for env, time_step in time_steps.items():
-            for batch, leaf in zip(self._inputs, tree.flatten(time_step), strict=True):
-                batch[env] = leaf
-        chosen = self._run(greedy, list(time_steps))
-        return {env: self._action(chosen, env) for env in time_steps}
+    def remember(self, lane: int, memory: Sequence[np.ndarray]) -> None:
+        for own, values in zip(self.network.state if memory else (), memory, strict=True):
+            own[:, lane] = values
 
-    def batch(self, steps: LaneSteps, greedy: bool, first: int = 0) -> list[np.ndarray]:
-        lanes = slice(first, first + len(steps.step_type))
-        own = [steps.step_type, steps.reward, steps.discount, *steps.observation]
-        for batch, leaf in zip(self._inputs, own, strict=True):
-            batch[lanes] = leaf
-        return [leaf[lanes] for leaf in self._run(greedy, list(range(lanes.start, lanes.stop)))]
+    def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
+        network = self.network
+        rows: Any = slice(None) if steps.lanes is None else list(steps.lanes)
+        kept = [] if steps.lanes is None else [memory.copy() for memory in network.state]
+        network.load(self._seen(steps), rows)
+        if self._has_scores:
+            actions = self._choose(network.scores().T[rows].copy(), rows, greedy)
+        else:
+            self.was_greedy[rows] = greedy
+            is_greedy = greedy if isinstance(greedy, bool) else self.was_greedy
+            actions = np.ascontiguousarray(network.act(is_greedy).T)[rows]
+        for memory, before in zip(network.state, kept, strict=False):  # Other lanes keep theirs.
+            before[:, rows] = memory[:, rows]
+            memory[:] = before
+        return [actions.reshape(-1, *self._action_shape)]
 
-    def close(self) -> None:
-        self._runner.close()
+    def _choose(self, scores: np.ndarray, rows: Any, greedy: Greedy) -> np.ndarray:
+        """Actions `[N]` int32, explored as `agents/value_network.py` has it."""
+        chosen = scores.argmax(axis=1)
+        if greedy is not True:
+            chosen = np.where(greedy, chosen, self._explore(scores, chosen))
+        self._note_values(rows, chosen, scores, are_values=self._has_values)
+        return chosen.astype(np.int32)
 
-    def _run(self, greedy: bool, envs: list[int]) -> list[np.ndarray]:
-        """The leaves of the actions of all environments; what these have done is remembered."""
-        results = self._runner.run(greedy, [*self._inputs, *self._state])
-        chosen, end = results[: self._num_actions], self._num_actions + len(self._state)
-        self._keep(results[self._num_actions : end], envs)
-        for scores in results[end:]:
-            is_other = chosen[0] != scores.argmax(axis=1)
-            self._last |= {env: (scores[env], bool(is_other[env])) for env in envs}
-        return chosen
+    def _explore(self, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
+        rng, shape = self._rng, scores.shape
+        if not self._has_values:
+            return (scores + rng.gumbel(size=shape)).argmax(axis=1)
+        is_random, is_noisy = rng.random((2, len(scores)))
+        noisy = (scores + NOISE_SCALE * rng.standard_normal(shape, np.float32)).argmax(axis=1)
+        chosen = np.where(is_noisy < self._rates[BOLTZMANN], noisy, best)
+        anyone = rng.integers(shape[1], size=len(scores))
+        return np.where(is_random < self._rates[EPSILON], anyone, chosen)
 
-    def _keep(self, state: Sequence[np.ndarray], envs: list[int]) -> None:
-        """Stores the next state of the stepped environments."""
-        if len(envs) < self._num_envs:
-            kept = [leaf.copy() for leaf in self._state]
-            for leaf, new in zip(kept, state, strict=True):
-                leaf[envs] = new[envs]
-            state = kept
-        self._state = list(state)
+    def _noise(self, columns: int) -> Iterator[np.ndarray]:
+        while True:
+            yield from self._rng.standard_normal((_NOISE_BLOCK, int(np.prod(self._action_shape)), columns), np.float32)
 
-    def _action(self, leaves: Sequence[np.ndarray], env: int) -> Any:
-        if self._is_one_leaf:
-            return leaves[0][env]
-        return tf.nest.pack_sequence_as(self._action_spec, [leaf[env] for leaf in leaves])
+
+class FixedPolicy(WorkerPolicy):
+    """A policy that no update changes, from disk or a user's function. It acts in the environment's own units.
+
+    A PyPolicy gets the parts of observations that it asks for, a function all of them.
+
+    Args:
+      policy: A PyPolicy, or a function from an observation to an action.
+      actions: Nest of LeafActions: workers get the agent's actions.
+      num_lanes: Environments that it acts in.
+
+    Attributes:
+      chosen, inexact: Actions so far, and those among them that the agent does not have: it got the nearest ones.
+    """
+
+    def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], actions: Any, num_lanes: int = 1) -> None:
+        self._policy = policy
+        self._actions = actions
+        self.chosen = self.inexact = 0
+        is_from_disk = isinstance(policy, py_policy.PyPolicy)
+        self._source = "the policy from disk" if is_from_disk else "the expert (expert_policy_ctor)"
+        self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
+        super().__init__(num_lanes)
+
+    def _set_lanes(self, num_lanes: int) -> None:
+        super()._set_lanes(num_lanes)
+        self._states: list[Any] = [()] * num_lanes
+        self.reset(range(num_lanes))
+
+    def reset(self, lanes: Sequence[int]) -> None:
+        if isinstance(self._policy, py_policy.PyPolicy):
+            for lane in lanes:
+                self._states[lane] = self._policy.get_initial_state(1)
+
+    def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
+        lanes = range(self.num_lanes) if steps.lanes is None else steps.lanes
+        actions = [tree.flatten(self._action(lane, steps.row(row))) for row, lane in enumerate(lanes)]
+        self.was_greedy[lanes] = greedy
+        return [np.stack(leaves) for leaves in zip(*actions, strict=True)]
+
+    def _action(self, lane: int, time_step: ts.TimeStep) -> Any:
+        """The agent's action.
+
+        Raises:
+          FloatingPointError: The policy's own is not finite.
+        """
+        if isinstance(self._policy, py_policy.PyPolicy):
+            seen = arrays_for(time_step.observation, self._policy.time_step_spec.observation)
+            step = self._policy.action(time_step._replace(observation=seen), self._states[lane])
+            self._states[lane], action = step.state, step.action
+        else:
+            action = self._policy(time_step.observation)
+        if not all(map(is_finite, tree.flatten(action))):
+            raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
+        self.chosen += 1
+        is_exact = tree.map_structure(lambda leaf, own: leaf.is_exact(own), self._actions, action)
+        self.inexact += not all(tree.flatten(is_exact))
+        return tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)

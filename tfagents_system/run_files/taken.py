@@ -18,7 +18,7 @@ from typing import Any
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
-from tfagents_system.policies.checkpoint_names import MOMENT, train_step_of
+from tfagents_system.policies.names import MOMENT, train_step_of
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths

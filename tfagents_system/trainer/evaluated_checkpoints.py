@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.best_policy import BestPolicy
 from tfagents_system.trainer.periods import Period

@@ -11,7 +11,7 @@ import numpy as np
 import tree
 
 from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
-from tfagents_system.policies.leaf_names import fit_names
+from tfagents_system.policies.names import fit_names
 
 _MAX_SEGMENT_STEPS = 1000
 _MAX_SEGMENT_BYTES = 16 * 2**20
@@ -170,7 +170,7 @@ def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda l
     leaves = tree.flatten_with_path(spec)
     # Renamed only if two columns would share a file.
     wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
-    names = fit_names(wanted, also_allowed="/.-", alike=file_stem)
+    names = fit_names(wanted, also_allowed="/.-")
     columns = []
     for name, (_, leaf) in zip(names, leaves, strict=True):
         dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)

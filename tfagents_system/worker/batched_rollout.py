@@ -15,7 +15,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.envs.batched_environment import BatchedEnvironment, BatchStep
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.loading import AnyEnvironment
-from tfagents_system.policies.lane_steps import LaneSteps
+from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.report.episodes import Episode
 from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
@@ -186,7 +186,7 @@ class BatchedRollout:
         self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None, *, counts: bool
     ) -> None:
         rows = self._columns.begin(lane, first, potential)
-        self.actor.reset_lanes([lane])
+        self.actor.reset([lane])
         self._is_first[lane] = True
         self._reward[lane], self._discount[lane] = 0.0, 1.0
         if not counts:
@@ -239,8 +239,8 @@ class BatchedRollout:
         began = perf_counter()
         types = np.where(self._is_first, ts.StepType.FIRST, ts.StepType.MID)
         steps = LaneSteps(types, self._reward, self._discount, columns.newest, self._spec)
-        action = self.actor.batch(steps)
-        explored = None if columns.explored is None else self.actor.explored_lanes(self._num_lanes)
+        action = self.actor.act(steps)
+        explored = None if columns.explored is None else self.actor.explored
         chosen = perf_counter()
         self._times.policy += chosen - began
         try:
@@ -319,7 +319,7 @@ class _Watched:
         types = np.where(step.is_last, ts.StepType.LAST, ts.StepType.MID)
         after = LaneSteps(types, step.reward, step.discount, observation, self._spec)
         for lane in np.flatnonzero(running):
-            first, second = (tree.map_structure(np.array, steps.of_lane(lane)) for steps in (before, after))
+            first, second = (tree.map_structure(np.array, steps.row(lane)) for steps in (before, after))
             taken = policy_step.PolicyStep(tree.unflatten_as(self._action_spec, [leaf[lane].copy() for leaf in action]))
             self._seen[lane].append(trajectory.from_transition(first, taken, second))
 

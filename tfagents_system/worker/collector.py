@@ -15,11 +15,10 @@ from tfagents_system.run_files.episodes import EpisodeJournal
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
-from tfagents_system.worker.actors import Actor
+from tfagents_system.worker.actors import Actor, GreedyEpisodes
 from tfagents_system.worker.background import AnySender
 from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.worker.greedy_episodes import GreedyEpisodes
 from tfagents_system.worker.held_out import EpisodeShare, HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
 from tfagents_system.worker.newest_policy import NewestPolicy

@@ -13,7 +13,7 @@ from tfagents_system.role import EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.worker.activity import EVALUATING, Activity
-from tfagents_system.worker.actors import Actor, GreedyActorOfLanes, PolicyActor
+from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.background import AnyConnection, look
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
@@ -35,8 +35,8 @@ class Evaluator:
       connection: To the replay server.
       runner: Runs the episodes.
       policy: Acts, with the weights to be evaluated.
-      first_lane: The policy's environment that is evaluation environment 0: not 0 where that has a state to keep.
       activity: Told of time spent.
+      num_lanes: Lanes of the evaluation environments.
       on_play: Called before episodes begin.
     """
 
@@ -49,7 +49,7 @@ class Evaluator:
         runner: EpisodeRunner,
         policy: NewestPolicy,
         activity: Activity,
-        first_lane: int = 0,
+        num_lanes: int = 1,
         on_play: Callable[[], None] = lambda: None,
     ) -> None:
         self._params = params
@@ -60,7 +60,7 @@ class Evaluator:
         self._runner = runner
         self._policy = policy
         self._activity = activity
-        self._first_lane = first_lane
+        self._num_lanes = num_lanes
         self._on_play = on_play
         self._observers = list(params.eval_observers_ctor())
         self._train_step: int | None = None  # Of the policy that is evaluated; None: it is the newest.
@@ -105,10 +105,8 @@ class Evaluator:
         self._runner.set_evaluated(min(version, self._params.num_iter - 1))
         if repeats:  # After `set_state`, which may draw numbers, and is not called for values that are set already.
             self._runner.repeat(EVAL_STREAM, version)
-        policy, lane = self._policy.policy, self._first_lane
-        actor: Actor = PolicyActor(policy, greedy=True)
-        if lane:
-            actor = GreedyActorOfLanes(policy, lane)
+        # Evaluations may come between two parts of an episode, whose memory must not be lost.
+        actor = PolicyActor(self._policy.policy.with_lanes(self._num_lanes), greedy=True)
         rollout = self._runner.rollout(
             actor,
             is_eval=True,

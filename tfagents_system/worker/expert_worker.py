@@ -8,9 +8,8 @@ from absl import logging
 
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
-from tfagents_system.policies.fixed_policy import FixedPolicy
-from tfagents_system.policies.policy_files import load_policy
-from tfagents_system.policies.policy_interface import WorkerPolicy
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.worker_policy import FixedPolicy, WorkerPolicy
 from tfagents_system.report.episodes import Report
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.worker import Worker
@@ -27,7 +26,7 @@ class ExpertWorker(Worker):
 
     _alone_secs = 0.0
 
-    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
+    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         del time_step_spec, action_spec, seed
         path, function = self._role.variables.expert_policy, self._params.expert_policy_ctor()
         if path is None and function is None:
@@ -36,7 +35,7 @@ class ExpertWorker(Worker):
                 "exported file, or have TrainParams.expert_policy_ctor return one"
             )
         policy = load_policy(path, POLICY) if path is not None else function
-        return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_envs)
+        return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_lanes)
 
     def _exploring(self) -> Actor:
         return self._policy.actor(None, self._collector.greedy)

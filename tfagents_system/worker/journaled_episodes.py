@@ -17,7 +17,7 @@ from absl import logging
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.policies.policy_interface import WorkerPolicy
+from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 from tfagents_system.transport.layout import Column
 from tfagents_system.transport.segments import Segment

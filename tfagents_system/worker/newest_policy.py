@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tfagents_system.policies import weights
-from tfagents_system.policies.policy_interface import WorkerPolicy
 from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
+from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.transport import tables
-from tfagents_system.worker.actors import Actor, PolicyActor, RefreshingActor
+from tfagents_system.worker.actors import GreedyEpisodes, PolicyActor
 from tfagents_system.worker.background import AnyConnection, look
-from tfagents_system.worker.greedy_episodes import GreedyEpisodes, SometimesGreedyActor
 from tfagents_system.worker.progress import place
 
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
@@ -55,17 +54,14 @@ class NewestPolicy:
         self._number = 0  # Of the policy that was read there last.
         self._look_at = 0.0
 
-    def actor(self, refresh_steps: int | None, greedy: GreedyEpisodes | None = None) -> Actor:
+    def actor(self, refresh_steps: int | None, greedy: GreedyEpisodes | None = None) -> PolicyActor:
         """Explores with these weights, but in the greedy episodes.
 
         Args:
           refresh_steps: It looks for newer weights every so many steps; None: it does not.
           greedy: Episodes without exploration; None: there are none.
         """
-        refreshing = refresh_steps and RefreshingActor(self.policy, self.refresh, refresh_steps)
-        if greedy is not None:
-            return SometimesGreedyActor(self.policy, greedy, refreshing.look if refreshing else lambda: None)
-        return refreshing or PolicyActor(self.policy, greedy=False)
+        return PolicyActor(self.policy, greedy or False, self.refresh, refresh_steps)
 
     def follow(self, progress: tables.Progress | None) -> None:
         """Takes the newest weights if the trainer has published newer ones than these."""

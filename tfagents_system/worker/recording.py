@@ -18,7 +18,7 @@ from absl import logging
 
 from tfagents_system.envs.info_keys import RECORD_PREFIX, recorded
 from tfagents_system.errors import shown
-from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode
 from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
 from tfagents_system.worker.actors import Actor
@@ -130,8 +130,8 @@ class EpisodeRecord:
         step, actor = len(self._rewards), self._recorder.actor
         self._actions.append(action)
         self._rewards.append(reward)
-        self._was_greedy.append(actor.was_greedy(self._env))
-        self._q_values.append(actor.q_values(self._env))
+        self._was_greedy.append(bool(actor.was_greedy[self._env]))
+        self._q_values.append(None if actor.q_values is None else actor.q_values[self._env].copy())
         for key in info:
             if isinstance(key, str) and key.startswith(RECORD_PREFIX):
                 if (value := recorded(info[key])) is not None:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
+import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.report.episodes import Episode
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.episode_log import EpisodeLog
@@ -82,7 +84,8 @@ class Rollout:
         self._on_fault = on_fault
         self._times = times or StepTimes()
         self._new_record = new_record
-        self._step = self._step_all if len(envs) > 1 else self._step_one
+        action_spec = envs[0].action_spec()
+        self._action_spec = action_spec if tree.is_nested(action_spec) else None  # None: one array.
         self._running: dict[int, _Running] = {}
         self._faults: dict[int, EnvironmentFault] = {}
         self._steps_left = math.inf
@@ -176,7 +179,7 @@ class Rollout:
 
     def _begin(self, env: int) -> None:
         self._on_start(env)
-        self.actor.reset(env)
+        self.actor.reset([env])
         builder = self._new_builder and self._new_builder()
         later = len(self._envs) > 1
         try:
@@ -215,35 +218,25 @@ class Rollout:
                 raise fault
             self._on_fault(env, fault)
 
-    def _step_one(self) -> list[int]:
-        """Steps the only environment; returns it if its episode has ended."""
-        run = self._running[0]
-        advance, choose, on_step, times = run.advance, self.actor.action, self._on_step, self._times
-        explored = self.actor.explored if run.takes_explored else _not_asked
-        try:
-            while not run.is_over and self._steps_left:
-                on_step(1)
-                began = perf_counter()
-                action = choose(run.time_step)
-                times.policy += perf_counter() - began
-                advance(action, explored(0))
-                self._steps_left -= 1
-        except EnvironmentFault as fault:
-            self._faults[0] = fault
-        return [0] if run.is_over else []
-
-    def _step_all(self) -> list[int]:
-        """Steps all environments together; returns those whose episode has ended."""
+    def _step(self) -> list[int]:
+        """Steps the environments together; returns those whose episode has ended."""
         faults = self._faults
         while True:
             running = self._running if self._steps_left >= len(self._running) else self._some(int(self._steps_left))
             self._on_step(len(running))
             began = perf_counter()
-            actions = self.actor.actions({env: run.time_step for env, run in running.items()})
+            envs = sorted(running)
+            steps = LaneSteps.of([running[env].time_step for env in envs], envs if len(envs) < self.num_envs else None)
+            actions = self.actor.act(steps)
             self._times.policy += perf_counter() - began
-            for env, run in running.items():
+            for row, env in enumerate(envs):
+                run = running[env]
+                action = [leaf[row, ...] for leaf in actions]
                 try:
-                    run.advance(actions[env], run.takes_explored and self.actor.explored(env))
+                    run.advance(
+                        action[0] if self._action_spec is None else tree.unflatten_as(self._action_spec, action),
+                        run.takes_explored and bool(self.actor.explored[env]),
+                    )
                     self._steps_left -= 1
                 except EnvironmentFault as fault:
                     faults[env] = fault
@@ -256,12 +249,6 @@ class Rollout:
         envs = sorted(self._running, key=lambda env: (env - self.turn) % len(self._envs))[:count]
         self.turn = (envs[-1] + 1) % len(self._envs)
         return {env: self._running[env] for env in envs}
-
-
-def _not_asked(env: int) -> bool:
-    """Stands in for `Actor.explored` where nobody wants to know."""
-    del env
-    return False
 
 
 class _Running:

@@ -11,20 +11,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import tree
 from absl import logging
 
 from tfagents_system.agents.acting import make_worker_agent
 from tfagents_system.agents.iteration_counts import offline_updates, random_count, steps_of_worker
-from tfagents_system.checks.frame_stacks import is_stacking
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.threads import leave_python_to_steps
-from tfagents_system.policies.policy_interface import WorkerPolicy
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
@@ -63,7 +60,6 @@ class Worker:
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
-    _eval_lane = 0  # Of the policy, for evaluation environment 0.
     _alone_secs = 30.0  # An asynchronous run without a trainer: how long it waits for one before it acts at random.
 
     def __init__(self, role: Role) -> None:
@@ -105,8 +101,7 @@ class Worker:
         self._random = RandomActor(action_spec, rng)
         time_step_spec = policy_time_step_spec(self._params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
-        lanes = max(1, self._environments.lanes, self._environments.eval_lanes)
-        policy = self._make_policy(time_step_spec, action_spec, seed, lanes)
+        policy = self._make_policy(time_step_spec, action_spec, seed, max(1, self._environments.lanes))
         self._policy = NewestPolicy(self._connection, policy, self._progress.get)
         seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
         self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
@@ -122,7 +117,7 @@ class Worker:
             self._runner,
             self._policy,
             self._activity,
-            self._eval_lane,
+            self._environments.eval_lanes,
             self._collector.give_up_episodes if self._environments.device is not None else lambda: None,
         )
 
@@ -185,14 +180,9 @@ class Worker:
         if self._params.asynchronous:
             self._evaluator.tell_again(rarely=True)
 
-    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_envs: int) -> WorkerPolicy:
+    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
-        has_state = is_stacking(self._params.frame_stack) or bool(tree.flatten(agent.collect_policy.policy_state_spec))
-        if has_state and self._params.env_steps_per_iter is not None:
-            # Evaluations come between two parts of an episode, whose state must not be lost.
-            self._eval_lane = num_envs
-            num_envs += self._environments.eval_lanes
-        return make_worker_policy(agent, seed, num_envs, self._params.frame_stack, self._params.actor_observations)
+        return make_worker_policy(agent, seed, num_lanes, self._params.frame_stack, self._params.actor_observations)
 
     def _eval_episodes(self) -> range:
         """Numbers of an evaluation's episodes that are this worker's."""

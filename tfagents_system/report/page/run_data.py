@@ -16,7 +16,7 @@ from tfagents_system.agents.algorithms import PARTS, optimizer_settings
 from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.machine.files import read_json
-from tfagents_system.policies.checkpoint_names import checkpoint_name
+from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.page.points import short, thinned

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
-from tfagents_system.policies.parts_of_observation import arrays_for
+from tfagents_system.policies.fit import arrays_for
 
 SPEC = {"mode": array_spec.ArraySpec((3,), np.float32), "body": {"joints": array_spec.ArraySpec((2,), np.float32)}}
 OBSERVATION = {"mode": [0, 1, 0], "body": {"joints": np.zeros(2)}, "unseen": "anything"}

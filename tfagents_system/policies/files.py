@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.policies import policy_loader, py_policy
+from tf_agents.policies import policy_loader, py_policy, tf_policy
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.errors import UserError
-from tfagents_system.policies import numpy_file, onnx_file
+from tfagents_system.policies import numpy_policy
+from tfagents_system.policies.description import (
+    Description,
+    NetworkLayers,
+    action_array_spec,
+    observation_array_specs,
+)
+from tfagents_system.policies.environment_policies import SingleFramesPolicy, innermost
 from tfagents_system.policies.numpy_policy import initial_state, observation_leaves
-from tfagents_system.policies.policy_description import Description, action_array_spec, observation_array_specs
+from tfagents_system.policies.weights import read_weights
 
 FILE_NAME = "policy"
+PLAYER = Path(numpy_policy.__file__)  # Plays policy.npz with NumPy alone.
 _MODEL = "greedy_policy"  # A run's SavedModel, to which its checkpoints of weights belong.
 
 
@@ -26,7 +34,7 @@ class PolicyFile(Protocol):
 
     Attributes:
       inference: How actions are computed, for logs.
-      description: From `policy_description.describe`.
+      description: From `description.describe`.
     """
 
     inference: str
@@ -105,23 +113,54 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
         raise UserError(f"{setting}={path} can't be loaded: {error}") from None
 
 
-def _opener(path: Path) -> tuple[Path, Callable[[Path], PolicyFile]] | None:
+def _opener(path: Path) -> tuple[Path, Any] | None:
     """The exported file at a path, and the class that opens it; of a folder's files the simplest."""
-    for suffix, open_file in _OPENERS.items():
+    for suffix in (".npz", ".tflite", ".onnx"):
         file = path / f"{FILE_NAME}{suffix}" if path.is_dir() else path
-        if file.suffix == suffix and file.is_file():
-            return file, open_file
+        if file.suffix != suffix or not file.is_file():
+            continue
+        if suffix == ".npz":
+            return file, NumpyFile
+        from tfagents_system.policies import exports
+
+        return file, exports.TFLiteFile if suffix == ".tflite" else exports.OnnxFile
     return None
 
 
-def _open_tflite(path: Path) -> PolicyFile:
-    from tfagents_system.policies.tflite_file import TFLiteFile
+def save_numpy(path: Path, policy: tf_policy.TFPolicy, description: Description) -> None:
+    """Writes an agent's policy as `policy.npz`, which `numpy_policy.py` plays.
 
-    return TFLiteFile(path)
+    Raises:
+      UnsupportedNetworkError: It contains something that NumPy can't compute.
+    """
+    network = NetworkLayers(innermost(policy), policy.frames if isinstance(policy, SingleFramesPolicy) else ())
+    action = description["action"]
+    bounds = {name: np.asarray(action[name], action["dtype"]) for name in ("low", "high", "rows") if name in action}
+    arrays = network.arrays(read_weights(network.variables))
+    further: dict[str, Any] = {"layers": network.layers, "inputs": network.observation}
+    of_environment = [leaf for leaf in network.observation if not leaf.get("is_zero")]
+    if any("frames" in leaf for leaf in of_environment):
+        leaves = zip(description["observation"], of_environment, strict=True)
+        further["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
+        state = numpy_policy.Network(network.observation, network.layers, arrays).state
+        further["state"] = [
+            {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
+        ]
+    text = np.array(json.dumps({**description, **further}))
+    with path.open("wb") as file:
+        np.savez(file, description=text, **bounds, **arrays)
 
 
-_OPENERS: dict[str, Callable[[Path], PolicyFile]] = {
-    numpy_file.SUFFIX: numpy_file.NumpyFile,
-    ".tflite": _open_tflite,
-    onnx_file.SUFFIX: onnx_file.OnnxFile,
-}
+class NumpyFile:
+    """Plays a `policy.npz` for `ExportedPolicy`.
+
+    Raises:
+      ValueError: The file is not a policy.
+    """
+
+    inference = "policy file (numpy)"
+
+    def __init__(self, path: Path) -> None:
+        self._policy = numpy_policy.load(path)
+        self.description: Description = self._policy.description
+        self.run = self._policy.step

@@ -1,4 +1,4 @@
-"""Whether a saved policy observes what an environment gives, and acts as it takes."""
+"""What a saved policy takes of an environment's observation, and whether it fits the environment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,33 @@ import tree
 from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.specs import short_text
+
+
+def arrays_for(observation: Any, spec: Any) -> Any:
+    """The parts of an observation that a policy asks for, as arrays of its spec's shapes and dtypes.
+
+    Raises:
+      ValueError: A part is not there, or has another shape.
+    """
+    remedy = (
+        "a policy takes what training's environment gives: discrete parts one-hot, and action_history where the params "
+        "ask for it"
+    )
+
+    def array(path: tuple[Any, ...], leaf_spec: Any) -> np.ndarray:
+        name = "/".join(map(str, path)) or "observation"
+        part = observation
+        for key in path:
+            try:
+                part = part[key]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"the observation has no part {name}: {remedy}") from None
+        value = np.asarray(part, leaf_spec.dtype)
+        if value.shape != tuple(leaf_spec.shape):
+            raise ValueError(f"{name} must have the shape {tuple(leaf_spec.shape)}, found {value.shape}: {remedy}")
+        return value
+
+    return tree.map_structure_with_path(array, spec)
 
 
 def fit_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:

@@ -1,0 +1,227 @@
+"""Any TFPolicy as a worker runs it: its graph, run by a session.
+
+Calling a concrete function from Python takes 680 us where a session that runs the same graph takes 50 us: most of that
+is the conversion of arguments and results, and the eager runtime. A session takes NumPy arrays, returns them, and
+computes the same numbers: the kernels are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tf_agents.policies import greedy_policy, tf_policy
+
+from tfagents_system.agents.value_network import ExploringPolicy, ScorePolicy
+from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.errors import UserError
+from tfagents_system.policies.environment_policies import innermost, of_single_frames
+from tfagents_system.policies.weights import assign_weights, named_variables
+from tfagents_system.policies.worker_policy import Greedy, LaneSteps, WorkerPolicy
+
+
+class TensorFlowWorkerPolicy(WorkerPolicy):
+    """Any TFPolicy, recurrent ones included.
+
+    Args:
+      agent: A TFAgent, or its acting part.
+      num_lanes, frame_stack, names: As of `make_worker_policy`.
+
+    Raises:
+      UserError: The policy captures something that a session can't have.
+    """
+
+    inference = "tensorflow session"
+
+    def __init__(
+        self, agent: Any, num_lanes: int = 1, frame_stack: FrameStack = 1, names: Sequence[str] | None = None
+    ) -> None:
+        collect = of_single_frames(agent.collect_policy, frame_stack)
+        greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
+        self._policy = collect
+        self._variables = named_variables(collect)
+        self._num_actions = len(tf.nest.flatten(collect.action_spec))
+        self._has_values = isinstance(innermost(collect), ExploringPolicy)
+        self._session = GraphSession({False: _concrete(collect, collect), True: _concrete(greedy, collect)})
+        super().__init__(num_lanes, names)
+        # Graphs with control flow of TensorFlow 1 are told by their first call.
+        time_step = [np.zeros((num_lanes, *spec.shape), spec.dtype.as_numpy_dtype) for spec in self._specs()]
+        self._session.choose_executor(False, [*time_step, *self._state])
+
+    def _specs(self) -> list[tf.TensorSpec]:
+        return tf.nest.flatten(self._policy.time_step_spec)
+
+    def _set_lanes(self, num_lanes: int) -> None:
+        super()._set_lanes(num_lanes)
+        self._initial = [leaf.numpy() for leaf in tf.nest.flatten(self._policy.get_initial_state(num_lanes))]
+        self._state = [leaf.copy() for leaf in self._initial]
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        assign_weights(self._variables, weights)  # Checks names and shapes, too.
+        self._session.assign(self._variables, weights)
+
+    def reset(self, lanes: Sequence[int]) -> None:
+        for leaf, initial in zip(self._state, self._initial, strict=True):
+            leaf[lanes] = initial[lanes]
+
+    def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
+        lanes = np.arange(self.num_lanes) if steps.lanes is None else np.asarray(steps.lanes)
+        time_steps = [steps.step_type, steps.reward, steps.discount, *self._seen(steps)]
+        if isinstance(greedy, bool):
+            return self._act(greedy, time_steps, lanes)
+        actions: list[np.ndarray] = []
+        for is_greedy in (False, True):
+            rows = np.flatnonzero(greedy == is_greedy)
+            if rows.size:
+                chosen = self._act(is_greedy, [leaf[rows] for leaf in time_steps], lanes[rows])
+                actions = actions or [np.zeros((len(lanes), *leaf.shape[1:]), leaf.dtype) for leaf in chosen]
+                for whole, part in zip(actions, chosen, strict=True):
+                    whole[rows] = part
+        return actions
+
+    def _act(self, greedy: bool, time_steps: Sequence[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
+        results = self._session(greedy, [*time_steps, *(leaf[lanes] for leaf in self._state)])
+        end = self._num_actions + len(self._state)
+        for leaf, following in zip(self._state, results[self._num_actions : end], strict=True):
+            leaf[lanes] = following
+        chosen = results[: self._num_actions]
+        self.was_greedy[lanes] = greedy
+        for scores in results[end:]:
+            self._note_values(lanes, chosen[0], scores, are_values=self._has_values)
+        return chosen
+
+
+def _concrete(policy: tf_policy.TFPolicy, scoring: tf_policy.TFPolicy) -> Any:
+    """A policy as a concrete function from the leaves of a TimeStep and of the policy state, `[N, ...]`.
+
+    It returns those of action and next policy state, and behind them the scores `[N, n]` of `scoring` where that
+    chooses actions by scores.
+    """
+    spec, has_scores = (policy.time_step_spec, policy.policy_state_spec), isinstance(innermost(scoring), ScorePolicy)
+
+    def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
+        time_step, state = tf.nest.pack_sequence_as(spec, leaves)
+        step = policy.action(time_step, state)
+        # TensorFlow computes the network once: it finds that both need the same.
+        scores = [scoring.distribution(time_step, state).action.logits_parameter()] if has_scores else []
+        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state), *scores]
+
+    signature = [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
+    try:
+        # AutoGraph rewrites all code on the way, TF-Agents' and Keras' too, which takes longer than all else.
+        return tf.function(act, input_signature=signature, autograph=False).get_concrete_function()
+    except tf.errors.OperatorNotAllowedInGraphError:  # A user's network decides by the value of a tensor.
+        return tf.function(act, input_signature=signature).get_concrete_function()
+
+
+class GraphSession:
+    """Several concrete functions over the same variables, whose values are copied.
+
+    Args:
+      functions: By name; with flat arguments and results.
+
+    Raises:
+      UserError: A function captures something that is neither a variable nor a constant.
+    """
+
+    def __init__(self, functions: Mapping[Any, Any]) -> None:
+        captured = {variable.ref(): variable for function in functions.values() for variable in function.variables}
+        self._values = {ref: variable.numpy() for ref, variable in captured.items()}
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self._copies = {ref: _copy_of(variable) for ref, variable in captured.items()}
+            self._new_values = {ref: tf.compat.v1.placeholder(var.dtype, var.shape) for ref, var in captured.items()}
+            self._assigns = {ref: copy.assign(self._new_values[ref]).op for ref, copy in self._copies.items()}
+            # Most networks read only part of a time step, and each array passed costs time.
+            self._used = {name: _positions_of_read_arguments(function) for name, function in functions.items()}
+            self._ends = {name: self._import(function) for name, function in functions.items()}
+        self._start(single_threaded=True)
+
+    def choose_executor(self, name: Any, leaves: Sequence[np.ndarray]) -> None:
+        """Calls one function: where the operations can't run one after another in this thread, several run them."""
+        try:
+            self(name, leaves)
+        except tf.errors.OpError:
+            self._session.close()
+            self._start(single_threaded=False)
+            self(name, leaves)
+
+    def _start(self, *, single_threaded: bool) -> None:
+        """`single_threaded` saves more than half of the time of small graphs."""
+        # Operations use the threads of the process: TF_NUM_INTRAOP_THREADS of the CPU plan.
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
+            inter_op_parallelism_threads=1,
+            use_per_session_threads=True,
+            experimental=tf.compat.v1.ConfigProto.Experimental(
+                executor_type="SINGLE_THREADED_EXECUTOR" if single_threaded else ""
+            ),
+        )
+        run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if single_threaded else 0)
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        # The public Session.make_callable takes a path that is five times as slow.
+        self._calls = {
+            name: self._session._make_callable_from_options(
+                config_pb2.CallableOptions(
+                    feed=[feed.name for feed in feeds],
+                    fetch=[fetch.name for fetch in fetches],
+                    target=[target.name for target in targets],
+                    run_options=run_options,
+                )
+            )
+            for name, (feeds, fetches, targets) in self._ends.items()
+        }
+        self._assign(self._values)
+
+    def __call__(self, name: Any, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Runs one function."""
+        return self._calls[name](*[leaves[position] for position in self._used[name]])
+
+    def assign(self, variables: Mapping[str, tf.Variable], weights: Mapping[str, np.ndarray]) -> None:
+        """Sets the copies of `variables` to the values in `weights`, by name."""
+        copied = {variable.ref(): weights[name] for name, variable in variables.items()}
+        self._assign({ref: value for ref, value in copied.items() if ref in self._copies})
+
+    def _assign(self, values: Mapping[Any, np.ndarray]) -> None:
+        ops = [self._assigns[ref] for ref in values]
+        # Copies: a variable may take over the memory of the array that is fed.
+        self._session.run(ops, {self._new_values[ref]: np.array(value) for ref, value in values.items()})
+
+    def _import(self, function: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Operation]]:
+        """Adds a function's graph; returns its inputs, outputs and side effects."""
+        by_handle = {id(variable.handle): variable.ref() for variable in function.variables}
+        inputs_of: dict[str, Any] = {}
+        for outer, inner in function.graph.captures:
+            if id(outer) in by_handle:
+                inputs_of[inner.name] = self._copies[by_handle[id(outer)]].handle
+            elif outer.dtype in (tf.resource, tf.variant):
+                raise UserError(
+                    f"workers can't run the agent's policy: it captures {outer!r}, which is no variable. Let "
+                    "agent_ctor or actor_ctor use variables and constants alone"
+                )
+            else:
+                inputs_of[inner.name] = tf.constant(outer.numpy())
+        arguments = [function.inputs[position] for position in _positions_of_read_arguments(function)]
+        feeds = [tf.compat.v1.placeholder(argument.dtype, argument.shape) for argument in arguments]
+        inputs_of |= {argument.name: feed for argument, feed in zip(arguments, feeds, strict=True)}
+        outputs = [output.name for output in function.outputs]
+        effects = [op.name for op in function.graph.control_outputs]
+        imported = tf.graph_util.import_graph_def(
+            function.graph.as_graph_def(), input_map=inputs_of, return_elements=outputs + effects
+        )
+        return feeds, imported[: len(outputs)], imported[len(outputs) :]
+
+
+def _positions_of_read_arguments(function: Any) -> list[int]:
+    arguments = function.inputs[: len(function.inputs) - len(function.graph.captures)]
+    returned = {output.name for output in function.outputs}
+    return [k for k, argument in enumerate(arguments) if argument.consumers() or argument.name in returned]
+
+
+def _copy_of(variable: tf.Variable) -> Any:
+    return tf.compat.v1.Variable(
+        tf.zeros(variable.shape, variable.dtype), shape=variable.shape, dtype=variable.dtype, use_resource=True
+    )
