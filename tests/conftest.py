@@ -142,7 +142,7 @@ _TO_CLOSE: dict[tuple[str, str], tuple[float, ...]] = {
     ("tfagents_system.transport.connection", "Connection"): (),
     ("tfagents_system.replay.snapshots", "SnapshotWriter"): (5.0,),
 }
-_PREPARATION = ("tfagents_system.launch.preparation", "Preparation")
+_PREPARATION = ("tfagents_system.launch.prepare", "Preparation")
 
 
 @pytest.fixture(autouse=True)

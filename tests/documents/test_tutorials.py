@@ -19,9 +19,9 @@ from tests.support.documents import ROOT, blocks_of
 from tests.support.fakes import agent_of
 from tests.support.login_node import User
 from tests.support.tiny_agents import ACTION, OBSERVATION
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading
-from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.playing.played_environment import make_env
 from tfagents_system.settings import params_check
@@ -76,8 +76,8 @@ def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
         loading.make_eval_env(varied, 0, collect_env, 0) as eval_env,
     ):
         assert [env.user_env.unwrapped.mass for env in (collect_env, eval_env)] == [1.2, 1.0]
-    checks = Checklist()
-    check_environment(params, 0, checks)
+    checks = Findings()
+    EnvironmentTrial(params, 0, checks).run()
     assert not checks.errors and not checks.notes
     with make_env(params, 0, render=True) as env:
         env.reset()

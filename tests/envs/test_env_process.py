@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from tests.support.user_environments import Folder, pid_of, steps, zeros
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading, package_import
 from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.envs.faults import EnvironmentDiedError
 from tfagents_system.errors import UserError
-from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.settings.load_params import load_params
 
 
@@ -195,12 +195,12 @@ def test_the_check_and_playing_work_through_it(user: Folder) -> None:
     params = user.params(terminate_at=3)
     params._source = dataclasses.replace(params._source, process=user.settings)
     params.env_config["curriculum"] = {"mass": {"iters": [0, 2], "range": [1.0, 2.0], "apply_to_eval": True}}
-    checks = Checklist()
-    trial = check_environment(params, 0, checks)
+    checks = Findings()
+    trial = EnvironmentTrial(params, 0, checks).run()
     assert checks.errors == [] and trial is not None and trial.specs[0].shape == (4,)
     params.env_config["curriculum"] = {"friction": {"iters": [0, 2], "range": [1.0, 2.0]}}
-    checks = Checklist()
-    check_environment(params, 0, checks)
+    checks = Findings()
+    EnvironmentTrial(params, 0, checks).run()
     assert checks.errors and all("KeyError: 'no parameter but mass' (my_envs.py, line" in e for e in checks.errors)
     with loading.make_play_env(params, 3, render=True) as env:
         env.reset()

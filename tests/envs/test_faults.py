@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,12 @@ def test_its_traceback_begins_where_the_users_code_does(
     own = ValueError("of the toolkit alone")
     print_trace(own)
     assert capsys.readouterr().err == "ValueError: of the toolkit alone\n"
+
+
+def test_a_missing_module_is_told_with_how_this_python_gets_it() -> None:
+    with pytest.raises(ModuleNotFoundError) as error:
+        importlib.import_module("no_such_package.part")
+    assert describe_error(error.value).endswith(f"; `{sys.executable} -m pip install no_such_package` installs it")
+    with pytest.raises(ModuleNotFoundError) as error:
+        importlib.import_module("json.no_such_part")
+    assert "pip install" not in describe_error(error.value)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.contract import check_contract
 from tfagents_system.envs.observations import Bounds, observation_converter
@@ -34,7 +34,7 @@ def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_ou
         def step(self, action: Any) -> Any:
             return np.full(2, value), 0.0, False, False, {}
 
-    found = Check("contract")
+    found = Findings()
     check_contract(Env(), found)
     assert bool(found.errors) == is_outside
     if is_outside:
@@ -112,7 +112,7 @@ def test_what_becomes_of_an_image_is_told(shape: Any, filters: Any, text: str) -
     given = filters if isinstance(filters, dict) else {"image_encoder_layers": filters}
     checks, _ = report(observing(shape), **given)
     assert (checks.errors, checks.notes) == ([], [])
-    assert text in checks["environment"].facts
+    assert text in checks.texts("ok", "environment")
 
 
 FLAT: Any = {"image_encoder_layers": ()}
@@ -147,24 +147,12 @@ def test_images_with_channels_first_are_refused_where_it_matters(shape: Any, hoo
     assert [error.startswith(text) for error in errors] == [True] * is_refused
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((17, 17, 3), np.float32), ((2, 17, 17, 3), np.uint8), ((17, 17), np.uint8), ((9, 9, 1), int)]
-)
-def test_what_may_be_meant_as_an_image_and_is_none_is_noted(shape: Any, dtype: Any) -> None:
-    checks, _ = report(observing(shape, dtype))
-    (note,) = checks.notes
-    told = f"observation {shape} {np.dtype(dtype)} is flattened, images are uint8 of shape [height, width, channels]"
-    assert note.startswith(told) and checks.errors == []
-    assert report(observing(shape, dtype), **OWN)[0].notes == []
-    assert report(observing((17,), dtype))[0].notes == []
-
-
 def test_steps_of_faults_count_from_the_episode_s_start() -> None:
     class Late(CounterEnv):
         def step(self, action: Any) -> Any:
             observation, reward, *rest = super().step(action)
             return observation, np.nan if len(self.actions) == 3 else reward, *rest
 
-    found = Check("contract")
+    found = Findings()
     check_contract(Late(truncate_at=2), found)
     assert found.errors == ["the reward of step 1 must be a finite number, found nan: correct what computes it"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -94,7 +94,7 @@ def test_shipped_configuration_varies_both_for_real(env: TrainingEnvironment) ->
 
 
 def test_the_check_finds_nothing_wrong() -> None:
-    report = Checklist()
-    trial = environment_checks.check_environment(TrainParams(CONFIG), 0, report)
+    report = Findings()
+    trial = environment_checks.EnvironmentTrial(TrainParams(CONFIG), 0, report).run()
     assert report.errors == [] and trial is not None
     assert (trial.specs[0].shape, trial.specs[1].shape) == ((28,), (8,))

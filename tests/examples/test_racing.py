@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.acting import action
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.reward_files import polyline, write_points
@@ -28,16 +28,16 @@ def shipped_config(module):
 
 @pytest.mark.parametrize("module", [*EXAMPLES, racing_real_time])
 def test_the_check_finds_nothing_wrong(module):
-    report = Checklist()
-    trial = environment_checks.check_environment(module.TrainParams(shipped_config(module)), 0, report)
+    report = Findings()
+    trial = environment_checks.EnvironmentTrial(module.TrainParams(shipped_config(module)), 0, report).run()
     assert report.errors == [] and trial is not None
     assert trial.specs[1].shape == (3,)
 
 
 def test_the_agent_of_seven_seconds_passes_the_check_with_its_fifteen_actions():
-    report = Checklist()
+    report = Findings()
     params = racing_iqn.TrainParams(shipped_config(racing_iqn))
-    trial = environment_checks.check_environment(params, 0, report)
+    trial = environment_checks.EnvironmentTrial(params, 0, report).run()
     assert report.errors == [] and trial is not None
     assert len(params.action_table) == 15
     assert trial.layout.optional == ("explored",)
@@ -82,8 +82,8 @@ def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_star
     config = shipped_config(racing) | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
 
     def errors(module=racing):
-        report = Checklist()
-        environment_checks.check_environment(module.TrainParams(config), 0, report)
+        report = Findings()
+        environment_checks.EnvironmentTrial(module.TrainParams(config), 0, report).run()
         return "\n".join(report.errors)
 
     assert "reward.npz does not exist" in errors() and "reward.npz does not exist" in errors(racing_real_time)

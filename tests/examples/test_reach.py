@@ -11,10 +11,10 @@ import numpy as np
 
 from tests.support.launching import ROOT
 from tests.support.settings_for_tests import variables_with
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.examples.reach.environment import Reach
 from tfagents_system.examples.reach.params import TrainParams
-from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.playing.played_environment import make_env
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.server import settings_of_run
@@ -24,12 +24,12 @@ from tfagents_system.settings.params_check import advice, check_params
 def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path: Path) -> None:
     params = TrainParams(json.loads((ROOT / "tfagents_system/examples/reach/config.json").read_text()))
     assert check_params(params) == [] and advice(params) == []
-    checks = Checklist()
-    trial = check_environment(params, 0, checks)
+    checks = Findings()
+    trial = EnvironmentTrial(params, 0, checks).run()
     assert trial is not None and checks.errors == []
     assert trial.layout.optional == ("episode",)
     told = "rewards of other goals by compute_reward, terminations stay as recorded"
-    assert told in checks["environment"].facts
+    assert told in checks.texts("ok", "environment")
     own = {"params": params, "variables": variables_with(), "seed": 3, "max_workers": 2}
     role: Any = types.SimpleNamespace(**own, derived_seed=lambda stream: stream)
     ring: Any = types.SimpleNamespace(folder=tmp_path)

@@ -417,7 +417,7 @@ def test_bad_input_is_told(bad: Bad, tmp_path: Path, capsys: pytest.CaptureFixtu
     before = tree_hash(tmp_path)
     preparation = prepare.Preparation(environ, None)
     preparation.run(in_fork=False)
-    errors = preparation.checks.errors
+    errors = preparation.findings.errors
     assert any(_has_in_order(error, bad.told) for error in errors), errors
     assert len(errors) == 1 or not bad.is_alone, errors
     assert all("\n" not in error and len(error) < 900 for error in errors)
@@ -451,14 +451,14 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
         '"horizon" in SAC_CONFIG must',
     ]
     told += ["env_ctor is a method", "num_iter must be a number", "no attribute batch_sizes", "discount must be"]
-    errors = preparation.checks.errors
+    errors = preparation.findings.errors
     assert len(errors) == len(told) and all(part in error for part, error in zip(told, errors, strict=True)), errors
 
 
 def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> None:
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
     preparation.run(in_fork=False)
-    copy = preparation._kept.copy
+    copy = preparation.copy
     assert copy is not None and copy.is_dir()
     del preparation
     gc.collect()
@@ -468,7 +468,7 @@ def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> 
 def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), config='{"horizon": 20, "mine": [1]}'))), None)
     preparation.run(in_fork=False)
-    assert preparation.checks.errors == []
+    assert preparation.findings.errors == []
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
 
@@ -476,7 +476,7 @@ def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> No
     def rings(**variables: str) -> int:
         preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
         preparation.run(in_fork=False)
-        return preparation.checks["disk"].facts[0].count("replay buffer")
+        return preparation.findings.texts("ok", "disk")[0].count("replay buffer")
 
     assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
 
@@ -489,7 +489,7 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path) -> None:
         environ = environ_of(make(tmp_path, variable("SAC_REVERB_PORT", str(port))))
         preparation = prepare.Preparation(environ, None)
         preparation.run(in_fork=False)
-    (error,) = preparation.checks.errors
+    (error,) = preparation.findings.errors
     assert f"SAC_REVERB_PORT={port} is in use by" in error and "choose another port" in error
 
 
@@ -497,11 +497,11 @@ def test_strangers_on_this_machine_are_told_of_before_a_start(tmp_path: Path, mo
     monkeypatch.setattr(peers, "_TABLES", ())
     environ = environ_of(make(tmp_path, variable("SAC_REPLAY_DIR", "scratch")))
     preparation = prepare.Preparation(environ, None)
-    ring: Path = preparation._values["replay_dir"]
+    ring: Path = preparation.values["replay_dir"]
     ring.parent.mkdir()
     ring.symlink_to(tmp_path)
     preparation.run(in_fork=False)
-    link, owners = preparation.checks.errors
+    link, owners = preparation.findings.errors
     assert f"{ring} is a link" in link and "SAC_REPLAY_DIR" in link
     assert "the kernel does not tell whose a connection is" in owners and "set SAC_ALLOW_STRANGERS=1" in owners
 
@@ -519,7 +519,7 @@ def test_a_run_directory_that_cannot_be_written(
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*tuple(state)[:8], flags, *tuple(state)[9:])))
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
     preparation.run(in_fork=False)
-    (error,) = preparation.checks.errors
+    (error,) = preparation.findings.errors
     assert told in error and "set SAC_LOGS_DIR to a folder that is yours" in error
 
 

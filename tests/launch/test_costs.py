@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import costs
 from tfagents_system.launch import environment_checks as checks_module
 from tfagents_system.launch.costs import Cost, Costs, foretell
@@ -134,13 +134,13 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
         cores=cores_of(allowed_cpus()),
         share=True,
     )
-    plain = checks_module.check_environment(kind({"horizon": 10}), 0, Checklist())
-    checks = Checklist()
-    measured = checks_module.check_environment(kind({"horizon": 10}), 0, checks, plan=plan)
+    plain = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, Findings()).run()
+    checks = Findings()
+    measured = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, checks, plan=plan).run()
     assert plain is not None and measured is not None
     assert checks.errors == []
-    assert checks["duration"].facts[0].startswith("about ")
-    assert any("in episodes of 10" in fact for fact in checks["duration"].facts)
+    assert checks.texts("ok", "duration")[0].startswith("about ")
+    assert any("in episodes of 10" in fact for fact in checks.texts("ok", "duration"))
     assert set(plan.workers[0]) in seen and os.sched_getaffinity(0) == here
     assert (plain.agent_bytes, plain.policy_bytes) == (measured.agent_bytes, measured.policy_bytes)
     assert plain.signature == measured.signature
@@ -167,10 +167,10 @@ def test_a_simulator_that_fails_while_it_is_measured_ends_no_check(monkeypatch: 
     cores = cores_of(allowed_cpus())
     plan = plan_cpus(reverb_cpus=1, train_cpus=1, num_collect_workers=1, collect_worker_cpus=1, cores=cores, share=True)
     monkeypatch.setattr(costs, "time_updates", lambda *args: costs.Cost(0.01, 0.01))
-    checks = Checklist()
-    assert checks_module.check_environment(kind({"horizon": 10}), 0, checks, plan=plan) is not None
+    checks = Findings()
+    assert checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, checks, plan=plan).run() is not None
     assert checks.errors == []
-    assert checks["duration"].facts[0].startswith("about ")
+    assert checks.texts("ok", "duration")[0].startswith("about ")
 
 
 def test_iterations_of_steps_cost_what_their_steps_and_updates_cost() -> None:

@@ -25,12 +25,12 @@ from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join, join_checks, preparation, role_process, supervisor
+from tfagents_system.launch import join, join_checks, prepare, role_process, supervisor
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.inspection import Inspection
 from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
-from tfagents_system.launch.preparation import Preparation
+from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.supervisor import Supervisor
+from tfagents_system.launch.trial import Inspection
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.processes import processes_of_run
@@ -236,7 +236,7 @@ def test_as_many_as_there_are_cpus_and_slots(
 
     assert workers().workers == 2, "the run has four slots, two of them for its own workers"
     assert workers(1).workers == 1
-    (error,) = workers(3).checks.errors
+    (error,) = workers(3).findings.errors
     assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
     elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
     assert elsewhere.workers == 8
@@ -261,9 +261,9 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
             target = Target(there.address, folder, file, None)
             made = JoinPreparation(environ_of(tmp_path), None, target, tmp_path / "joined", 1)
         made.run(in_fork=False)
-        return made.checks["server"].errors
+        return made.findings.texts("ERROR", "server")
 
-    monkeypatch.setattr(preparation, "run_trial", inspect)
+    monkeypatch.setattr(prepare, "run_trial", inspect)
     (file := tmp_path / "password").touch(mode=0o600)
     with running_gateway(tmp_path / "there", password="correct horse battery") as there:
         folder = there.paths.credentials
@@ -314,17 +314,17 @@ def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
 ) -> None:
     begin(running, expert_workers=1)
     target = Target("localhost:8123", None, None, running)
-    (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).checks.errors
+    (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).findings.errors
     assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
     preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
-    assert preparation.checks.errors == []
+    assert preparation.findings.errors == []
     assert (preparation.variables().expert_workers, preparation.variables().local_workers) == (0, 1)
 
 
 def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
     target = Target("localhost:8123", None, None, running)
     preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2)
-    assert preparation.checks.errors == []
+    assert preparation.findings.errors == []
     variables = preparation.variables()
     assert (variables.num_collect_workers, variables.local_workers) == (2, 2)
     assert (variables.envs_per_worker, variables.seed) == (3, 5)
@@ -606,7 +606,7 @@ def test_an_unreachable_server_is_told_with_host_and_port(monkeypatch: pytest.Mo
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server = f"localhost:{taken.getsockname()[1]}"  # Nobody listens there.
-        check = join_checks.Check("server")
-        join_checks._check_reachable(check, server)
-    (error,) = check.errors
+        findings = join_checks.Findings()
+        join_checks._check_reachable(findings, server)
+    (error,) = findings.errors
     assert f"the replay server at {server} can't be reached from {socket.gethostname()}" in error

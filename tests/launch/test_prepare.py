@@ -17,12 +17,10 @@ import tensorflow as tf
 from tests.support.prepared_runs import PARAMS, train
 from tests.support.starts_of_a_project import update
 from tfagents_system.agents.agent import make_agent
-from tfagents_system.checks.checklist import Check
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
-from tfagents_system.launch.machine_checks import check_gpu
-from tfagents_system.launch.preparation import Preparation
+from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_atomically
@@ -32,16 +30,6 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
-
-
-def test_a_gpu_that_is_not_there_is_told(environ: dict[str, str]) -> None:
-    check = Check("GPU")
-    check_gpu({**environ, "TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, check)
-    [error] = check.errors
-    assert "SAC_TRAIN_GPUS=1, but there is no GPU" in error and "CUDA_VISIBLE_DEVICES: -1" in error
-    check = Check("GPU")
-    check_gpu({**environ, "TFAGENTS_CUDA_VISIBLE_DEVICES": "2,3"}, check)
-    assert check.facts == ["the trainer's is 2"] and check.errors == []
 
 
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
@@ -339,20 +327,6 @@ def test_settings_are_checked_used_and_kept(
     def settings(*assignments: str) -> RunSettings:
         return resolve(environ, assignments, vars_file=None, root=prepare.ROOT)
 
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(
-            environ, None, settings=settings("num_iter=0", "discont=0.9", "config.horizn=3", "SAC_SED=1", "tau")
-        )
-    text = "\n".join(raised.value.findings)
-    for part in (
-        "num_iter",
-        "discont",
-        "config.horizn is not in SAC_CONFIG (horizon is meant)",
-        "SAC_SED",
-        "NAME=VALUE",
-    ):
-        assert part in text
-    assert len(raised.value.findings) == 5 and not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="TrainParams.num_iter must be an integer of at least 1, found 0"):
         prepare.prepare(environ, None, settings=settings("num_iter=0"))
     capsys.readouterr()
@@ -364,12 +338,6 @@ def test_settings_are_checked_used_and_kept(
     assert (run["attributes"]["num_iter"], run["config"], run["seed"]) == (7, {"horizon": 9}, 8)
     assert run["attributes"]["discount"] == 0.99, "a default"
     assert run["attributes"]["actor_fc_layer_params"] == [256, 256]
-
-
-def test_keys_that_null_removes_are_noted(environ: dict[str, str]) -> None:
-    settings = resolve(environ, ["config.env=null", "target_entropy=null"], vars_file=None, root=prepare.ROOT)
-    (note,) = prepare.Preparation(environ, None, settings).checks["settings"].notes
-    assert note.startswith("config.env=null removes the key, unless it is null in the file")
 
 
 def test_what_is_resolved_has_the_algorithms_own_values_all_of_the_optimizers_and_the_users_attributes(

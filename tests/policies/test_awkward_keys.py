@@ -12,11 +12,11 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import FakeParams
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec
-from tfagents_system.launch.environment_checks import Trial, check_environment
+from tfagents_system.launch.environment_checks import EnvironmentTrial, Outcome
 from tfagents_system.playing import export_files
 from tfagents_system.policies.description import describe
 from tfagents_system.policies.files import load_policy
@@ -57,15 +57,15 @@ def params() -> KitchenParams:
 
 
 @pytest.fixture(scope="module")
-def trial(params: KitchenParams) -> Trial:
-    checks = Checklist()
-    trial = check_environment(params, 0, checks, render=True)
+def trial(params: KitchenParams) -> Outcome:
+    checks = Findings()
+    trial = EnvironmentTrial(params, 0, checks, render=True).run()
     assert checks.errors == [] and trial is not None
     return trial
 
 
 @pytest.fixture(scope="module")
-def run(params: KitchenParams, trial: Trial, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunPaths, Path]:
+def run(params: KitchenParams, trial: Outcome, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunPaths, Path]:
     """A run directory with the policies of a start, and the checkpoint in it."""
     paths, train_step = RunPaths(tmp_path_factory.mktemp("run")), tf.Variable(7, dtype=tf.int64)
     specs.save_specs(paths.specs, *trial.specs)
@@ -101,7 +101,7 @@ def test_exported_files_act_as_the_saved_model(
     assert all(name.isascii() and name.isidentifier() for name in names.values())
 
 
-def test_each_leaf_has_a_file_of_its_own_in_the_ring(trial: Trial, tmp_path: Path) -> None:
+def test_each_leaf_has_a_file_of_its_own_in_the_ring(trial: Outcome, tmp_path: Path) -> None:
     layout = trial.layout
     files = [column.name.replace("/", ".") for column in layout.observation]
     assert len(set(files)) == len(files) == len(KEYS) + 3

@@ -3,7 +3,6 @@
 import csv
 import errno
 import fcntl
-import importlib.util
 import os
 import socket
 import subprocess
@@ -18,9 +17,7 @@ import pytest
 
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.tracked_runs import history
-from tfagents_system.checks.checklist import Check
 from tfagents_system.errors import EXIT_FAILED, UserError
-from tfagents_system.launch.tracking_checks import check_tracking
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
 from tfagents_system.report.tracking.settings import TrackingSettings, group_of, keep_tracked, read_tracked
@@ -394,75 +391,6 @@ def test_only_one_sends(paths: RunPaths) -> None:
 def test_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:
     with pytest.raises(UserError, match="SAC_WANDB=online, SAC_WANDB=offline or SAC_MLFLOW_URI"):
         tracking.main([str(paths.exp_dir)])
-
-
-# Before a start.
-
-
-def findings(values: dict[str, Any], **environ: str) -> list[str]:
-    check = Check("tracking")
-    check_tracking(values, {"NETRC": "/nowhere", **environ}, check)
-    return check.errors
-
-
-def test_what_keeps_metrics_from_being_sent_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    told = findings({"wandb": "online", "mlflow_uri": "http://me:secret@host:5000"})
-    assert len(told) == 4 and not any("secret" in line for line in told)
-    assert "pip install '.[wandb]'" in told[0] and "WANDB_API_KEY" in told[1]
-    assert "pip install '.[mlflow]'" in told[2] and "MLFLOW_TRACKING_PASSWORD" in told[3]
-
-
-def test_a_key_comes_from_a_variable_or_netrc(tmp_path: Path) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine wandb.here login user password 0123\n")
-    netrc.chmod(0o600)
-    (told,) = findings({"wandb": "online"})
-    assert "WANDB_API_KEY" in told and "SAC_WANDB=offline needs none" in told
-    assert findings({"wandb": "online"}, WANDB_API_KEY="0123") == []
-    assert findings({"wandb": "online"}, NETRC=str(netrc), WANDB_BASE_URL="https://wandb.here:80") == []
-    assert findings({"wandb": "offline"}) == []
-
-
-@pytest.mark.parametrize(
-    "uri",
-    ["host:5000", "http://", "ftp://host", "mlruns", "sqlite://"],
-)
-def test_an_address_of_mlflow_must_be_one(uri: str) -> None:
-    (told,) = findings({"mlflow_uri": uri})
-    assert "http://host:5000" in told
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "http://host:5000",
-        "https://host/mlflow",
-        "sqlite:////a.db",
-        "file:///tmp/a@b",
-        "postgresql+psycopg2://me@host/db",
-    ],
-)
-def test_addresses_of_mlflow(uri: str) -> None:
-    assert findings({"mlflow_uri": uri}) == []
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "http://s3cret@host:5000",
-        "https://:s3cret@host",
-        "s3cret@host:5000",
-        "ftp://s3cret@host",
-        "mysql://me:s3cret@host/db",
-        "postgresql://host/db?user=me&password=s3cret",
-        "http://host:5000/?api_token=s3cret",
-        "http://s3cret\u2100@host",
-    ],
-)
-def test_a_key_in_an_address_of_mlflow_is_refused_and_not_shown(uri: str) -> None:
-    (told,) = findings({"mlflow_uri": uri})
-    assert "s3cret" not in told and "SAC_MLFLOW_URI must" in told
 
 
 @pytest.mark.parametrize(

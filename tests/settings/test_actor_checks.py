@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.launch.spec_checks import check_actor_observations
+from tfagents_system.launch.spec_checks import actor_findings
 from tfagents_system.settings.params_check import check_params
 
 
@@ -66,35 +66,14 @@ def test_parts_that_are_not_there_are_told_with_what_is_meant() -> None:
     env = TrainingEnvironment(DictEnv(), 10, seed=0, action_history=2)
     part, *_ = DictEnv.observation_space.spaces
     for names in ((part,), tuple(DictEnv.observation_space.spaces), (part, "action_history"), None):
-        assert check_actor_observations(params_with(actor_observations=names), env) == []
-    near, far = check_actor_observations(params_with(actor_observations=(part, f"{part}s", "zzz")), env)
+        assert list(actor_findings(params_with(actor_observations=names), env)) == []
+    near, far = actor_findings(params_with(actor_observations=(part, f"{part}s", "zzz")), env)
     assert f'actor_observations has "{part}s", but the observations have no such part: "{part}" is meant' in near
     assert '"zzz", but the observations have no such part: they have ' in far and part in far
 
 
 def test_an_observation_without_parts_is_told() -> None:
     env = TrainingEnvironment(CounterEnv(), 10, seed=0)
-    (finding,) = check_actor_observations(params_with(actor_observations=("camera",)), env)
+    (finding,) = actor_findings(params_with(actor_observations=("camera",)), env)
     assert "names parts of the observation, and this one has none, it is observation (" in finding
     assert "give it a Dict space, or set actor_observations to None" in finding
-
-
-def test_a_lone_part_named_observation_is_refused_in_mini_races_alone() -> None:
-    env = TrainingEnvironment(CounterEnv(), 10, seed=0, action_history=2)
-    for names in (("observation",), ("action_history",)):
-        races = params_with(actor_observations=names, mini_race={"steps": 50})
-        assert check_actor_observations(races, env) == []
-    env = TrainingEnvironment(_Goal(), 10, seed=0)
-    assert check_actor_observations(params_with(actor_observations=("observation",)), env) == []
-    (finding,) = check_actor_observations(
-        params_with(actor_observations=("observation",), mini_race={"steps": 50}), env
-    )
-    assert 'a part named "observation" can\'t be all that the actor sees' in finding
-
-
-class _Goal(DictEnv):
-    """With a part `observation` beside others."""
-
-    observation_space = type(DictEnv.observation_space)(
-        {**DictEnv.observation_space.spaces, "observation": next(iter(DictEnv.observation_space.spaces.values()))}
-    )

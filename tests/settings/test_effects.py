@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.fakes import CounterEnv
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.hyperparameters import IMAGES, described_by
-from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.settings import params_check
 from tfagents_system.settings.effects import without_effect
 from tfagents_system.train_params_base import TrainParamsBase
@@ -160,11 +160,11 @@ def test_what_a_users_own_agent_may_read_is_not_told() -> None:
 
 
 def test_what_acts_on_images_alone_is_told_when_the_environment_is_known() -> None:
-    params, checks = params_with(image_augmentation_pixels=2, dueling=True), Checklist()
+    params, checks = params_with(image_augmentation_pixels=2, dueling=True), Findings()
     assert params_check.advice(params) == [
         "TrainParams.dueling=True has no effect with algorithm='sac': remove it, or change that"
     ]
-    assert check_environment(params, 0, checks) is not None
+    assert EnvironmentTrial(params, 0, checks).run() is not None
     (note,) = checks.notes
     told = "TrainParams.image_augmentation_pixels=2 has no effect with observations without images: remove it"
     assert note == told

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.launch.spec_checks import check_horizon_time
+from tfagents_system.launch.spec_checks import horizon_time_findings
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.settings.params_check import advice, check_params
@@ -160,8 +160,8 @@ class Timed(gymnasium.Env):
 @pytest.mark.parametrize("space", [BOX, gymnasium.spaces.Dict({"left": BOX})], ids=["a number", "with parts"])
 def test_an_observation_with_a_time_of_its_own_is_refused_where_there_are_mini_races(space: Any) -> None:
     env = TrainingEnvironment(Timed(horizon_time=space), 100)
-    assert check_horizon_time(params_with(), env) == []
-    (finding,) = check_horizon_time(params_with(mini_race={"steps": 50}), env)
+    assert list(horizon_time_findings(params_with(), env)) == []
+    (finding,) = horizon_time_findings(params_with(mini_race={"steps": 50}), env)
     assert 'has a part "horizon_time" of its own' in finding and "rename it in env_ctor" in finding
     elsewhere = TrainingEnvironment(Timed(clock=gymnasium.spaces.Dict({"horizon_time": BOX})), 100)
-    assert check_horizon_time(params_with(mini_race={"steps": 50}), elsewhere) == []
+    assert list(horizon_time_findings(params_with(mini_race={"steps": 50}), elsewhere)) == []

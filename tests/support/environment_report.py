@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.fakes import FakeParams
-from tfagents_system.checks.checklist import Checklist
-from tfagents_system.launch.environment_checks import check_environment
+from tfagents_system.checks.findings import Findings
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 
 
 def check(env_ctor: Any, curriculum: Any = None, **hooks: Any) -> tuple[list[str], Any]:
     """(errors, specs)."""
-    checks, trial = report(env_ctor, curriculum, **hooks)
-    return checks.errors, trial and trial.specs
+    findings, outcome = report(env_ctor, curriculum, **hooks)
+    return findings.errors, outcome and outcome.specs
 
 
 def report(
@@ -24,12 +24,11 @@ def report(
     deterministic: bool = False,
     envs_per_worker: int = 1,
     **hooks: Any,
-) -> tuple[Checklist, Any]:
+) -> tuple[Findings, Any]:
+    """(all findings, outcome of the trial)."""
     config = {"horizon": horizon} | ({"curriculum": curriculum} if curriculum else {})
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
-    checks = Checklist()
+    findings = Findings()
     params = type("TrainParams", (FakeParams,), attributes)(config)
-    trial = check_environment(
-        params, 0, checks, render=render, deterministic=deterministic, envs_per_worker=envs_per_worker
-    )
-    return checks, trial
+    options = {"render": render, "deterministic": deterministic, "envs_per_worker": envs_per_worker}
+    return findings, EnvironmentTrial(params, 0, findings, **options).run()

@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
 from tfagents_system.envs.spaces import space_kind
 from tfagents_system.errors import shown
 
+CONTRACT = "reset and step"
 _STEPS = 5
 _TOLERANCE = 1e-3  # Share of the range; rounding and simulators' slack are not faults.
 _SHAPES_OF_STEP = "observation, reward, terminated, truncated and info (or observation, reward, done and info)"
 
 
-def check_contract(env: Any, check: Check, action: Callable[[], Any] | None = None) -> None:
-    """Resets the environment and takes a few steps; adds a sentence to `check` for each mistake.
+def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | None = None) -> None:
+    """Resets the environment and takes a few steps; adds an error for each mistake.
 
     Args:
       env: A gym or Gymnasium environment, or a class that looks like one. Its exceptions are not caught.
-      check: Gets facts and errors.
+      findings: Get facts and errors.
       action: Gives the steps' actions; None: samples of the action space.
     """
     action = action or (lambda: env.action_space.sample())
@@ -45,11 +46,11 @@ def check_contract(env: Any, check: Check, action: Callable[[], Any] | None = No
             if result[2] or (len(result) == 5 and result[3]):
                 first, step = env.reset(), 0
                 observation = first[0] if gym_driver.has_info(env, first) else first
-    check.errors += faults
+    findings.error(CONTRACT, *faults)
     if not faults:
-        check.facts.append(f"reset() gives {form}, step() {len(result)} values")
+        findings.fact(CONTRACT, f"reset() gives {form}, step() {len(result)} values")
         if is_one_buffer:
-            check.facts.append("all observations are one array, written anew: each is copied")
+            findings.fact(CONTRACT, "all observations are one array, written anew: each is copied")
 
 
 def _step_faults(result: Any, step: int) -> list[str]:

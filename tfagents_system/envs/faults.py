@@ -61,7 +61,8 @@ def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 
     Gives the last line that is neither ours nor of an installed package, and the innermost line if it differs. An
-    error without a text is shown with the line of code that raised it. `--check` also prints the user's traceback.
+    error without a text is shown with the line of code that raised it, a missing module with how this Python gets it.
+    `--check` also prints the user's traceback.
     """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
@@ -75,7 +76,11 @@ def describe_error(error: BaseException) -> str:
     places = [f"{Path(frame.filename).name}, line {frame.lineno}" for frame in (users or outside)[-1:]]
     if users and outside[-1] is not users[-1]:
         places.append(f"raised in {'/'.join(Path(outside[-1].filename).parts[-2:])}, line {outside[-1].lineno}")
-    return f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
+    described = f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
+        described += f"; `{sys.executable} -m pip install {package}` installs it"
+    return described
 
 
 def print_trace(error: BaseException) -> None:

@@ -1,105 +1,96 @@
-"""Tries a user's environment before any process starts."""
+"""The trial of a user's environment and agent: build, reset, step an episode, evaluate, update, save, render."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tree
+from tf_agents.agents import tf_agent
 from tf_agents.environments import py_environment
+from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.algorithms import ALGORITHMS
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.agents.block_update import check_agent
+from tfagents_system.checks.findings import Findings, have
 from tfagents_system.checks.rules import integer_from, is_kept
-from tfagents_system.envs import loading, rendering
+from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.backends import is_batched
-from tfagents_system.envs.contract import check_contract
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.contract import CONTRACT, check_contract
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.launch import costs
-from tfagents_system.launch.agent_checks import build_agent, sizes_of, try_saving, try_update
+from tfagents_system.errors import UserError, shown
+from tfagents_system.launch import costs, spec_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.curriculum_checks import check_values, told
-from tfagents_system.launch.device_checks import check_device, check_evaluating_devices
-from tfagents_system.launch.goal_checks import check_goal_functions, check_goal_spaces
-from tfagents_system.launch.lane_checks import check_lanes
-from tfagents_system.launch.random_steps import take_steps, trial_action, trial_action_of
-from tfagents_system.launch.rendering_checks import check_rendering
-from tfagents_system.launch.spec_checks import (
-    EPISODE_SECS,
-    OWN_NETWORKS,
-    SPEC_CHECKS,
-    actions_in_words,
-    are_alike,
-    check_images,
-    check_same_specs,
-    end_in_words,
-    in_words,
-    name_of,
-    overridden,
-    same_step,
-    without_effect_here,
-)
+from tfagents_system.launch.spec_checks import ENVIRONMENT, take_steps, told, trial_action
 from tfagents_system.machine import memory
+from tfagents_system.policies.network_check import inference_findings
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.worker.environments import several_devices, several_vectors
+from tfagents_system.worker.recording import takers_of
 
-ENVIRONMENT, CONTRACT, EPISODE = "environment", "reset and step", "episode"
-SEEDING, EVALUATION, CURRICULUM = "seeding", "evaluation", "curriculum"
+EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
-
+_OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
+_HOOKS = {
+    "train_observers_ctor": ("observer", "a Trajectory"),
+    "eval_observers_ctor": ("observer", "a Trajectory"),
+    "callbacks_ctor": ("callback", "what is logged"),
+}
+_LANES_NEED_SINGLE = {
+    "greedy_episode_share": "whose lanes have one inference",
+    "keep_best_episodes": "whose lanes can't be seeded one by one, so that no episode could be repeated",
+}
+EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 
-Enter = Callable[[str], None]
-
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
-    """What the checks learned about the environment and the agent.
+class Outcome:
+    """What the trial learned about the environment and the agent.
 
     Attributes:
       specs: The observation spec, the environment's own action spec and the action table, as `save_specs` takes them.
       layout: Of the experience.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
-      agent_bytes: Size of the agent's variables, with what its optimizers will add.
-      policy_bytes: Size of the policy's variables.
-      agent, signature: The agent, and what to compare with a checkpoint's; None if it could not be built.
+      agent: None if it could not be built.
+      signature: What to compare with a checkpoint's, of before the first update.
+      agent_bytes, policy_bytes: Of the agent's variables with Adam's two moments, and of the policy's.
     """
 
     specs: tuple[Any, Any, Any]
     layout: Layout
     resident_bytes: int
+    agent: Any
+    signature: AgentSignature | None
     agent_bytes: int
     policy_bytes: int
-    signature: AgentSignature | None
-    agent: Any
 
 
-def check_environment(
-    params: TrainParamsBase,
-    seed: int,
-    checks: Checklist,
-    enter: Enter = lambda doing: None,
-    *,
-    render: bool = False,
-    deterministic: bool = False,
-    plan: CpuPlan | None = None,
-    envs_per_worker: int = 1,
-    has_evaluators: bool = False,
-    has_workers: bool = True,
-) -> Trial | None:
+@dataclasses.dataclass
+class EnvironmentTrial:
     """Builds worker 0's environments and the agent, and tries everything that a run will need of them.
 
     Args:
@@ -107,256 +98,423 @@ def check_environment(
         tried.
       enter: Called with a description before each call of the user's code that may take long or hang.
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
-      deterministic: SAC_DETERMINISTIC=1, which not every policy supports.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
-      envs_per_worker: SAC_ENVS_PER_WORKER: not with a vector environment.
+      envs_per_worker, deterministic: SAC_ENVS_PER_WORKER and SAC_DETERMINISTIC.
       has_evaluators: There are workers that only evaluate.
       has_workers: The start has workers of any kind here; without them a device is built for its specs and not stepped.
-
-    Returns:
-      None if the environment could not be built.
     """
-    horizon, action_history = params.env_config.get("horizon"), params.action_history
-    if (
-        not is_kept(integer_from(1), horizon)
-        or not is_kept(integer_from(0), action_history)
-        or params.algorithm not in ALGORITHMS
-    ):
-        return None
-    check = _Check(params, seed, checks, enter, envs_per_worker, has_workers)
-    trial = check.run(render, deterministic, plan)
-    if has_evaluators and check.device is not None:
-        check_evaluating_devices(params, checks[ENVIRONMENT])
-    return trial
 
+    params: TrainParamsBase
+    seed: int
+    findings: Findings
+    enter: Callable[[str], None] = lambda doing: None
+    render: bool = False
+    plan: CpuPlan | None = None
+    envs_per_worker: int = 1
+    deterministic: bool = False
+    has_evaluators: bool = False
+    has_workers: bool = True
 
-class _Check:
-    """One check of an environment; the steps of `run` in their order."""
-
-    def __init__(
-        self,
-        params: TrainParamsBase,
-        seed: int,
-        checks: Checklist,
-        enter: Enter,
-        envs_per_worker: int,
-        has_workers: bool,
-    ) -> None:
-        self._params = params
-        self._seed = seed
-        self._checks = checks
-        self._enter = enter
-        self._envs_per_worker = envs_per_worker
-        self._is_driven = has_workers  # A device; without workers here it is one of other machines or other starts.
+    def __post_init__(self) -> None:
+        self._errors_before = len(self.findings.errors)
         self._build_secs = self._step_secs = 0.0
-        self.device: Device | None = None
-        self._eval_steps: list[Any] = []
-        self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended,
+        self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended.
 
     @property
     def _is_fine(self) -> bool:
-        own = (ENVIRONMENT, CONTRACT, EPISODE, SEEDING, EVALUATION, CURRICULUM, AGENT)
-        return not any(self._checks[name].errors for name in own if name in self._checks)
+        """Nothing is wrong with the environment; params may be."""
+        return len(self.findings.errors) == self._errors_before
 
-    def run(self, render: bool, deterministic: bool, plan: CpuPlan | None) -> Trial | None:
-        if render:
+    def run(self) -> Outcome | None:
+        """Makes the trial; None if the environment could not be built."""
+        params = self.params
+        if not (
+            is_kept(integer_from(1), params.env_config.get("horizon"))
+            and is_kept(integer_from(0), params.action_history)
+            and params.algorithm in ALGORITHMS
+        ):
+            return None
+        if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        agent = signature = None
         with contextlib.ExitStack() as stack:
-            collect_env = self._build_collect_env(stack)
-            if collect_env is None:
+            if (env := self._build(stack)) is None:
                 return None
-            observation_spec = collect_env.observation_spec()
-            check = self._checks[ENVIRONMENT]
-            check_device(self._params, collect_env, check, self._envs_per_worker, deterministic, self._is_driven)
-            specs = observation_spec, collect_env.environment_action_spec, self._params.action_table
-            layout = run_layout(self._params, observation_spec, collect_env.action_spec())
-            eval_env = self._try_steps(stack, collect_env, deterministic) if self._is_driven else None
-            if not self._checks.errors:  # In the params, too: networks are built from them.
-                self._enter("building the agent")
-                agent = build_agent(self._params, collect_env, self._checks[AGENT], deterministic=deterministic)
-            resident = memory.tree_resident_bytes(os.getpid())
+            is_driven = self.has_workers or env.device is None
+            if env.device is not None:
+                self._check_device(env.device, is_driven)
+            if not self._check_specs(env):
+                return None
+            if is_driven:
+                self._try_steps(stack, env)
+            agent = None
+            if not self.findings.errors:  # In the params, too: networks are built from them.
+                self.enter("building the agent")
+                agent = self._build_agent(env)
+            resident_bytes = memory.tree_resident_bytes(os.getpid())
+            signature = None if agent is None else signature_of(agent)  # Updates may make variables.
+            sizes = (0, 0) if agent is None else _sizes(agent)
             if agent is not None:
-                signature = signature_of(agent)  # Before an update of it, which may make variables.
-                self._enter("trying an update of the agent")
-                try_update(self._params, agent, self._checks[AGENT])
-                is_own = bool(OWN_NETWORKS & overridden(self._params))
-                # The toolkit's own can be saved: no start waits for that.
-                if (render or is_own) and not self._checks[AGENT].errors:
-                    self._enter("saving the agent's policies")
-                    try_saving(self._params, agent, collect_env.actions, self._checks[AGENT])
-            sizes = sizes_of(agent)  # Before updates, which make the optimizers' variables.
-            if plan is not None and agent is not None and self._is_fine and self._is_driven:
-                self._foretell(agent, collect_env, plan, deterministic)
-            if render and self._is_fine and self._is_driven:
-                self._enter(RENDERING)
-                drawn = collect_env if self.device is not None else eval_env
-                check_rendering(self._params, drawn, self._seed, self._checks[RENDERING])
-            self._enter("closing the environments")
-            with self._told(ENVIRONMENT, "closing the environments"):
+                self._try_agent(agent, env)
+            if self._is_fine and is_driven:
+                if self.plan is not None and agent is not None:
+                    self._foretell(self.plan, agent, env)
+                if self.render:
+                    self.enter(RENDERING)
+                    self._draw(env)
+            self.enter("closing the environments")
+            with told(self.findings, ENVIRONMENT, "closing the environments"):
                 stack.close()
-        return Trial(specs, layout, resident, *sizes, signature, agent)
+            specs = env.observation_spec(), env.environment_action_spec, params.action_table
+            layout = run_layout(params, env.observation_spec(), env.action_spec())
+            return Outcome(specs, layout, resident_bytes, agent, signature, *sizes)
 
-    def _try_steps(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment, deterministic: bool) -> Any:
-        """All that needs an episode; returns the environment that evaluates, None where nothing is evaluated."""
-        first = self._try_episode(collect_env)
-        self._try_lanes(collect_env, deterministic)
-        eval_env = self._try_evaluation(stack, collect_env) if self._params.num_eval_episodes else None
-        if self._is_fine:
-            self._enter("compute_reward of the collect environment")
-            with self._told(ENVIRONMENT, "compute_reward of the collect environment"):
-                check_goal_functions(self._params, collect_env, first, self._checks[ENVIRONMENT])
-            self._compare_seeds(first)
-            other = None if self.device else eval_env
-            check_values(self._params, collect_env, other, lambda: self._checks[CURRICULUM], self._enter)
-            self._rest()
-        return eval_env
+    # The environment.
 
-    def _build_collect_env(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
-        self._enter("building the collect environment")
-        check = self._checks[ENVIRONMENT]
+    def _build(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
+        self.enter("building the collect environment")
         began = time.perf_counter()
-        with self._told(ENVIRONMENT, "the collect environment"):
-            env = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
-            self._build_secs, self.device = time.perf_counter() - began, env.device
-            self._is_driven |= env.device is None
-            check.facts.append(f"{name_of(env.user_env)}, built in {self._build_secs:.2g} s")
-            check.facts.append(f"observations {in_words(env.observation_spec())}")
-            check.facts.append(f"actions {actions_in_words(env.actions)}")
-            for find in (*SPEC_CHECKS, check_goal_spaces):
-                try:
-                    check.errors += find(self._params, env)
-                except Exception:
-                    if not self._checks.errors:
-                        raise
-                    return None  # It follows from values of the params that are told to be wrong.
-            if not self._checks.errors:  # Of the params either.
-                check_images(self._params, env, check)
-                check.notes += without_effect_here(self._params, env)
+        with told(self.findings, ENVIRONMENT, "the collect environment"):
+            env = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
+            self._build_secs, user_env = time.perf_counter() - began, env.user_env
+            name = repr(user_env) if isinstance(user_env, EnvProcess) else type([*gym_layers(user_env)][-1]).__name__
+            self.findings.fact(
+                ENVIRONMENT,
+                f"{name}, built in {self._build_secs:.2g} s",
+                f"observations {spec_checks.in_words(env.observation_spec())}",
+                f"actions {', '.join(map(actions.in_words, tree.flatten(env.actions)))}",
+            )
             return env
         return None
 
-    def _try_episode(self, env: TrainingEnvironment) -> list[Any]:
+    def _check_specs(self, env: TrainingEnvironment) -> bool:
+        """Whether the trial can go on: wrong values of the params, which others report, may end it."""
+        faults = Findings()
+        with told(faults, ENVIRONMENT, "the collect environment"):
+            spec_checks.check_specs(self.params, env, self.findings)
+            return True
+        if not self.findings.errors:
+            self.findings.extend(faults)
+        return False
+
+    def _check_device(self, device: Device, is_driven: bool) -> None:
+        """What a run can't do with an environment that acts in real time; `is_driven`: the trial steps it."""
+        tried = "tried with its default action" if is_driven else "not stepped, as this start has no workers"
+        self.findings.fact(ENVIRONMENT, f"acts in real time: {tried}; each worker builds it once")
+        errors = [several_devices(self.envs_per_worker)] if self.envs_per_worker > 1 else []
+        if self.deterministic and device.has_real_clock:
+            errors.append(
+                "SAC_DETERMINISTIC=1 repeats every step, and the environment acts in real time by a real clock: use "
+                "SAC_DETERMINISTIC=0, or give RealTimeEnvironment a clock=VirtualClock() where the device is a "
+                "simulation"
+            )
+        errors += self._half_episode_findings("an environment that acts in real time")
+        arguments = spec_checks.overridden(self.params) & {"collect_env_args_kwargs", "eval_env_args_kwargs"}
+        if self.has_evaluators and arguments == {"collect_env_args_kwargs"}:
+            errors.append(
+                "workers that only evaluate build a device with eval_env_args_kwargs, and TrainParams has only "
+                "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
+                "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
+            )
+        self.findings.error(ENVIRONMENT, *errors)
+        if self.params.action_history == 0:
+            self.findings.note(
+                ENVIRONMENT,
+                "action_history=0 in real time: the policy does not see the action that still acts while it computes "
+                "the next one: set it to 1, or to 1 and the device's delay in time steps",
+            )
+
+    def _half_episode_findings(self, what: str) -> list[str]:
+        if not self.deterministic or self.params.env_steps_per_iter is None:
+            return []
+        return [
+            f"SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which {what} can't: set "
+            "num_train_episodes_per_iter instead of env_steps_per_iter"
+        ]
+
+    def _check_lanes(self, env: TrainingEnvironment) -> None:
+        """Steps all lanes of a vector environment until an episode has ended and another one begun."""
+        params = self.params
+        lanes = BatchedEnvironment(
+            env.user_env, params.horizon, action_history=params.action_history, action_table=params.action_table
+        )
+        count = lanes.num_lanes
+        errors = [several_vectors(self.envs_per_worker, count)] if self.envs_per_worker > 1 else []
+        if self.deterministic and not lanes.can_reseed:
+            errors.append(
+                "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when "
+                "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
+            )
+        errors += self._half_episode_findings("lanes of a vector environment")
+        for name, why in _LANES_NEED_SINGLE.items():
+            if value := getattr(params, name):
+                words = f"TrainParams.{name}={shown(value)} does not work with a vector environment, {why}: set it to "
+                words += f"{getattr(TrainParamsBase, name)!r}, or return single environments and set"
+                errors.append(f"{words} SAC_ENVS_PER_WORKER={count}")
+        self.findings.error(CONTRACT, *errors)
+        if params.env_steps_per_iter is None and (idle := count - params.num_train_episodes_per_iter) > 0:
+            words = f"num_train_episodes_per_iter={params.num_train_episodes_per_iter} for a worker, so {idle} of its"
+            words += f" {count} lanes {have(idle)} nothing to do: set env_steps_per_iter instead"
+            self.findings.note(CONTRACT, f"{words}, or a multiple of {count}")
+        end = _step_lanes(lanes)
+        self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
+
+    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> None:
+        """All that needs an episode."""
+        params, findings = self.params, self.findings
+        first_steps = self._try_episode(env)
+        if self._is_fine and is_batched(env.user_env):
+            self.enter("reset() or step() of all lanes of the collect environment")
+            with told(findings, CONTRACT, "the collect environment"):
+                self._check_lanes(env)
+        eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
+        if self._is_fine:
+            self.enter("compute_reward of the collect environment")
+            with told(findings, ENVIRONMENT, "compute_reward of the collect environment"):
+                spec_checks.check_goal_functions(params, env, first_steps, findings)
+            if env.device is None:
+                self._compare_seeds(first_steps)
+            spec_checks.check_values(params, env, eval_env, findings, self.enter)
+            _rest(env)
+
+    def _try_episode(self, env: TrainingEnvironment) -> list[ts.TimeStep]:
         """An episode with random actions, as a worker runs it; returns its first time steps."""
-        raw = Check(CONTRACT)
-        first: list[Any] = []
-        with self._told(EPISODE, "the collect environment"):
-            first = self._run_episode(env)
-        self._enter("reset() and step() of the collect environment")
+        episode, contract = Findings(), Findings()
+        first_steps: list[ts.TimeStep] = []
+        with told(episode, EPISODE, "the collect environment"):
+            self._run_episode(env, first_steps, episode)
+        self.enter("reset() and step() of the collect environment")
         # What the environment itself returns explains best why the conversion fails.
         with contextlib.suppress(Exception):
             # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
             has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
             if not has_other_contract and not is_batched(env.user_env):
-                check_contract(env.user_env, raw, trial_action_of(env))
-        self._rest()
-        if raw.errors:
-            self._checks[EPISODE].errors.clear()
-        self._checks[CONTRACT].facts += raw.facts
-        self._checks[CONTRACT].errors += raw.errors
-        return first
+                check_contract(env.user_env, contract, _user_action(env))
+        _rest(env)
+        if not contract.errors:
+            self.findings.extend(episode)
+        self.findings.extend(contract)
+        return first_steps
 
-    def _try_lanes(self, env: TrainingEnvironment, deterministic: bool) -> None:
-        if not self._is_fine:
-            return
-        self._enter("reset() or step() of all lanes of the collect environment")
-        with self._told(CONTRACT, "the collect environment"):
-            if is_batched(env.user_env):
-                check_lanes(self._params, env, self._checks[CONTRACT], self._envs_per_worker, deterministic)
-
-    def _run_episode(self, env: TrainingEnvironment) -> list[Any]:
-        rng = np.random.default_rng(self._seed)
-        self._enter("reset() of the collect environment")
+    def _run_episode(self, env: TrainingEnvironment, first_steps: list[ts.TimeStep], findings: Findings) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.enter("reset() of the collect environment")
         time_step = env.reset()
-        first = [time_step]
-        self._enter("step() of the collect environment")
+        first_steps.append(time_step)
+        self.enter("step() of the collect environment")
         began, steps = time.perf_counter(), 0
         while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
             time_step = env.step(trial_action(env, rng))
             steps += 1
-            if len(first) <= _COMPARED_STEPS:
-                first.append(time_step)
+            if len(first_steps) <= _COMPARED_STEPS:
+                first_steps.append(time_step)
         secs = max(1e-9, time.perf_counter() - began)
         self._step_secs = secs / max(1, steps)
-        check = self._checks[EPISODE]
-        actions = "random actions" if self.device is None else "its default action"
-        check.facts.append(end_in_words(time_step, steps, self._params.horizon, actions))
-        check.facts.append(f"{steps / secs:,.0f} steps/s")
-        if time_step.step_type == ts.StepType.LAST:
-            self._episode_steps = steps
-        return first
+        horizon, has_ended = self.params.horizon, time_step.step_type == ts.StepType.LAST
+        self._episode_steps = steps if has_ended else None
+        taken = "random actions" if env.device is None else "its default action"
+        if not has_ended:
+            end = f"no end within {steps} steps ({EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
+        elif time_step.discount == 0.0:
+            end = f"terminates, with {taken} after {steps} steps"
+        else:
+            limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
+            end = f"ends by a {limit} after {steps} steps"
+        findings.fact(EPISODE, end, f"{steps / secs:,.0f} steps/s")
 
-    def _try_evaluation(self, stack: contextlib.ExitStack, collect_env: TrainingEnvironment) -> Any:
-        was_fine, check = self._is_fine, self._checks[EVALUATION]
-        if self.device is not None:
-            check.facts.append("in the environment that collects: it acts in real time, so there is one")
-            return collect_env
-        self._enter("building the evaluation environment")
-        with self._told(EVALUATION, "the evaluation environment"):
-            eval_env = stack.enter_context(loading.make_eval_env(self._params, 0, collect_env, self._seed))
-            check.errors += check_same_specs(collect_env, eval_env)
-            if was_fine and not check.errors:  # Else most likely the same again.
-                self._enter("reset() or step() of the evaluation environment")
-                self._eval_steps = take_steps(eval_env, self._seed, _COMPARED_STEPS)
-                check.facts.append("the same observations and actions as for collecting")
+    def _try_evaluation(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> TrainingEnvironment | None:
+        """The environment that evaluates; None if it is the one that collects, or could not be built."""
+        if env.device is not None:
+            self.findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
+            return None
+        was_fine = self._is_fine
+        self.enter("building the evaluation environment")
+        with told(self.findings, EVALUATION, "the evaluation environment"):
+            eval_env = stack.enter_context(loading.make_eval_env(self.params, 0, env, self.seed))
+            differences = spec_checks.check_same_specs(env, eval_env)
+            self.findings.error(EVALUATION, *differences)
+            if was_fine and not differences:  # Else most likely the same again.
+                self.enter("reset() or step() of the evaluation environment")
+                take_steps(eval_env, self.seed, _COMPARED_STEPS)
+                self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
             return eval_env
         return None
 
-    def _compare_seeds(self, first: list[Any]) -> None:
+    def _compare_seeds(self, first_steps: list[ts.TimeStep]) -> None:
         """Whether the same seed gives the same episode twice."""
-        if self.device is not None:
+        if self._build_secs > _CHEAP_SECS:
+            self.findings.fact(SEEDING, "not looked at: building another environment takes too long")
             return
-        again = self._eval_steps
-        if not again or not are_alike(self._params):
-            if self._build_secs > _CHEAP_SECS:
-                self._checks[SEEDING].facts.append("not looked at: building another environment takes too long")
+        self.enter("building the collect environment again")
+        with contextlib.ExitStack() as stack, told(self.findings, SEEDING, "a second collect environment"):
+            other = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
+            step = spec_checks.first_difference(first_steps, take_steps(other, self.seed, _COMPARED_STEPS))
+            if step is None:
+                self.findings.fact(SEEDING, "the same seed gives the same episode")
                 return
-            self._enter("building the collect environment again")
-            with contextlib.ExitStack() as stack, self._told(SEEDING, "a second collect environment"):
-                other = stack.enter_context(loading.make_collect_env(self._params, 0, self._seed))
-                again = take_steps(other, self._seed, _COMPARED_STEPS)
-        differs = next((k for k, pair in enumerate(zip(first, again, strict=False)) if not same_step(*pair)), None)
-        if differs is None:
-            self._checks[SEEDING].facts.append("the same seed gives the same episode")
-            return
-        where = f"in step {differs}" if differs else "in the first observation"
-        self._checks[SEEDING].notes.append(
-            f"two environments with the same seed differ {where}: a run can't be repeated exactly. Draw random numbers "
-            "from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
-        )
+            where = f"in step {step}" if step else "in the first observation"
+            self.findings.note(
+                SEEDING,
+                f"two environments with the same seed differ {where}: a run can't be repeated exactly. Draw random "
+                "numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed",
+            )
 
-    def _foretell(self, agent: Any, env: TrainingEnvironment, plan: CpuPlan, deterministic: bool) -> None:
+    # The agent.
+
+    def _build_agent(self, env: TrainingEnvironment) -> Any:
+        """Calls the user's other hooks: a mistake in them would end every role repeatedly."""
+        try:
+            agent = make_agent_for(self.params, env)
+        except UserError as error:
+            self.findings.error(AGENT, *error.findings)
+            return None
+        except (Exception, SystemExit) as error:
+            words = f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}"
+            self.findings.error(AGENT, f"{words}: correct the hook, or remove it")
+            return None
+        self.findings.fact(AGENT, f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
+        for name in _HOOKS:
+            self.findings.error(AGENT, *_hook_findings(self.params, name))
+        try:
+            faults = inference_findings(agent, self.params.frame_stack, deterministic=self.deterministic)
+            self.findings.error(AGENT, *faults)
+        except UserError as error:
+            self.findings.error(AGENT, *error.findings)
+        except (Exception, SystemExit) as error:
+            words = f"an action of the agent's policy raised {describe_error(error)}"
+            self.findings.error(AGENT, f"{words}: correct the hook")
+        return agent
+
+    def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:
+        """An update, and the SavedModels of a start, written to a temporary folder."""
+        errors = len(self.findings.errors)
+        self.enter("trying an update of the agent")
+        try:
+            check_agent(self.params, agent)
+        except UserError as error:
+            self.findings.error(AGENT, *error.findings)
+        except (Exception, SystemExit) as error:
+            words = f"an update of the agent raised {describe_error(error)}"
+            self.findings.error(AGENT, f"{words}: correct agent_ctor")
+        # The toolkit's own networks can be saved: no start waits for that.
+        is_own = bool(_OWN_NETWORKS & spec_checks.overridden(self.params))
+        if len(self.findings.errors) > errors or not (self.render or is_own):
+            return
+        self.enter("saving the agent's policies")
+        with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+            paths, train_step = RunPaths(Path(folder)), agent.train_step_counter
+            try:
+                PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_models()
+            except (OSError, tf.errors.ResourceExhaustedError):
+                pass  # A full disk says nothing about the agent.
+            except (Exception, SystemExit) as error:
+                self.findings.error(
+                    AGENT,
+                    f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "
+                    "agent_ctor, actor_ctor or preprocessing_combiner",
+                )
+
+    def _foretell(self, plan: CpuPlan, agent: Any, env: TrainingEnvironment) -> None:
         """Measures updates and steps, and reports how long the run takes."""
-        params, cpus = self._params, plan.shared_cpus
+        params, cpus = self.params, plan.shared_cpus
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
-        with self._told(DURATION, "measuring"):
-            self._enter("measuring steps with the agent's policy")
-            with costs.on_cpus(plan.workers[0]):
-                if self.device is None:
-                    step, length = costs.Cost(self._step_secs, self._step_secs), None
-                    with contextlib.suppress(EnvironmentFault):  # A run survives one.
-                        step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self._seed)
-                else:  # It has a pace of its own, and is not driven by a policy without training.
-                    step, length = costs.Cost(self._step_secs, 0.0), None
-            self._enter("measuring updates of the agent")
+        length = None
+        # A device has a pace of its own, and is not driven by a policy without training.
+        step = costs.Cost(self._step_secs, self._step_secs if env.device is None else 0.0)
+        with told(self.findings, DURATION, "measuring"):
+            self.enter("measuring steps with the agent's policy")
+            with costs.on_cpus(plan.workers[0]), contextlib.suppress(EnvironmentFault):  # A run survives one.
+                if env.device is None:
+                    step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self.seed)
+            self.enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
-                update = costs.time_updates(params, agent, _MEASURING_SECS, self._seed)
+                update = costs.time_updates(params, agent, _MEASURING_SECS, self.seed)
             measured = costs.Costs(update, step, length or self._episode_steps or params.horizon)
             duration = costs.foretell(
-                params, measured, workers, cpus, takes_turns=deterministic, eval_workers=plan.evaluators
+                params, measured, workers, cpus, takes_turns=self.deterministic, eval_workers=plan.evaluators
             )
             facts, notes = costs.in_words(duration, measured, cpus)
-            self._checks[DURATION].facts += facts
-            self._checks[DURATION].notes += notes
+            self.findings.fact(DURATION, *facts)
+            self.findings.note(DURATION, *notes)
 
-    def _rest(self) -> None:
-        """Nobody steps a device for a while."""
-        if self.device is not None:
-            with contextlib.suppress(Exception):
-                self.device.wait()
+    def _draw(self, env: TrainingEnvironment) -> None:
+        """One picture, as run.py draws it: in another environment, unless there is but one device."""
+        try:
+            with contextlib.ExitStack() as stack:
+                if env.device is None:
+                    env = loading.make_play_env(self.params, self.seed, render=True)
+                    stack.callback(env.close)
+                rendering.enable_frames(env.user_env)
+                env.reset()
+                frame = env.render_frame()
+                self.findings.fact(RENDERING, f"frames of {frame.shape[1]} x {frame.shape[0]}")
+        except Exception as error:
+            fault = error.findings[0] if isinstance(error, UserError) else describe_error(error)
+            self.findings.note(RENDERING, f"{fault}; training needs no pictures")
 
-    @contextlib.contextmanager
-    def _told(self, name: str, what: str) -> Iterator[None]:
-        with told(self._checks[name].errors, what):
-            yield
+
+def _step_lanes(lanes: BatchedEnvironment) -> int | None:
+    """The step in which the first episode ended; None if none did in time."""
+    rng = np.random.default_rng(0)
+    out = [np.zeros((lanes.num_lanes, *spec.shape), spec.dtype) for spec in tree.flatten(lanes.observation_spec())]
+    lanes.reset(out)
+    until, steps, end = time.perf_counter() + EPISODE_SECS, 0, None
+    while time.perf_counter() < until and (end is None or steps < end + 3):  # The next episode's first steps, too.
+        specs = tree.flatten(lanes.action_spec())
+        step = lanes.step([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], out)
+        steps += 1
+        if end is None and step.is_last.any():
+            end = steps
+    return end
+
+
+def make_agent_for(params: TrainParamsBase, env: TrainingEnvironment) -> tf_agent.TFAgent:
+    """The agent of an environment.
+
+    Raises:
+      UserError: `agent_ctor` does not return one.
+    """
+    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+    return make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
+
+
+def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:
+    """Gives actions in the environment's own units."""
+    if env.device is None:
+        return lambda: env.user_env.action_space.sample()
+    return lambda: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
+
+
+def _rest(env: TrainingEnvironment) -> None:
+    """Nobody steps a device for a while."""
+    if env.device is not None:
+        with contextlib.suppress(Exception):
+            env.device.wait()
+
+
+def _sizes(agent: Any) -> tuple[int, int]:
+    """(bytes of the agent's variables with Adam's two moments, bytes of the policy's)."""
+    own, trainable, policy = (
+        sum(_count(variable) * variable.dtype.size for variable in variables)
+        for variables in (agent.variables, agent.trainable_variables, agent.policy.variables())
+    )
+    return own + 2 * trainable, policy
+
+
+def _count(variable: Any) -> int:
+    return int(np.prod(variable.shape, dtype=np.int64))
+
+
+def _hook_findings(params: TrainParamsBase, name: str) -> list[str]:
+    kind, argument = _HOOKS[name]
+    try:
+        observers = getattr(params, name)()
+    except (Exception, SystemExit) as error:
+        return [f"{name} raised {describe_error(error)}: correct the hook, or remove it"]
+    if not isinstance(observers, tuple | list):
+        return [f"{name} must return a list or tuple of {kind}s, found {shown(observers)}: () is none"]
+    return [
+        f"{name}: each {kind} must be callable with {argument}, found {shown(observer)}"
+        for observer in observers
+        if not (callable(observer) or (kind == "observer" and takers_of([observer])))
+    ]

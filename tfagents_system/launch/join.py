@@ -325,10 +325,10 @@ def _prepare_and_join(
     with contextlib.closing(preparation):
         preparation.run(starts=not flags.check)
     if flags.check:
-        print(preparation.checks.report())
-        return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+        print(preparation.findings.report())
+        return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
     variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
-    for note in preparation.checks.notes:
+    for note in preparation.findings.notes:
         print(f"note: {note}")
     return join(variables, preparation.inputs(), preparation.overrides, target, claims, stop, RoleStarter())
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
-from tfagents_system.launch import resources
+from tfagents_system.launch import machine_checks
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.machine_checks import plan_counts
 from tfagents_system.launch.prepare import Preparation
@@ -218,33 +218,34 @@ class JoinPreparation(Preparation):
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
         self._target = target
         self._folder = folder
-        self._values |= {
+        self.values |= {
             "reverb_cpus": 0,
             "train_cpus": 0,
             "train_gpus": False,
         }  # Neither a replay server nor a trainer runs here.
         for name in ("reverb_port", "gateway_port"):
-            self._values.pop(name, None)
+            self.values.pop(name, None)
         slots = len(run.slots.for_kind(self.kind)) if run is not None else None
         self.workers = workers or self._most_that_fit(slots)
-        self._values["local_workers"] = self.workers
-        self._environ = {**self._environ, "SAC_LOCAL_WORKERS": str(self.workers)}
+        self.values["local_workers"] = self.workers
+        self.environ = {**self.environ, "SAC_LOCAL_WORKERS": str(self.workers)}
         if slots is not None and self.workers > slots:
-            self.checks["slots"].errors.append(
+            self.findings.error(
+                "slots",
                 f"--workers {self.workers}, but the run has {slots} slots for workers of kind {self.kind} that join: "
-                "lower it, or start the run with a larger SAC_MAX_WORKERS"
+                "lower it, or start the run with a larger SAC_MAX_WORKERS",
             )
 
     @property
     def kind(self) -> str:
         """What the workers do."""
-        return str(self._values.get("worker_role", COLLECT))
+        return str(self.values.get("worker_role", COLLECT))
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
         super().run(in_fork=in_fork, starts=starts)
         self._check_expert()
-        if not self.checks.errors:
+        if not self.findings.errors:
             self._check_server()
 
     def inputs(self) -> JoinInputs:
@@ -256,14 +257,14 @@ class JoinPreparation(Preparation):
                 contents[run.reward.name] = run.reward.read_bytes()
             copied = run_inputs.kept_digests(run)
             return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
-        assert self._paths is not None and self.inspection.specs is not None
+        assert self.paths is not None and self.inspection.specs is not None
         contents = {
-            self._paths.params.name: self._values["params"].read_bytes(),
-            self._paths.config.name: self._values["config"].read_bytes(),
-            self._paths.specs.name: self.inspection.specs,
+            self.paths.params.name: self.values["params"].read_bytes(),
+            self.paths.config.name: self.values["config"].read_bytes(),
+            self.paths.specs.name: self.inspection.specs,
         }
-        if (reward := named_in(self.inspection.config, self._values["params"].parent)) is not None:
-            contents[self._paths.reward.name] = reward.read_bytes()
+        if (reward := named_in(self.inspection.config, self.values["params"].parent)) is not None:
+            contents[self.paths.reward.name] = reward.read_bytes()
         return JoinInputs(contents)
 
     def _gateway(self) -> tuple[str, Path, Path | None] | None:
@@ -275,41 +276,42 @@ class JoinPreparation(Preparation):
 
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
-        if not self._values.get("collect_worker_cpus"):
+        if not self.values.get("collect_worker_cpus"):
             return 1
-        most, held = len(os.sched_getaffinity(0)) // self._values["collect_worker_cpus"], held_cpus()
+        most, held = len(os.sched_getaffinity(0)) // self.values["collect_worker_cpus"], held_cpus()
         for count in range(most if slots is None else min(most, slots), 1, -1):
             with contextlib.suppress(UserError):
-                plan_for(plan_counts({**self._values, "local_workers": count}), self._environ, held=held)
+                plan_for(plan_counts({**self.values, "local_workers": count}), self.environ, held=held)
                 return count
         return 1
 
     def _check_directories(self, starts: bool) -> None:
-        check = self.checks["run directory"]
-        if (fault := resources.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
-            check.errors.append(fault)
+        where = "run directory"
+        if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
+            self.findings.error(where, fault)
         elif self._target.run is not None:
-            check.facts.append(f"{self._target.run.exp_dir}: its params and configuration are used")
+            self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
         else:
-            check.facts.append("it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
+            self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
 
     def _check_expert(self) -> None:
-        if self.kind != EXPERT or "expert_policy" in self._values:
+        if self.kind != EXPERT or "expert_policy" in self.values:
             return
-        self.checks["expert"].notes.append(
-            "SAC_EXPERT_POLICY is not set: experts act with what TrainParams.expert_policy_ctor returns"
+        self.findings.note(
+            "expert", "SAC_EXPERT_POLICY is not set: experts act with what TrainParams.expert_policy_ctor returns"
         )
 
     def _check_server(self) -> None:
         """Whether the run can be reached, and takes workers with these inputs."""
         target, run = self._target, self._target.run
         if run is not None and self.inspection.specs != run.specs.read_bytes():
-            self.checks["environment"].errors.append(
+            self.findings.error(
+                "environment",
                 f"the environment has other observations or actions here than in the run ({run.specs}): install the "
-                "simulator's version that the run has, here as well"
+                "simulator's version that the run has, here as well",
             )
         if target.credentials is None:
-            _check_reachable(self.checks["server"], target.server)
+            _check_reachable(self.findings, target.server)
             return
         from tfagents_system.transport.remote.check import check_path
         from tfagents_system.transport.remote.messages import identity_of
@@ -319,16 +321,17 @@ class JoinPreparation(Preparation):
             for name, content in self.inputs().files.items():
                 (inputs.exp_dir / name).write_bytes(content)
             identity = identity_of(inputs, self.overrides)
-            self.checks.extend(check_path(target.server, target.credentials, target.password_file, identity))
+            self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
 
 
-def _check_reachable(check: Check, server: str) -> None:
+def _check_reachable(findings: Findings, server: str) -> None:
     if (fault := _fault_of(server)) is None:
-        check.facts.append(f"{server} answers")
+        findings.fact("server", f"{server} answers")
         return
-    check.errors.append(
+    findings.error(
+        "server",
         f"the replay server at {server} can't be reached from {socket.gethostname()} ({fault}): is the run going on, "
-        "and on this machine? (python -m tfagents_system.report.status)"
+        "and on this machine? (python -m tfagents_system.report.status)",
     )
 
 

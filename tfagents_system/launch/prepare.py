@@ -16,20 +16,20 @@ import io
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.checklist import Checklist
+from tfagents_system.checks.called_as import called_as, option
+from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
+from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
-from tfagents_system.launch import forks
+from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.preparation import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleStarter, wait_for_orphans
 from tfagents_system.launch.run_settings import (
-    CARRIER,
     EDITS,
     FRESH,
     KEEP,
@@ -43,22 +43,325 @@ from tfagents_system.launch.run_settings import (
     run_of_start,
 )
 from tfagents_system.launch.supervisor import supervise
+from tfagents_system.launch.trial import Inspection, run_trial
 from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
+from tfagents_system.machine.worker_slots import COLLECT
+from tfagents_system.replay.stored_ring import ring_folder
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.status import finished_in_words
-from tfagents_system.run_files import run_directory, run_inputs
-from tfagents_system.run_files.run_lock import RunLock
+from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.run_files.taken import find, split, taken_by
+from tfagents_system.settings.load_params import compute_config_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variable_values import TAKES
-from tfagents_system.settings.variables import RunVariables
+from tfagents_system.settings.variable_values import AGENT, TAKES
+from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
 
-# Checks whose findings say what of other runs this one begins with.
-_BEGINS_WITH = ("another run", "prior data")
 # From its end on the run directory says what these do.
-_OF_THIS_START = (CARRIER, EDITS, SUBMITTED_AGAIN)
+_OF_THIS_START = (EDITS, SUBMITTED_AGAIN)
 _ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
+_NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
+_NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
+
+
+class Preparation:
+    """The checks of a start: first those of variables and machine, then those that run a user's own code.
+
+    Args:
+      environ: Usually os.environ, after the vars file was sourced.
+      vars_file: For messages and relative paths.
+      settings: What is overridden; by default what the environment says.
+
+    Attributes:
+      environ: With all overridden variables.
+      overrides: How the run differs from what its files say.
+      run_json: As of RunSettings.
+      values: The variables that could be read, by field; compute_config: those that say the run's size.
+      paths: The run directory; None where the variables do not say it.
+      copy: The copy of the folder of SAC_PARAMS that a run begins with; None: there is none.
+      temporary: A folder for what is made for the run, such as the ring of prior data.
+      moved_aside: Where the run is that was there before (`--fresh`), once it is moved.
+    """
+
+    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
+        settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
+        self.environ, self.overrides, self.run_json = settings.environ, settings.overrides, settings.run_json
+        self.findings, self.inspection = Findings(), Inspection()
+        self.plan: CpuPlan | None = None
+        self.moved_aside: Path | None = None
+        self._temporary = tempfile.TemporaryDirectory(prefix="sac_start_", ignore_cleanup_errors=True)
+        self.temporary = Path(self._temporary.name).resolve()
+        self.copy: Path | None = None  # Of the folder of SAC_PARAMS.
+        self._digests: dict[str, str] = {}
+        self._is_for_job = machine_checks.JOB_MB in self.environ  # Which will run on another machine.
+        self._vars_file = vars_file
+        self.values, faults = read_variables(self.environ, vars_file=vars_file, root=ROOT)
+        self.compute_config = compute_config_of({"seed": 0, **self.values})
+        self.paths = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
+        findings, names = self.findings, sorted(name for name in self.environ if name.startswith("SAC_"))
+        findings.error("variables", *faults, *self._misplaced())
+        findings.fact("variables", f"{len(names)} set, with {self._vars_file or 'the environment'}")
+        if unknown := unknown_names(names):
+            findings.note(
+                "variables",
+                f"{', '.join(unknown)}: no variable of the toolkit is called so, only your own files may read "
+                f"{'it' if len(unknown) == 1 else 'them'} (docs/reference/variables.md)",
+            )
+        findings.error("settings", *settings.findings)
+        findings.note("settings", *settings.notes)
+        findings.fact("settings", *filter(None, [self.overrides.in_words()]))
+
+    def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
+        """Makes all checks.
+
+        Args:
+          in_fork: A user's own code runs in a fork, else in this process.
+          starts: A start follows, which takes the run directory itself and does not wait for a picture.
+        """
+        with LongWork("checks", by_looks=True) as work:
+            work.doing = "the machine"
+            self._check_directories(starts)
+            self._check_source()
+            has_directory = not any(self.findings.texts(ERROR, where) for where in ("run directory", "another run"))
+            if not self._is_for_job:
+                self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
+            machine_checks.check_packages(self.findings)
+            if "params" in self.values and "env_python" not in self.values:
+                machine_checks.check_pins(self.values["params"].parent, self.findings)
+            if has_directory and self._is_let_in():
+                work.doing = "the files beside the params"
+                self._look_at_files()
+                self._try_users_code(in_fork, starts, work)
+
+    def _try_users_code(self, in_fork: bool, starts: bool, work: LongWork) -> None:
+        values, environ = self.values, self.environ
+        if self.copy is not None and SHOW_TRACES in environ:
+            environ = {**environ, SHOW_TRACES: f"{self.copy}{os.pathsep}{values['params'].parent}"}
+        render = not (starts or self._is_for_job)
+        # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
+        is_elsewhere = not values.get("local_trainer", True) or {"server", "trainer_server"} & values.keys()
+        plan = self.plan if render and not (is_elsewhere or values.get("train_gpus")) else None
+        self.inspection = run_trial(self, environ, work, render=render, plan=plan, in_fork=in_fork)
+        found = self.inspection.findings
+        if self.copy is not None:
+            folder = values["params"].parent
+            found.replace(str(self.copy), str(folder))
+            if any(
+                error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")
+            ):
+                found.note(
+                    "params folder",
+                    f"the run has a copy of {folder} and runs it: what is outside of that folder is not found by a "
+                    "path that is relative to a file in it. Give an absolute one",
+                )
+        self.findings.extend(found)
+
+    def close(self) -> None:
+        """Removes what only the checks needed."""
+        self._temporary.cleanup()
+
+    # What joining workers have otherwise.
+
+    def _misplaced(self) -> list[str]:
+        """Variables that are not meant for this program."""
+        names = {"SAC_SERVER": self.values.get("server"), "SAC_WORKER_ROLE": self.values.get("worker_role")}
+        return [
+            f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
+            for name, value in names.items()
+            if value not in (None, COLLECT)
+        ]
+
+    def _gateway(self) -> tuple[str, Path, Path | None] | None:
+        """Address, credentials and password file of a trainer that is elsewhere than its replay server."""
+        values = self.values
+        if not {"trainer_server", "credentials_dir"} <= values.keys():
+            return None
+        return values["trainer_server"], values["credentials_dir"], values.get("password_file")
+
+    def _is_let_in(self) -> bool:
+        """Whether no gateway refuses this start, such as for a wrong password: told before anything slow."""
+        if (gateway := self._gateway()) is None or self._is_for_job:
+            return True
+        from tfagents_system.transport.remote.check import NAME, refusals
+
+        refused = refusals(*gateway)
+        self.findings.error(NAME, *refused)
+        return not refused
+
+    # The run directory.
+
+    @property
+    def edits(self) -> str | None:
+        """What to do with files that were edited since the run began; see run_settings.py."""
+        return self.environ.get(EDITS)
+
+    @property
+    def uses_copies(self) -> bool:
+        """It continues a run, with that run's copies of the user's files."""
+        return "server" in self.values or run_directory.has_begun(self.run_before)
+
+    @property
+    def has_replay_server(self) -> bool:
+        return not {"server", "trainer_server"} & self.values.keys()
+
+    @property
+    def run_before(self) -> RunPaths | None:
+        """The run to continue, if there is one."""
+        return None if self.edits == FRESH else self.paths
+
+    def _check_directories(self, starts: bool) -> None:
+        if (paths := self.paths) is None:
+            return
+        fault = machine_checks.folder_fault(paths.exp_dir, "SAC_LOGS_DIR")
+        replay_dir = None if self._is_for_job else self.values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
+            fault = machine_checks.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
+        if fault := fault or self._fault_of_directory(paths):
+            self.findings.error("run directory", fault)
+            return
+        self.findings.fact("run directory", f"{paths.exp_dir}: {self._state_of_run(paths)}")
+        if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
+            self.findings.error(
+                "run directory",
+                f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
+                "SAC_EXP_NAME",
+            )
+
+    def _fault_of_directory(self, paths: RunPaths) -> str | None:
+        """Why a start can't begin there; with `--fresh` it is moved aside, and the user's files must not be in it."""
+        source = split(str(self.values["from_"]))[0] if "from_" in self.values else None
+        named = [self._vars_file, Path.cwd(), *map(self.values.get, _NAMED_FILES)]
+        used = [path for path in (*named, source if source != paths.exp_dir else None) if path is not None]
+        if self.edits == FRESH:
+            return run_inputs.why_not_moved(paths, used)
+        return run_inputs.why_not_begun(paths, used)
+
+    def _state_of_run(self, paths: RunPaths) -> str:
+        if self.edits == FRESH or not paths.run_json.exists():
+            is_moved = paths.run_json.exists() or run_inputs.strays(paths)
+            return "a new run" + (", what is there is moved aside" if is_moved else "")
+        if not run_directory.has_begun(paths):
+            return "a run without any update yet, which takes files and settings as they are now"
+        return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+
+    def _check_source(self) -> None:
+        """Whether the run that SAC_FROM names is there: a misspelt one is told before TensorFlow is imported."""
+        source, take = self.values.get("from_"), self.values.get("take", AGENT)
+        if (paths := self.paths) is None or "server" in self.values:
+            return
+        with self.findings.catching("another run"):
+            if source is None:
+                if "take" in self.values:
+                    raise UserError(f"SAC_TAKE={take} says what of another run is taken: set SAC_FROM, or unset it")
+                return
+            has_begun, began = run_directory.has_begun(self.run_before), taken_by(paths)
+            if has_begun and began is not None and (began.source, began.take) == (str(source), take):
+                return
+            if self.edits != FRESH and split(str(source))[0].resolve() == paths.exp_dir.resolve():
+                raise UserError(
+                    f"SAC_FROM={source} is this run's own directory: choose another SAC_EXP_NAME, or give "
+                    f"{option('fresh')}, too, which moves it aside first"
+                )
+            if has_begun:
+                what = "nothing of another one" if began is None else f"SAC_FROM={began.source} SAC_TAKE={began.take}"
+                raise UserError(
+                    f"SAC_FROM={source} SAC_TAKE={take} is for a run that begins, and {paths.exp_dir} began with "
+                    f"{what}: choose another SAC_EXP_NAME, start over with {option('fresh')}, or leave it out"
+                )
+            if (taken := find(str(source), take)).has_rows:
+                ring_folder(Path(taken.run))
+
+    # The user's files.
+
+    def _look_at_files(self) -> None:
+        """Copies those that the run begins with, or compares those of a run that goes on with its copies."""
+        if "server" in self.values or "params" not in self.values:
+            return
+        if not run_directory.has_begun(self.run_before):
+            self._copy_folder(self.values["params"])
+        elif self.paths is not None and "config" in self.values and self.edits != KEEP:
+            self._compare_files(self.paths, self.values["params"], self.values["config"])
+
+    def _copy_folder(self, params: Path) -> None:
+        """What is checked is what runs: the run keeps the folder of its params file as it is now."""
+        if params_folder.is_kept_otherwise(params):
+            return
+        try:
+            left_out = [self.values[name] for name in _NEVER_KEPT if name in self.values]
+            digests = params_folder.digests_of(params.parent, params_folder.files_of(params.parent, left_out))
+            params_folder.copy_files(params.parent, digests, self.temporary / "params")
+            self.copy, self._digests = self.temporary / "params", digests
+            self.findings.fact("params folder", f"{params.parent}: {counted(len(digests), 'file')} kept for the run")
+        except params_folder.TooLargeError as error:
+            self.findings.note(
+                "params folder",
+                f"{error}: only {params.name} is kept, and an edit of what it imports would change a resumed run. Move "
+                "it and what it imports into a folder of their own",
+            )
+        except OSError as error:  # On a full disk it names the file that it read.
+            self.findings.error(
+                "params folder",
+                f"the run keeps a copy of the folder of SAC_PARAMS, and {error.filename} can't be read, or not be "
+                f"copied to {self.temporary.parent} ({error.strerror}): make it readable, or free space there, or set "
+                "TMPDIR to another folder",
+            )
+
+    def _compare_files(self, paths: RunPaths, params: Path, config: Path) -> None:
+        """A run that goes on would train other files than the user has now: that is refused, unless told how."""
+        try:
+            edits = run_inputs.edits(paths, params, config)
+        except OSError as error:
+            self.findings.error(
+                "params folder",
+                f"{error.filename} can't be read ({error.strerror}), to compare it with what the run began with: make "
+                f"it readable, or give {option('keep')}",
+            )
+            return
+        if not edits:
+            return
+        anew = "" if self._is_for_job else f", {option('fresh')} moves the old run aside and starts over"
+        words = (
+            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. {option('keep')} goes "
+            f"on with the run's copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
+            "which begins with what this one has learned"
+        )
+        text = "\n  | ".join([words, *run_inputs.shown(edits)])
+        for folder in (params.parent, config.parent) if self._is_for_job else ():  # The user never sees these.
+            text = text.replace(f"{folder}/", "")
+        self.findings.error("params folder", text)
+
+    def files(self) -> Inputs:
+        """The user's files, for the run."""
+        params, taken = self.values["params"], self.inspection.taken
+        if taken is not None and self.moved_aside is not None and self.paths is not None:
+            is_own = Path(taken.run).resolve() == self.paths.exp_dir.resolve()
+            taken = taken.from_aside(self.moved_aside) if is_own else taken
+        return Inputs(
+            params,
+            self.values["config"],
+            self.copy,
+            self._digests,
+            imported=self.inspection.imported,
+            reward=named_in(self.inspection.config, params.parent),
+            taken=taken,
+            prior_data=self.inspection.prior_data,
+        )
+
+    def variables(self) -> RunVariables:
+        """All variables, checked.
+
+        Raises:
+          UserError: With everything that was found.
+        """
+        if self.findings.errors:
+            for note in self.findings.notes:
+                print(f"note: {note}", file=sys.stderr)
+            raise UserError(*self.findings.errors)
+        return RunVariables(**self.values)
 
 
 def prepare(
@@ -68,7 +371,7 @@ def prepare(
     in_fork: bool = False,
     settings: RunSettings | None = None,
 ) -> bool:
-    """Checks and prepares a run; False if it is finished already. For the arguments see `prepare_and_hold`."""
+    """As `prepare_and_hold`, for others than starts; False if the run is finished already."""
     prepared = prepare_and_hold(environ, vars_file, in_fork=in_fork, settings=settings)
     if prepared is not None:
         prepared[1].release()
@@ -88,7 +391,7 @@ def prepare_and_hold(
     Args:
       quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       in_fork: A user's own code runs in a fork, else in this process.
-      settings: What is overridden; by default what the environment says.
+      settings: As of Preparation.
 
     Returns:
       Its variables, and the lock of its directory: until that is released, no other start writes there. None if the run
@@ -116,7 +419,9 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
     """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
-    _tell_notes(preparation.checks, preparation.plan)
+    for note in preparation.findings.notes:
+        if note not in preparation.plan.notes:  # Those are printed below the plan.
+            print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
     wait_for_orphans(paths, variables.save_deadline_secs)
     with contextlib.ExitStack() as unless_handed_over:
@@ -137,7 +442,9 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
             print(f"changed for this run from now on: {changes}")
         if words := preparation.overrides.in_words():
             print(f"settings: {words}")
-        _tell_beginning(preparation.checks)
+        for name in ("another run", "prior data"):
+            for fact in preparation.findings.texts(FACT, name):
+                print(f"{name}: {fact}")
         if not quiet_plan:
             print(preparation.plan.table())
         unless_handed_over.pop_all()
@@ -186,19 +493,6 @@ def what_goes_on(why_early: str | None) -> str:
     return next((more for begin, more in ends if (why_early or "").startswith(begin)), "num_iter=N")
 
 
-def _tell_notes(checks: Checklist, plan: CpuPlan) -> None:
-    for note in checks.notes:
-        if note not in plan.notes:  # Those are printed below the plan.
-            print(f"note: {note}")
-
-
-def _tell_beginning(checks: Checklist) -> None:
-    """Prints what of other runs this one begins with."""
-    for name in _BEGINS_WITH:
-        for fact in checks[name].facts:
-            print(f"{name}: {fact}")
-
-
 def check(
     environ: Mapping[str, str],
     vars_file: Path | None,
@@ -206,25 +500,16 @@ def check(
     in_fork: bool = False,
     settings: RunSettings | None = None,
 ) -> int:
-    """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing.
-
-    Args:
-      environ, vars_file, in_fork, settings: As of `prepare_and_hold`.
-    """
+    """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
     preparation = Preparation(environ, vars_file, settings)
     with contextlib.closing(preparation), forks.before_early_end(preparation.close):
         preparation.run(in_fork=in_fork, starts=False)
-    print(preparation.checks.report())
-    return EXIT_BAD_INPUT if preparation.checks.errors else EXIT_DONE
+    print(preparation.findings.report())
+    return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
 
 
 def main(*, starts: bool = False, in_fork: bool = True) -> int:
-    """The program; returns its exit code.
-
-    Args:
-      starts: The run is started and supervised once it is prepared.
-      in_fork: As of `prepare_and_hold`.
-    """
+    """The program; returns its exit code. `starts`: the run is supervised once it is prepared."""
     parser = argparse.ArgumentParser(prog=called_as("run_script.sh"), description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")

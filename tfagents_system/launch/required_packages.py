@@ -11,6 +11,7 @@ import importlib.metadata
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,21 +39,48 @@ def missing(dev: bool) -> list[str]:
         requirement = _parsed(line)
         if requirement and requirement.marker and not requirement.marker.evaluate():
             continue
-        try:
-            found = importlib.metadata.version(re.split(r"[^\w.-]", wanted)[0])
-        except importlib.metadata.PackageNotFoundError:
-            found = "none"
-        if found == "none" or (requirement and not requirement.specifier.contains(found, prereleases=True)):
-            findings.append(f"{wanted} (found {found})")
+        version = _installed(re.split(r"[^\w.-]", wanted)[0])
+        if version is None or (requirement and not requirement.specifier.contains(version, prereleases=True)):
+            findings.append(f"{wanted} (found {version or 'none'})")
     return findings
 
 
-def _parsed(line: str) -> Requirement | None:
+def violated_pins(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """(file, requirement, installed version) of packages that requirements.txt or pyproject.toml of a folder pins."""
+    lines = dict[Path, list[str]]()
+    if (file := folder / "requirements.txt").is_file():
+        lines[file] = [line.partition(" #")[0] for line in file.read_text(errors="replace").splitlines()]
+    if (file := folder / "pyproject.toml").is_file() and file.resolve() != _PYPROJECT:
+        try:
+            lines[file] = tomllib.loads(file.read_text()).get("project", {}).get("dependencies", [])
+        except ValueError:
+            pass  # It is for other programs.
+    for path, line in ((path, line) for path, entries in lines.items() for line in entries):
+        if "==" not in line or (requirement := _parsed(line)) is None:
+            continue
+        version, pinned = _installed(requirement.name), [pin for pin in requirement.specifier if pin.operator == "=="]
+        is_meant = requirement.marker is None or requirement.marker.evaluate()
+        if is_meant and version is not None and not all(pin.contains(version, prereleases=True) for pin in pinned):
+            yield path, f"{requirement.name}{requirement.specifier}", version
+
+
+def _installed(package: str) -> str | None:
     try:
-        from packaging.requirements import Requirement
-    except ImportError:  # It is required itself, so it is missing; of the others only the names are looked at.
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
         return None
-    return Requirement(line)
+
+
+def _parsed(line: str) -> Requirement | None:
+    """None for what is no requirement, and without the package `packaging`: that is required, so it is missing."""
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        return None
+    try:
+        return Requirement(line)
+    except InvalidRequirement:  # Such as `-r other.txt`.
+        return None
 
 
 if __name__ == "__main__":

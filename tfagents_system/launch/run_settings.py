@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,9 @@ from tfagents_system.settings.variables import (
     variable_name,
 )
 
-# Carries the overrides from the start to the check of params and environment, which is another process.
-CARRIER = "TFAGENTS_OVERRIDES"
-# Tell it what to do with files that were edited since the run began, and where the folder of SAC_PARAMS is copied.
+# Tells a start what to do with files that were edited since the run began.
 EDITS, KEEP, FRESH = "TFAGENTS_EDITS", "keep", "fresh"
 EDIT_OPTIONS = {KEEP: "--keep", FRESH: "--fresh"}
-FOLDER = "TFAGENTS_PARAMS_FOLDER"
-# Where it makes the ring of prior data.
-PRIOR_FOLDER = "TFAGENTS_PRIOR_FOLDER"
 # The first job's id, for a job that was submitted because SLURM did not requeue the one before (cluster/requeue.py).
 SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
@@ -105,7 +99,6 @@ def resolve(
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[SEED] = seed
     notes = _keep_fixed(resolved, overrides, began)
-    resolved[CARRIER] = json.dumps(dataclasses.asdict(overrides))
     return RunSettings(resolved, overrides, tuple(findings), run_json, notes)
 
 
@@ -164,12 +157,6 @@ def run_of_start(
     resolved = resolve(environ, assignments, vars_file=vars_file, root=root).environ
     values, _ = read_variables(resolved, vars_file=vars_file, root=root)
     return RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
-
-
-def carried(environ: Mapping[str, str]) -> Overrides:
-    """The overrides of the start that this process belongs to."""
-    content = environ.get(CARRIER)
-    return Overrides(**json.loads(content)) if content else Overrides()
 
 
 def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVariables | None) -> dict[str, str]:

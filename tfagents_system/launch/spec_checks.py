@@ -1,130 +1,168 @@
-"""What an environment's specs must be for the agent that is to learn from them."""
+"""What a run asks of an environment's specs, goals and curriculum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import difflib
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.algorithms import ALGORITHMS, ActionKind
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded, smallest_side
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
-from tfagents_system.envs.action_history import OBSERVATION
+from tfagents_system.envs.backends import is_batched
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names, seen_by_actor
+from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
+from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError, shown
 from tfagents_system.settings.effects import without_effect
+from tfagents_system.settings.sample_form_checks import hindsight_in_words
 from tfagents_system.train_params_base import TrainParamsBase
 
-EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
+ENVIRONMENT, CURRICULUM = "environment", "curriculum"
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
-_SIMILARITY_OF_NAMES = 0.6  # They are short.
-OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
+_SIMILARITY_OF_PARTS = 0.6  # Their names are short.
+_RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
+_STEPS_WITH_VALUE = 5
 
 
-def check_action_count(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """The default networks have one action; a user's own hooks may handle more."""
-    names = [spec.name for spec in tree.flatten(env.action_spec())]
-    own = {"agent_ctor", "actor_ctor"} & overridden(params)
-    if len(names) == 1 or own:
-        return []
-    return [
-        f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
-        "join them in one Box, or override actor_ctor and critic_ctor"
-    ]
+@contextlib.contextmanager
+def told(findings: Findings, where: str, what: str) -> Iterator[None]:
+    """Turns an exception of the user's code into errors."""
+    try:
+        yield
+    except UserError as error:
+        findings.error(where, *(f"{what}: {finding}" for finding in error.findings))
+    except EnvironmentFault as fault:
+        step = f"step {fault.step}" if fault.step else "its first reset"
+        findings.error(where, f"{what} failed in {step}: {describe_error(fault.__cause__ or fault)}")
+    except (Exception, SystemExit) as error:
+        findings.error(where, f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
 
 
-def check_action_kind(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """The kind of action that the algorithm learns must be the one that the environment, with a table, gives it."""
+def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
+    """A random action; the default one of a device, which random ones may harm, or the middle of its bounds."""
+    if env.device is None:
+        return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
+    return env.device.trial_action(env.actions)
+
+
+def take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[ts.TimeStep]:
+    """Time steps of an episode from its reset on, at most `steps`; the same seed gives the same actions."""
+    rng = np.random.default_rng(seed)
+    time_steps = [env.reset()]
+    while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
+        time_steps.append(env.step(trial_action(env, rng)))
+    return time_steps
+
+
+def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:
+    """The first step with another observation or reward; None without one."""
+    for step, pair in enumerate(zip(ours, theirs, strict=False)):
+        one, other = (tree.flatten((time_step.observation, time_step.reward)) for time_step in pair)
+        if not all(map(np.array_equal, one, other)):
+            return step
+    return None
+
+
+def overridden(params: TrainParamsBase) -> set[str]:
+    """Hooks and attributes that are the user's own."""
+    return {
+        name
+        for name in dir(TrainParamsBase)
+        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
+    }
+
+
+def in_words(nest: Any) -> str:
+    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
+
+
+# Observations and actions.
+
+
+def check_specs(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
+    """Whether the run's agent can learn from such observations and actions; tells what images are used for."""
+    for find in (_action_findings, _frame_stack_findings, actor_findings, horizon_time_findings, _goal_findings):
+        findings.error(ENVIRONMENT, *find(params, env))
+    if not findings.errors:
+        _check_images(params, env, findings)
+        notes = without_effect(params, has_images(env.observation_spec()))
+        findings.note(ENVIRONMENT, *(note for note in notes if note not in without_effect(params)))
+
+
+def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
+    """The default networks have one action, of the kind that the algorithm learns; a user's hooks may have others."""
+    names, hooks = [spec.name for spec in tree.flatten(env.action_spec())], overridden(params)
+    if len(names) > 1 and not {"agent_ctor", "actor_ctor"} & hooks:
+        yield (
+            f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
+            "join them in one Box, or override actor_ctor and critic_ctor"
+        )
     wanted, leaf = ALGORITHMS[params.algorithm].actions, tree.flatten(env.actions)[0]
-    found: ActionKind = "continuous" if leaf.rows is None else "discrete"
-    if found == wanted or overridden(params) & {"agent_ctor"}:
-        return []
-    fitting = [name for name, algorithm in ALGORITHMS.items() if algorithm.actions == found]
-    remedy = f"set algorithm to {' or '.join(filter(None, (', '.join(fitting[:-1]), fitting[-1])))}" if fitting else ""
-    if found == "continuous":
-        remedy += f", or set action_table to rows of {leaf.spec.shape[0]} numbers, which are the actions to choose from"
-    elif params.action_table is not None:
-        remedy += (", or " if remedy else "") + "remove action_table"
-    elif not remedy:
-        remedy = "no algorithm takes such actions, give the environment a Box with a float dtype"
-    return [
-        f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {found} "
-        f"({actions.in_words(leaf)}): {remedy}"
-    ]
+    kind = "continuous" if leaf.rows is None else "discrete"
+    if kind != wanted and "agent_ctor" not in hooks:
+        fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
+        remedies = [f"set algorithm to {fitting}"] if fitting else ["give it a Box with a float dtype"]
+        if kind == "continuous":
+            remedies.append(f"set action_table to rows of {leaf.spec.shape[0]} numbers, the actions to choose from")
+        elif params.action_table is not None:
+            remedies.append("remove action_table")
+        yield (
+            f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {kind} "
+            f"({actions.in_words(leaf)}): {', or '.join(remedies)}"
+        )
 
 
-def check_frame_stack(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+def _frame_stack_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     spec, frame_stack = env.observation_spec(), params.frame_stack
     if isinstance(frame_stack, Mapping):
-        return _leaf_findings(frame_stack, dict(zip(leaf_names(spec), tree.flatten(spec), strict=True)))
-    if frame_stack == 1 or has_images(spec):
-        return []
-    return [
-        f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none "
-        f"(uint8 of shape [height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be "
-        'stacked, as in {"lidar": 4}'
-    ]
+        leaves = dict(zip(leaf_names(spec), tree.flatten(spec), strict=True))
+        yield from _unknown_parts("frame_stack stacks", frame_stack, leaves)
+        for name, frames in frame_stack.items():
+            if name in leaves and frames > 1 and not leaves[name].shape:
+                yield (
+                    f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the '
+                    "shape (1,) in env_ctor, observation and space"
+                )
+    elif frame_stack != 1 and not has_images(spec):
+        yield (
+            f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none (uint8 of shape "
+            f"[height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be stacked, as in "
+            '{"lidar": 4}'
+        )
 
 
-def check_actor_observations(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
+def actor_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     spec, names = env.observation_spec(), params.actor_observations
     if names is None:
-        return []
+        return
     if not isinstance(spec, Mapping):
-        return [
+        yield (
             f"TrainParams.actor_observations={tuple(names)} names parts of the observation, and this one has none, it "
             f"is {in_words(spec)}: let env_ctor give it a Dict space, or set actor_observations to None"
-        ]
-    leaves = leaf_names(spec)
-    known = dict.fromkeys(
-        "/".join(name.split("/")[:depth]) for name in leaves for depth in range(1, name.count("/") + 2)
-    )
-    findings = _unknown_parts("actor_observations has", names, known)
-    alone = params.sample_form_ctor().has_horizon_time and set(seen_by_actor(spec, names)) == {OBSERVATION}
-    if alone and not findings:
-        findings.append(
-            f'TrainParams.actor_observations={tuple(names)}: a part named "{OBSERVATION}" can\'t be all that the actor '
-            f"sees where samples are mini-races (mini_race): rename it in env_ctor"
         )
-    return findings
-
-
-def check_horizon_time(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    spec = env.observation_spec()
-    is_taken = isinstance(spec, Mapping) and HORIZON_TIME in spec
-    if not is_taken or not params.sample_form_ctor().has_horizon_time:
-        return []
-    return [
-        f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '
-        "(mini_race): rename it in env_ctor, or set mini_race to None"
-    ]
-
-
-# Each takes the params and the environment, and returns what the user must change.
-SPEC_CHECKS = (check_action_count, check_action_kind, check_frame_stack, check_horizon_time, check_actor_observations)
-
-
-def _leaf_findings(frame_stack: Mapping[str, int], leaves: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a frame_stack that names parts of the observation."""
-    return _unknown_parts("frame_stack stacks", frame_stack, leaves) + [
-        f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the shape (1,) in '
-        "env_ctor, observation and space"
-        for name, frames in frame_stack.items()
-        if name in leaves and frames > 1 and not leaves[name].shape
-    ]
+        return
+    paths = [name.split("/") for name in leaf_names(spec)]
+    known = dict.fromkeys("/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
+    yield from _unknown_parts("actor_observations has", names, known)
 
 
 def _unknown_parts(what: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Names of parts that the observations do not have."""
     names, known = list(names), list(known)
-    meant = dict(near_misses(names, known, _SIMILARITY_OF_NAMES))
+    meant = dict(near_misses(names, known, _SIMILARITY_OF_PARTS))
     return [
         f'TrainParams.{what} "{name}", but the observations have no such part: '
         + (f'"{meant[name]}" is meant' if name in meant else f"they have {', '.join(known)}. Name one of these")
@@ -133,114 +171,223 @@ def _unknown_parts(what: str, names: Iterable[str], known: Iterable[str]) -> lis
     ]
 
 
-def without_effect_here(params: TrainParamsBase, env: TrainingEnvironment) -> list[str]:
-    """Attributes that act only on images, if there are none; what follows from the params is already reported."""
-    told = without_effect(params)
-    return [note for note in without_effect(params, has_images(env.observation_spec())) if note not in told]
+def horizon_time_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
+    spec = env.observation_spec()
+    if isinstance(spec, Mapping) and HORIZON_TIME in spec and params.sample_form_ctor().has_horizon_time:
+        yield (
+            f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '
+            "(mini_race): rename it in env_ctor, or set mini_race to None"
+        )
 
 
-def check_images(params: TrainParamsBase, env: TrainingEnvironment, check: Check) -> None:
-    """Reports the use of each image, and of what may be meant as one; says nothing about the user's own networks."""
-    layers, flat = convolutions(params), "image_encoder_layers=()"
+def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
+    """Tells the use of each image; of the user's own networks only what is wrong."""
+    layers, spec = convolutions(params), env.observation_spec()
     is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
-    leaves = tree.flatten(env.observation_spec())
-    for spec, frames in zip(leaves, frames_in(env.observation_spec(), params.frame_stack), strict=True):
-        if not _may_be_image(spec):
-            continue
-        shape = tuple(spec.shape)
+    for leaf, frames in zip(tree.flatten(spec), frames_in(spec, params.frame_stack), strict=True):
+        shape = tuple(leaf.shape)
         needs_axes = frames > 1 or bool(params.image_augmentation_pixels)
-        way_out = "" if needs_axes else f", or set {flat} to have it flattened"
-        is_asked = needs_axes or bool(layers and not is_own)
-        if is_asked and is_image(spec) and not is_encoded(spec, layers) and _has_channels_first(shape):
-            check.errors.append(
-                f"images are [height, width, channels], and {spec.name} {shape} has its channels first: transpose it "
-                f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}"
+        is_used = is_image(leaf) and not is_encoded(leaf, layers) and (needs_axes or (layers and not is_own))
+        if is_used and shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS):
+            way_out = "" if needs_axes else ", or set image_encoder_layers=() to have it flattened"
+            findings.error(
+                ENVIRONMENT,
+                f"images are [height, width, channels], and {leaf.name} {shape} has its channels first: transpose it "
+                f"in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0)){way_out}",
             )
         elif is_own:
             continue
-        elif not is_image(spec):
-            check.notes.append(
-                f"{spec.name} {shape} {np.dtype(spec.dtype)} is flattened, images are uint8 of shape "
-                "[height, width, channels], from 0 to 255: convert it in env_ctor, if it is meant as one"
-            )
-        else:
-            check.facts.append(f"{spec.name} is {_use_in_words(spec, params)}")
-
-
-def _use_in_words(image: Any, params: TrainParamsBase) -> str:
-    layers = convolutions(params)
-    if is_encoded(image, layers):
-        return "encoded"
-    if not layers:
-        return "flattened: image_encoder_layers=()"
-    side = smallest_side(layers)
-    return f"flattened: smaller than {side} x {side} pixels"
-
-
-def _may_be_image(spec: Any) -> bool:
-    return len(spec.shape) > 2 or (len(spec.shape) == 2 and np.dtype(spec.dtype) == np.uint8)
-
-
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS)
-
-
-def overridden(params: TrainParamsBase) -> set[str]:
-    return {
-        name
-        for name in dir(TrainParamsBase)
-        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
-    }
+        elif is_encoded(leaf, layers):
+            findings.fact(ENVIRONMENT, f"{leaf.name} is encoded")
+        elif is_image(leaf):
+            side = smallest_side(layers) if layers else 0
+            why = f"smaller than {side} x {side} pixels" if layers else "image_encoder_layers=()"
+            findings.fact(ENVIRONMENT, f"{leaf.name} is flattened: {why}")
 
 
 def check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
-    findings = []
-    for what, ours, theirs in (
-        ("observations", collect_env.observation_spec(), eval_env.observation_spec()),
-        ("actions", collect_env.environment_action_spec, eval_env.environment_action_spec),
-    ):
-        try:
-            same = bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
-        except ValueError:
-            same = False
-        if not same:
-            findings.append(
-                f"the {what} of the collect and the evaluation environment differ: "
-                f"{in_words(ours)} and {in_words(theirs)}: build both with the same spaces"
+    """What of the two environments differs."""
+
+    def are_same(ours: Any, theirs: Any) -> bool:
+        with contextlib.suppress(ValueError):  # Of bounds with other shapes.
+            return bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
+        return False
+
+    specs = {
+        "observations": (collect_env.observation_spec(), eval_env.observation_spec()),
+        "actions": (collect_env.environment_action_spec, eval_env.environment_action_spec),
+    }
+    return [
+        f"the {what} of the collect and the evaluation environment differ: {in_words(ours)} and {in_words(theirs)}: "
+        "build both with the same spaces"
+        for what, (ours, theirs) in specs.items()
+        if not are_same(ours, theirs)
+    ]
+
+
+# Goals (`hindsight_share`).
+
+
+def _goal_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
+    """What is wrong with the goals; nothing where no sample gets another one."""
+    if (hindsight := params.sample_form_ctor().hindsight) is None:
+        return
+    asked, remedy = hindsight_in_words(params, hindsight.share)
+    spec, keys = env.observation_spec(), (OBSERVATION, ACHIEVED, DESIRED)
+    if env.device is not None:
+        yield (
+            f"{asked} does not work with an environment that acts in real time: the replay server needs another one, "
+            f"to compute rewards: {remedy}"
+        )
+        return
+    if not (isinstance(spec, Mapping) and spec.keys() >= set(keys)):
+        parts = ", ".join(spec) if isinstance(spec, Mapping) else in_words(spec)
+        yield (
+            f"{asked} needs observations that are a dictionary with the keys {', '.join(keys)}, as Gymnasium-Robotics "
+            f"has them, and there is {parts}: build such a dictionary in env_ctor, or {remedy}"
+        )
+        return
+    kinds = [(getattr(spec[key], "shape", None), getattr(spec[key], "dtype", None)) for key in (ACHIEVED, DESIRED)]
+    if kinds[0] != kinds[1] or None in kinds[0]:
+        yield (
+            f"{ACHIEVED} and {DESIRED} must be arrays of one shape and dtype, one takes the place of the other, found "
+            f"{in_words(spec[ACHIEVED])} and {in_words(spec[DESIRED])}: give them the same space, or {remedy}"
+        )
+        return
+    frames = dict(zip(leaf_names(spec), frames_in(spec, params.frame_stack), strict=True))
+    if stacked := [key for key in (ACHIEVED, DESIRED) if frames[key] > 1]:
+        yield (
+            f"TrainParams.frame_stack={shown(params.frame_stack)} stacks {' and '.join(stacked)}, and a stack of goals "
+            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, or {remedy}'
+        )
+    elif not env.goal_functions.has_reward:
+        yield (
+            f"{asked} needs rewards as a function of goals, and the environment has no {REWARD}(achieved_goal, "
+            f"desired_goal, info): give it, or a wrapper of it, this method, for arrays of goals [N, ...], or {remedy}"
+        )
+
+
+def check_goal_functions(
+    params: TrainParamsBase, env: TrainingEnvironment, steps: Sequence[ts.TimeStep], findings: Findings
+) -> None:
+    """Compares the functions of goals with an episode's steps, and calls of many goals with calls of one.
+
+    Raises:
+      UserError: Rewards differ from those of the steps, or a function fails.
+    """
+    if params.sample_form_ctor().hindsight is None or len(steps) < 2:
+        return
+    functions = env.goal_functions
+    achieved, desired = (np.stack([step.observation[key] for step in steps]) for key in (ACHIEVED, DESIRED))
+    achieved, desired, desired_before = achieved[1:], desired[1:], desired[:-1]
+    rewards = functions.rewards(achieved, desired)
+    recorded = np.array([step.reward for step in steps[1:]], np.float32)
+    # A goal that was reached may be replaced by the next one in the same step.
+    is_same = _close(rewards, recorded) | _close(functions.rewards(achieved, desired_before), recorded)
+    if not is_same.all():
+        step = int(np.argmin(is_same))
+        raise UserError(
+            f"step {step + 1} gave the reward {recorded[step]:g}, and {REWARD} of its goals, with info {{}}, "
+            f"{rewards[step]:g}: let step() return what {REWARD} does, minibatches have both kinds; a wrapper that "
+            "changes rewards must change both"
+        )
+    calls = {REWARD: functions.rewards} | ({TERMINATED: functions.terminated} if functions.has_terminated else {})
+    left, right = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])  # Reached ones, too.
+    for name, function in calls.items():
+        together = function(left, right)
+        alone = np.concatenate([function(left[k : k + 1], right[k : k + 1]) for k in range(len(left))])
+        if not (agrees := _close(together, alone)).all():
+            place = int(np.argmin(agrees))
+            findings.error(
+                ENVIRONMENT,
+                f"{name} of {len(left)} goals at once gives {shown(together[place].item())} where it gives "
+                f"{shown(alone[place].item())} for the same goals alone: compute it along the last axis, such as "
+                "np.linalg.norm(achieved_goal - desired_goal, axis=-1)",
             )
-    return findings
+    ends = f"{TERMINATED} says where they end" if functions.has_terminated else "terminations stay as recorded"
+    findings.fact(ENVIRONMENT, f"rewards of other goals by {REWARD}, {ends}")
 
 
-def in_words(nest: Any) -> str:
-    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
+def _close(values: Any, expected: Any) -> np.ndarray:
+    return np.isclose(values, expected, _RTOL, _ATOL)
 
 
-def actions_in_words(nest: Any) -> str:
-    return ", ".join(map(actions.in_words, tree.flatten(nest)))
+# Curriculum.
 
 
-def end_in_words(last: ts.TimeStep, steps: int, horizon: int, actions: str = "random actions") -> str:
-    if last.step_type != ts.StepType.LAST:
-        return f"no end within {steps} steps ({EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
-    if last.discount == 0.0:
-        return f"terminates, with {actions} after {steps} steps"
-    limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
-    return f"ends by a {limit} after {steps} steps"
+def check_values(
+    params: TrainParamsBase,
+    collect_env: TrainingEnvironment,
+    eval_env: TrainingEnvironment | None,
+    findings: Findings,
+    enter: Callable[[str], None],
+) -> None:
+    """Sets every parameter of the curriculum to its first and to its last value and takes a few steps with each.
+
+    Args:
+      eval_env: Gets the values that are for evaluation; None: nothing is evaluated, or in the collect environment.
+    """
+    if not params.env_config.get("curriculum") or check_curriculum(params.env_config):
+        return  # None, or reported by the check of the JSON.
+    curriculum, tried = Curriculum.from_config(params.env_config), Findings()
+    for name in curriculum.names:
+        envs = [collect_env, *([eval_env] if eval_env is not None and curriculum.apply_to_eval(name) else [])]
+        effects = []
+        for value in (value for parameter, value in curriculum.end_values() if parameter == name):
+            enter(f"set_state() of {name} = {value} or step() with it")
+            of_value = Findings()
+            effects.append([_try_value(env, name, value, of_value) for env in envs][0])
+            tried.error(CURRICULUM, *of_value.errors)
+            if of_value.errors:
+                break  # Of the other value most likely the same again.
+        else:
+            if len(effects) == 2 and None not in effects and effects[0] == effects[1]:
+                tried.note(CURRICULUM, _without_effect(collect_env, name))
+    if not tried.errors:
+        values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
+        tried.fact(CURRICULUM, f"set_state works with {values}")
+    findings.extend(tried)
 
 
-def same_step(ours: ts.TimeStep, theirs: ts.TimeStep) -> bool:
-    """Whether two time steps have equal observations and rewards."""
-    pairs = zip(
-        tree.flatten((ours.observation, ours.reward)), tree.flatten((theirs.observation, theirs.reward)), strict=True
+def _try_value(env: TrainingEnvironment, name: str, value: Any, findings: Findings) -> bytes | None:
+    """Sets a parameter and takes a few steps with it; these where no attribute has changed, None otherwise."""
+    can_be_seen = not (env.device or is_batched(env.user_env) or isinstance(env.user_env, EnvProcess))
+    before = _attributes(env) if can_be_seen else {}
+    try:
+        env.set_state({name: value})
+        is_unseen = can_be_seen and _attributes(env) == before
+    except UserError as error:
+        findings.error(CURRICULUM, *(f"curriculum.{name}: {finding}" for finding in error.findings))
+        return None
+    except (Exception, SystemExit) as error:
+        findings.error(
+            CURRICULUM,
+            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}",
+        )
+        return None
+    with told(findings, CURRICULUM, f"the environment with {name} = {value}"):
+        if is_unseen:
+            env.reseed(0)
+        steps = take_steps(env, 0, _STEPS_WITH_VALUE)
+        return pickle.dumps(tree.flatten(steps)) if is_unseen else None
+    return None
+
+
+def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
+    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
+    contents = {}
+    for depth, layer in enumerate(gym_layers(env.user_env)):
+        for name, value in getattr(layer, "__dict__", {}).items():
+            with contextlib.suppress(Exception):
+                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
+    return contents
+
+
+def _without_effect(env: TrainingEnvironment, name: str) -> str:
+    inner = list(gym_layers(env.user_env))[-1]
+    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
+    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
+    return (
+        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
+        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
     )
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
-def name_of(env: Any) -> str:
-    """The name of the innermost environment's class, or of the process in which it runs."""
-    return repr(env) if isinstance(env, EnvProcess) else type(list(gym_layers(env))[-1]).__name__
-
-
-def are_alike(params: TrainParamsBase) -> bool:
-    """Whether evaluation environments are built like those for collecting: by the same hooks and arguments."""
-    return not {"collect_env_args_kwargs", "eval_env_args_kwargs"} & overridden(params)

@@ -191,7 +191,7 @@ def _measure_apart(variables: RunVariables, vars_file: Path, role: str, train_cp
 def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> dict[str, Any]:
     """A worker's steps, with environment, policy and segments but without the server; or the trainer's updates."""
     from tfagents_system.envs import loading
-    from tfagents_system.launch.agent_checks import make_agent_for
+    from tfagents_system.launch.environment_checks import make_agent_for
 
     seed, count = variables.seed, variables.envs_per_worker if what == "worker" else 1
     envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(count)]

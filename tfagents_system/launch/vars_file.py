@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.launch.python_path import LAUNCHERS, run_python_path
 
 # The file's output is no variable, and the folder that it changes to is not the run's.
+_ALLOW_LOGIN = "SAC_ALLOW_LOGIN"
 _SCRIPT = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
 
 
@@ -34,3 +35,21 @@ def run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
     """The environment as run_script.sh completes it after the vars file was sourced; without GPUs."""
     own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
     return {**sourced, **own}
+
+
+def refuse_login_node(vars_file: Path, remedy: str) -> None:
+    """Refuses unless the vars file, or the environment, allows it.
+
+    Args:
+      remedy: What to do instead.
+
+    Raises:
+      UserError: This is a login node.
+    """
+    environ = read_vars_file(vars_file)
+    command = ["bash", "-c", 'source "$0" && is_login_node', str(LAUNCHERS / "login_node.sh")]
+    if environ.get(_ALLOW_LOGIN) == "1" or subprocess.run(command, env=environ, check=False).returncode:
+        return
+    raise UserError(
+        f"this machine submits to a SLURM cluster, and this is no job: {remedy}, or set {_ALLOW_LOGIN}=1 to train here"
+    )

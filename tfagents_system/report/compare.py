@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.checklist import counted
+from tfagents_system.checks.findings import counted
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.curves import HIGHEST, RETURN, SUCCESS, Run, read_runs

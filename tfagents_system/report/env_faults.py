@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfagents_system.checks.checklist import counted
+from tfagents_system.checks.findings import counted
 from tfagents_system.run_files.run_paths import is_worker
 
 # In a worker's heartbeat, where they begin at 0 with its process, and in `run` of status.json.

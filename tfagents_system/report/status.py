@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.checklist import counted
+from tfagents_system.checks.findings import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import EVAL, EXPERT

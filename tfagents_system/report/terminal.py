@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfagents_system.checks.checklist import counted
+from tfagents_system.checks.findings import counted
 from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (

@@ -112,10 +112,6 @@ class Overrides:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
-    def removed(self) -> list[str]:
-        """Names of the keys that null removes."""
-        return [name for name, value in self.settings().items() if value is None and name not in self.params]
-
     def in_words(self) -> str:
         """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""
         return in_words(self.settings())

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.checks.checklist import have
+from tfagents_system.checks.findings import have
 from tfagents_system.envs import loading
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfagents_system.checks.checklist import Check, Checklist
+from tfagents_system.checks.findings import Findings
 from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import messages
 from tfagents_system.transport.remote.credentials import CLIENT, days_left
@@ -28,7 +28,7 @@ def check_path(
     password_file: Path | None = None,
     identity: Mapping[str, str] | None = None,
     timeout_secs: float = 5.0,
-) -> Checklist:
+) -> Findings:
     """Findings on the path to a gateway: facts for each step that worked, then the first obstacle.
 
     Args:
@@ -38,13 +38,13 @@ def check_path(
       identity: Of this side's inputs (see `messages.identity_of`); None skips the comparison.
       timeout_secs: For each step.
     """
-    checks = Checklist()
-    _ask(checks[NAME], address, credentials, password_file, dict(identity or {}), timeout_secs)
-    return checks
+    findings = Findings()
+    _ask(findings, address, credentials, password_file, dict(identity or {}), timeout_secs)
+    return findings
 
 
 def _ask(
-    check: Check,
+    findings: Findings,
     address: str,
     credentials: Path,
     password_file: Path | None,
@@ -52,13 +52,13 @@ def _ask(
     timeout_secs: float,
 ) -> messages.Welcome | None:
     """What a gateway answers; None and a finding where it does not take us."""
-    with check.catching():
+    with findings.catching(NAME):
         gateway = TlsClient(address, credentials, password_file)
         if (days := days_left(gateway.folder, CLIENT)) < _FEW_DAYS:
-            check.notes.append(f"the certificates in {gateway.folder} expire in {days} days")
-        connection = _reach(check, gateway, timeout_secs)
+            findings.note(NAME, f"the certificates in {gateway.folder} expire in {days} days")
+        connection = _reach(findings, gateway, timeout_secs)
         if connection is not None:
-            return _prove_ourselves(check, gateway, connection, identity, timeout_secs)
+            return _prove_ourselves(findings, gateway, connection, identity, timeout_secs)
     return None
 
 
@@ -85,7 +85,7 @@ def _refused(gateway: TlsClient, answer: messages.Refused) -> str:
     return f"the gateway at {gateway.host} port {gateway.port} refuses us: {answer.message}"
 
 
-def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.socket | None:
+def _reach(findings: Findings, gateway: TlsClient, timeout_secs: float) -> socket.socket | None:
     """Name lookup and TCP."""
     try:
         addresses = list(
@@ -94,50 +94,54 @@ def _reach(check: Check, gateway: TlsClient, timeout_secs: float) -> socket.sock
             )
         )
     except OSError as error:
-        check.errors.append(
-            f"{messages.this_host()} does not know the host {gateway.host} ({error.strerror}): give its address"
+        findings.error(
+            NAME, f"{messages.this_host()} does not know the host {gateway.host} ({error.strerror}): give its address"
         )
         return None
-    check.facts.append(f"{gateway.host} is {', '.join(map(str, addresses))}")
+    findings.fact(NAME, f"{gateway.host} is {', '.join(map(str, addresses))}")
     began = time.monotonic()
     try:
         connection = socket.create_connection((gateway.host, gateway.port), timeout=timeout_secs)
     except ConnectionRefusedError:
-        check.errors.append(
+        findings.error(
+            NAME,
             f"nobody listens on {gateway.host} port {gateway.port}: is the run alive, with SAC_GATEWAY_PORT set, and "
-            "is this the port in its gateway.json?"
+            "is this the port in its gateway.json?",
         )
         return None
     except OSError as error:
         why = f"no answer in {timeout_secs:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        check.errors.append(
+        findings.error(
+            NAME,
             f"{messages.this_host()} can't reach {gateway.host} port {gateway.port} ({why}): is there a firewall "
-            "between, or is the host off?"
+            "between, or is the host off?",
         )
         return None
-    check.facts.append(f"port {gateway.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
+    findings.fact(NAME, f"port {gateway.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
     return connection
 
 
 def _prove_ourselves(
-    check: Check, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
+    findings: Findings, gateway: TlsClient, connection: socket.socket, identity: dict[str, str], timeout_secs: float
 ) -> messages.Welcome | None:
     """TLS, then our hello."""
     try:
         transport = gateway.secure(connection)
     except ChannelError as error:
-        check.errors.append(
+        findings.error(
+            NAME,
             f"{gateway.host} port {gateway.port} does not prove to be the gateway of these credentials ({error}): is "
-            "it another run's port, or are ca.pem and client.pem of another run?"
+            "it another run's port, or are ca.pem and client.pem of another run?",
         )
         return None
     try:
-        return _say_hello(check, gateway, transport, identity, timeout_secs)
+        return _say_hello(findings, gateway, transport, identity, timeout_secs)
     except (ChannelError, OSError) as error:
         why = describe(error) if isinstance(error, OSError) else str(error)
-        check.errors.append(
+        findings.error(
+            NAME,
             f"the gateway at {gateway.host} port {gateway.port} ended the connection ({why}): does it know the "
-            "authority of client.pem, and has that not expired by its clock? Copy the run's credentials anew"
+            "authority of client.pem, and has that not expired by its clock? Copy the run's credentials anew",
         )
         return None
     finally:
@@ -145,22 +149,22 @@ def _prove_ourselves(
 
 
 def _say_hello(
-    check: Check, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
+    findings: Findings, gateway: TlsClient, transport: Transport, identity: dict[str, str], timeout_secs: float
 ) -> messages.Welcome | None:
     answer = _answer(gateway, transport, identity, timeout_secs)
-    check.facts.append("TLS: both sides have proved themselves")
+    findings.fact(NAME, "TLS: both sides have proved themselves")
     if isinstance(answer, messages.Refused):
-        check.errors.append(_refused(gateway, answer))
+        findings.error(NAME, _refused(gateway, answer))
     elif isinstance(answer, messages.End):
-        check.errors.append(f"the run at {gateway.host} port {gateway.port} is over ({answer.why})")
+        findings.error(NAME, f"the run at {gateway.host} port {gateway.port} is over ({answer.why})")
     elif isinstance(answer, messages.Welcome):
         transport.send(messages.Goodbye())
         same = ", the same inputs" if identity else ""
-        check.facts.append(f"tfagents_system {answer.version} there as here{same}; {answer.max_workers} worker slots")
+        findings.fact(NAME, f"tfagents_system {answer.version} there as here{same}; {answer.max_workers} worker slots")
         return answer
     else:
-        check.errors.append(
-            f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
+        findings.error(
+            NAME, f"{gateway.host} port {gateway.port} answers with {type(answer).__name__}: is it a gateway?"
         )
     return None
 

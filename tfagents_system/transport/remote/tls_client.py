@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tfagents_system.checks.checklist import Check
+from tfagents_system.checks.findings import Findings
 from tfagents_system.errors import UserError
 from tfagents_system.transport.remote import credentials as credential_files
 from tfagents_system.transport.remote.errors import ChannelError, GatewayRefusedError
@@ -37,15 +37,15 @@ class TlsClient:
     def __init__(self, address: str, credentials: Path, password_file: Path | None) -> None:
         self.address, self.host, self.port = address, "", 0
         self._credentials = credentials
-        check = Check("credentials")
-        with check.catching():
+        findings = Findings()
+        with findings.catching("credentials"):
             self.host, self.port = split_address(address)
-        with check.catching():
+        with findings.catching("credentials"):
             self._load()
-        with check.catching():
+        with findings.catching("credentials"):
             self._password = credential_files.read_password(password_file)
-        if check.errors:
-            raise UserError(*check.errors)
+        if findings.errors:
+            raise UserError(*findings.errors)
 
     def _load(self) -> None:
         """Reads the credentials, which may have been replaced.

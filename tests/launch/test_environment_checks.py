@@ -1,8 +1,11 @@
-"""What an agent, its networks and sequences can't do with an environment is told before anything starts."""
+"""What is wrong with an environment or an agent is told before anything starts, without a traceback."""
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -13,9 +16,129 @@ from tf_agents.agents.sac import sac_agent
 from tf_agents.agents.td3 import td3_agent
 
 from tests.support.environment_report import check, report
-from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system.launch import agent_checks
-from tfagents_system.launch import environment_checks as checks_module
+from tests.support.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
+from tfagents_system.launch import environment_checks
+
+
+@pytest.mark.parametrize("kind", [CounterEnv, NumberedEnv, DictEnv])
+def test_good_environments_have_no_finding(kind: Any) -> None:
+    findings, specs = check(kind)
+    assert findings == []
+    assert specs is not None and specs[1].name == "action"
+
+
+def test_environments_are_closed() -> None:
+    closed = []
+
+    class Closing(CounterEnv):
+        def close(self) -> None:
+            closed.append(self)
+
+    assert check(Closing)[0] == []
+    assert len(closed) == 3, "to collect, to evaluate, to compare seeds"
+
+
+def test_a_fault_names_the_step_of_its_episode() -> None:
+    class Later(CounterEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, reward if int(observation[0]) < 2 else np.nan, *rest
+
+    findings, _ = check(Later)
+    assert findings == ["the reward of step 2 must be a finite number, found nan: correct what computes it"]
+
+
+# What is seen of a good environment.
+
+
+def facts(name: str, *args: Any, **kwargs: Any) -> list[str]:
+    findings, _ = report(*args, **kwargs)
+    assert findings.errors == []
+    return findings.texts("ok", name)
+
+
+@pytest.mark.parametrize(
+    ("env", "horizon", "text"),
+    [
+        (lambda: CounterEnv(terminate_at=4), 10, "terminates, with random actions after 4 steps"),
+        (lambda: CounterEnv(truncate_at=7), 10, "ends by a time limit of its own after 7 steps"),
+        (CounterEnv, 10, "ends by a time limit (horizon=10) after 10 steps"),
+        (lambda: NumberedEnv(terminate_at=3), 10, "terminates, with random actions after 3 steps"),
+    ],
+)
+def test_the_end_of_an_episode_is_told(env: Any, horizon: int, text: str) -> None:
+    episode = facts("episode", env, horizon=horizon)
+    assert episode[0] == text and episode[1].endswith(" steps/s")
+
+
+def test_a_slow_simulator_is_not_stepped_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_checks, "EPISODE_SECS", 0.1)
+
+    class Slow(CounterEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.03)
+            return super().step(action)
+
+    (end, rate) = facts("episode", Slow, horizon=10**9)
+    told = re.fullmatch(r"no end within (\d) steps \(0\.\d s\); horizon=1000000000 ends it at the latest", end)
+    assert told and int(told[1]) <= 4, f"{end}: fewer on a busy machine"
+    assert 0 < float(rate.removesuffix(" steps/s")) < 34
+
+
+def test_the_form_of_reset_and_step_is_told() -> None:
+    forms = facts("reset and step", CounterEnv)
+    assert forms == [
+        "reset() gives observation and info, step() 5 values",
+        "all observations are one array, written anew: each is copied",
+    ]
+    assert facts("reset and step", OldGymEnv) == ["reset() gives the observation alone, step() 4 values"]
+
+
+def test_the_same_seed_gives_the_same_episode_or_a_note() -> None:
+    class Seeded(CounterEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            return np.array([self._buffer[0], self.np_random.random()]), *result[1:]
+
+    class Unseeded(CounterEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            return np.array([self._buffer[0], float(np.random.random())]), *result[1:]
+
+    assert facts("seeding", Seeded) == ["the same seed gives the same episode"]
+    findings, _ = report(Unseeded)
+    assert findings.errors == []
+    assert len(findings.notes) == 1 and "the same seed differ in step 1" in findings.notes[0]
+
+
+def test_a_picture_is_drawn_where_it_is_wanted() -> None:
+    assert facts("rendering", CounterEnv, render=True) == ["frames of 41 x 33"]
+
+    class Blind(CounterEnv):
+        def render(self) -> Any:
+            raise RuntimeError("no screen")
+
+    class ToldWhenBuilt(CounterEnv):
+        def __init__(self, mode: str | None) -> None:
+            super().__init__()
+            self.mode = mode
+
+        def render(self) -> Any:
+            assert self.mode == "rgb_array"
+            return super().render()
+
+    def with_mode(self: Any, render_mode: str | None = None, **kwargs: Any) -> Any:
+        return ToldWhenBuilt(render_mode)
+
+    assert facts("rendering", None, render=True, env_ctor=with_mode) == ["frames of 41 x 33"]
+
+    checks, _ = report(Blind, render=True)
+    assert checks.errors == [] and len(checks.notes) == 1
+    assert "RuntimeError: no screen" in checks.notes[0] and "training needs no pictures" in checks.notes[0]
+    assert "rendering" not in report(Blind)[0].report()
+
+
+# Agents.
 
 
 def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed() -> None:
@@ -45,8 +168,6 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
 
     findings, _ = check(Arms)
     assert len(findings) == 1 and "2 parts (action/left, action/right)" in findings[0]
-    findings, _ = check(Arms, agent_ctor=lambda self, *args: None)
-    assert findings == ["agent_ctor must return a TFAgent, found None"]
 
 
 class OwnAgent(sac_agent.SacAgent):
@@ -136,7 +257,7 @@ def test_networks_that_can_not_be_saved_are_told_before_the_start(render: bool) 
 
 def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are known to be saved, and it takes seconds."""
-    monkeypatch.setattr(agent_checks, "PolicyExport", None)
+    monkeypatch.setattr(environment_checks, "PolicyExport", None)
     assert check(CounterEnv) == ([], check(CounterEnv)[1])
     ((finding,), _) = check(CounterEnv, render=True)
     assert "can't be saved" in finding
@@ -151,13 +272,6 @@ def test_sizes_of_agent_and_policy() -> None:
     assert 0 <= trial.agent_bytes - 4 * 3 * weights < 100  # And counters.
 
 
-@pytest.fixture
-def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether policies can be saved takes seconds, and has tests of its own."""
-    monkeypatch.setattr(checks_module, "try_saving", lambda *arguments: None)
-
-
-@pytest.mark.usefixtures("unsaved")
 @pytest.mark.parametrize(
     ("hooks", "length", "is_refused"),
     [
@@ -167,8 +281,9 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are_learned_from(
-    hooks: Any, length: int, is_refused: bool
+    hooks: Any, length: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(environment_checks, "PolicyExport", MagicMock())  # Saving takes seconds.
     checks, _ = report(CounterEnv, recurrent={"sequence_length": length}, **hooks)
     told = "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode (horizon=10)"
     assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors

@@ -12,6 +12,8 @@ import pytest
 from tests.support.prepared_runs import PARAMS, train
 from tests.support.start_in_fork import start_in_fork
 from tfagents_system.launch import prepare, trial
+from tfagents_system.launch.environment_checks import EnvironmentTrial
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import read_variables
@@ -120,7 +122,7 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[st
     assert done.code == 0
     assert "checks: measuring steps with the agent's policy, " in done.err, "as it takes more than two seconds"
     lines = done.out.splitlines()
-    looked_at = ["variables", "run directory", "CPUs", "taskset", "open files", "packages", "params folder"]
+    looked_at = ["variables", "run directory", "CPUs", "open files", "packages", "params folder"]
     looked_at += ["config", "params", "environment", "episode", "reset and step", "evaluation", "seeding", "agent"]
     looked_at += ["duration", "rendering", "disk", "memory"]
     assert list(dict.fromkeys(line[6:22].strip() for line in lines[:-1])) == looked_at
@@ -160,3 +162,23 @@ def test_a_run_that_is_at_work_is_named_by_a_check(
         assert prepare.check(environ, None) == 2
     assert f"is in use by the run with pid {os.getpid()}" in capsys.readouterr().out
     assert prepare.check(environ, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_workers"),
+    [
+        ({}, True),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}, False),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0", "SAC_EXPERT_WORKERS": "1"}, True),
+        ({"SAC_TRAINER_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, False),
+        ({"SAC_LOCAL_WORKERS": "0", "SAC_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, True),
+    ],
+)
+def test_a_start_says_whether_it_has_workers(
+    variables: dict[str, str], has_workers: bool, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(EnvironmentTrial, "run", lambda each: seen.append(each.has_workers))
+    preparation = prepare.Preparation(environ | variables, None)
+    preparation._try_users_code(False, True, LongWork("checks"))
+    assert seen == [has_workers]

@@ -1,0 +1,377 @@
+"""Experts and evaluators, prior data, and experience that a run goes on with: what does not fit is told at a start."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.specs import array_spec
+from tf_agents.specs.tensor_spec import BoundedTensorSpec
+
+from tests.support.fakes import FakeParams
+from tests.support.numpy_actors import VECTOR, build
+from tests.support.prepared_runs import PARAMS
+from tfagents_system.agents.agent import make_agent
+from tfagents_system.checks.findings import Findings
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.specs import load_actions, load_specs
+from tfagents_system.errors import UserError
+from tfagents_system.experience import columns
+from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.launch import machine_checks, prepare
+from tfagents_system.launch.data_checks import check_saved_expert, prior_sources, ring_findings
+from tfagents_system.launch.prepare import Preparation
+from tfagents_system.launch.run_settings import EDITS, FRESH
+from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.stored_ring import StoredRing
+from tfagents_system.run_files import run_directory
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.transport.layout import OPTIONAL_COLUMNS
+from tfagents_system.transport.segments import Layout
+
+EXPERT = """
+    def expert_policy_ctor(self):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("", "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned None: set SAC_EXPERT_P"),
+        (EXPERT.format("7"), "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a SavedModel"),
+        (EXPERT.format("1 / 0"), "expert_policy_ctor raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + hook)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Else each of its workers fails at its first step, and the run goes on without any of them."""
+    assert prepare.prepare(environ, None)
+    run = RunPaths(tmp_path / "run")
+    params = load_params(run.params, {"horizon": 20})
+    agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
+    own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
+    for each in (own, other):
+        each.exp_dir.mkdir()
+    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
+    two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
+    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
+    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_EXPERT_POLICY": str(own.policies / "greedy_policy"), EDITS: FRESH}
+    assert prepare.prepare(environ, None)
+    path = other.policies / "greedy_policy"
+    with pytest.raises(UserError) as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(path)}, None)
+    start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
+    assert list(raised.value.findings) == [
+        f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
+        f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
+    ]
+    with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
+        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
+    assert len(raised.value.findings) == 1
+
+    findings, wider = Findings(), BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action")
+    check_saved_expert(
+        {"expert_policy": path, "expert_workers": 1}, {"lidar": VECTOR}, wider, findings, lambda doing: None
+    )
+    assert findings.errors == []
+    (note,) = findings.notes
+    assert re.search(r"takes them from .*-4.* to .*4.*: they are clipped$", note), note
+
+
+@pytest.mark.parametrize(
+    ("attributes", "variable"),
+    [
+        (EXPERT.format("lambda observation: observation[:1]"), "SAC_EXPERT_WORKERS"),
+        ("    num_eval_episodes = 1\n", "SAC_EVAL_WORKERS"),
+    ],
+)
+def test_experts_and_evaluators_count_among_the_workers_of_a_start(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], attributes: str, variable: str
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + attributes)
+    environ |= {variable: "2"}
+    assert prepare.check(environ, None) == 0
+    report = capsys.readouterr().out
+    assert re.search(r"ok    memory          about .* for 3 workers of", report)
+    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
+    assert prepare.prepare(environ, None)
+    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["start"]["variables"]
+    assert (settings[variable.removeprefix("SAC_").lower()], settings["max_workers"]) == (2, 3)
+
+
+NO_EVALUATIONS = "    num_eval_episodes = 0\n"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "variables", "told"),
+    [
+        (
+            NO_EVALUATIONS,
+            {"SAC_EVAL_WORKERS": "1"},
+            "SAC_EVAL_WORKERS=1 does not work with num_eval_episodes=0, nothing",
+        ),
+        (
+            NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
+            {},
+            "TrainParams.stop_when={'eval_return': 1.0} needs evaluations, and num_eval_episodes is 0:",
+        ),
+    ],
+)
+def test_what_needs_evaluations_is_refused_without_any(
+    environ: dict[str, str], tmp_path: Path, attributes: str, variables: dict[str, str], told: str
+) -> None:
+    (tmp_path / "params.py").write_text(PARAMS + attributes)
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(environ | variables, None)
+    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+
+
+def test_without_evaluations_their_environment_is_not_tried(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "    def eval_env_args_kwargs(self, id=0, collect_env=None):\n        raise ValueError('no licence')\n"
+    (tmp_path / "params.py").write_text(PARAMS + NO_EVALUATIONS + hook)
+    assert prepare.prepare(environ, None)
+    assert "evaluation " not in capsys.readouterr().out
+
+
+# Prior data.
+
+PRIOR_PARAMS = """
+import gymnasium
+from tfagents_system.train_params_base import TrainParamsBase
+
+class TrainParams(TrainParamsBase):
+    num_iter = 3
+    batch_size = 32
+    buffer_size = 200
+    actor_fc_layer_params = (4,)
+    critic_joint_fc_layer_params = (4,)
+    prior_data = "data/demos.npz"
+    offline_updates = 5
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return gymnasium.make("Pendulum-v1")
+"""
+
+
+def write_demos(path: Path, steps: int, size: int = 3) -> None:
+    path.parent.mkdir(exist_ok=True)
+    episode = NamedEpisode({"": np.ones((steps + 1, size))}, {"": np.ones((steps, 1))}, np.ones(steps), False)
+    columns.write(path, [episode])
+
+
+@pytest.fixture
+def prior_environ(tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "params.py").write_text(PRIOR_PARAMS)
+    (folder / "config.json").write_text('{"horizon": 20}')
+    write_demos(folder / "data" / "demos.npz", 12)
+    counts = ("REVERB_CPUS", "TRAIN_CPUS", "NUM_COLLECT_WORKERS", "COLLECT_WORKER_CPUS", "SHARE_CPUS")
+    inputs = {"SAC_PARAMS": str(folder / "params.py"), "SAC_CONFIG": str(folder / "config.json")}
+    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run")}
+    return {**os.environ, **{f"SAC_{name}": "1" for name in counts}, **inputs, **run}
+
+
+def rows(paths: RunPaths) -> int:
+    return StoredRing(paths.prior_data).rows
+
+
+def test_the_run_has_a_copy_that_stays(
+    prior_environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths, demos = RunPaths(tmp_path / "run"), tmp_path / "mine" / "data" / "demos.npz"
+    assert prepare.prepare(prior_environ, None) and rows(paths) == 13
+    assert "set initial_collect_steps=0" in capsys.readouterr().out
+    write_demos(demos, 6)
+    assert prepare.prepare(prior_environ, None) and rows(paths) == 7, "before the first update what is there now"
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    demos.unlink()
+    keeping = {**prior_environ, "TFAGENTS_EDITS": "keep"}
+    assert prepare.prepare(keeping, None) and rows(paths) == 7
+    write_demos(demos, 9)
+    again = {**prior_environ, "TFAGENTS_EDITS": "fresh"}
+    assert prepare.prepare(again, None) and rows(paths) == 10
+    (tmp_path / "mine" / "params.py").write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None"))
+    assert prepare.prepare(again, None) and not paths.prior_data.exists()
+
+
+def test_it_counts_in_the_checks_of_disk_and_memory(
+    prior_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is not there, of the disk; always of the memory that rings should fit into."""
+    paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
+    monkeypatch.setattr(
+        machine_checks, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data))
+    )
+    monkeypatch.setattr(
+        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
+    )
+    write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
+    assert prepare.prepare(prior_environ, None)
+    step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
+    assert disk[0][0] == "prior data" and 4000 * step <= disk[0][1] <= 4000 * step + 500_000
+    assert memory == [disk[0][1]]
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    assert prepare.prepare(prior_environ, None)
+    assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
+
+
+def test_a_fresh_run_needs_what_the_one_that_is_moved_aside_keeps(
+    prior_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, memory = list[dict[Path, int]](), list[int]()
+
+    def check_disk(findings: Findings, needed: dict[Path, tuple[str, int]]) -> None:
+        disk.append({folder: num_bytes for folder, (_, num_bytes) in needed.items()})
+
+    monkeypatch.setattr(machine_checks, "check_disk", check_disk)
+    monkeypatch.setattr(
+        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
+    )
+    (tmp_path / "mine" / "params.py").write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None"))
+    scratch = {**prior_environ, "SAC_REPLAY_DIR": str(tmp_path / "scratch")}
+    assert prepare.prepare(scratch, None)
+    paths = RunPaths(tmp_path / "run")
+    on_scratch = next(folder for folder in disk[0] if tmp_path / "scratch" in folder.parents)
+    for folder in (paths.replay, on_scratch, paths.prior_data):
+        folder.mkdir(parents=True)
+        (folder / "reward.bin").write_bytes(b"x" * 10_000_000)
+    for more in ({}, {EDITS: FRESH}):
+        preparation = Preparation(scratch | more, None)
+        preparation.run(in_fork=False)
+        preparation.close()
+    assert disk[0][paths.replay] == disk[0][on_scratch] > 0
+    assert (disk[1][paths.replay], disk[1][on_scratch], memory[1]) == (0, 0, 10_000_000)
+    assert disk[2][paths.replay] == disk[0][paths.replay], "the other run's ring stays"
+    assert (disk[2][on_scratch], memory[2]) == (0, 0), "and the one on scratch is removed"
+
+
+def test_what_does_not_fit_is_refused_with_the_rest(prior_environ: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    write_demos(folder / "data" / "demos.npz", 12, size=5)
+    with pytest.raises(UserError, match=r"observation has the shape \[13, 5\], this needs \[13, 3\]"):
+        prepare.prepare(prior_environ, None)
+    assert not RunPaths(tmp_path / "run").run_json.exists()
+
+
+def test_missing_files_are_told_before_the_environment_is_built(
+    prior_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow, environment and agent take many seconds."""
+    folder, built = tmp_path / "mine", tmp_path / "built"
+    building = PRIOR_PARAMS.replace("        return", f"        open({str(built)!r}, 'w').close()\n        return")
+    assert building != PRIOR_PARAMS
+    missing = '["nowhere.npz", "minary:mujoco/hopper/expert-v0", "minari:mujoco/hopper/expert-v0"]'
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    (folder / "params.py").write_text(building.replace('"data/demos.npz"', missing))
+    with pytest.raises(UserError) as raised:
+        prepare.prepare(prior_environ, None)
+    file, minari, absent = raised.value.findings
+    assert "minari:mujoco/hopper/expert-v0 is not on this machine: get it with `minari download mujoco" in absent
+    assert re.search("nowhere.npz does not exist .*relative to the folder of SAC_PARAMS", file)
+    assert "minary:mujoco/hopper/expert-v0 does not exist (looked for " in minari
+    assert not built.exists() and not RunPaths(tmp_path / "run").run_json.exists()
+    with pytest.raises(UserError) as raised:
+        prior_sources("nowhere.npz", (folder, folder))
+    assert str(raised.value).count(f"{folder}/nowhere.npz") == 1, "the same folder is named once"
+
+
+def test_potentials_of_files_are_computed(prior_environ: dict[str, str], tmp_path: Path) -> None:
+    params = PRIOR_PARAMS + "\n    n_step = 3\n    mini_race = {'steps': 8, 'oversampling': (4, 1)}\n"
+    shaped = params + "\n    def potential(self, observation):\n        return 2.0 * observation[1]\n"
+    (tmp_path / "mine" / "params.py").write_text(shaped)
+    assert prepare.prepare(prior_environ, None)
+    (segment,) = StoredRing(RunPaths(tmp_path / "run").prior_data).segments()
+    assert segment.potential is not None and segment.potential.tolist() == [2.0] * 13
+    (tmp_path / "mine" / "params.py").write_text(shaped.replace("observation[1]", "observation['speed']"))
+    with pytest.raises(UserError, match=r"TrainParams.potential raises IndexError.*correct it"):
+        prepare.prepare(prior_environ, None)
+
+
+def test_an_agent_that_goes_on_keeps_the_prior_data_it_began_with(
+    prior_environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay server that finds none could not start, and other files would silently not be read."""
+    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
+    params.write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None").replace("offline_updates = 5", ""))
+    assert prepare.prepare(prior_environ, None)
+    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+    paths.params.write_text(PRIOR_PARAMS)  # As nobody should: a run stays what it is.
+    keeping = {**prior_environ, "TFAGENTS_EDITS": "keep"}
+    with pytest.raises(UserError, match=r"prior_data=data/demos.npz: the agent of this run began without it"):
+        prepare.prepare(keeping, None)
+
+
+# The run's own experience.
+
+OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
+
+
+def layout(count: int | None = None, size: int = 1) -> Layout:
+    action = array_spec.BoundedArraySpec((size,), "float32", -1, 1, "action")
+    if count:
+        action = array_spec.BoundedArraySpec((), "int32", 0, count - 1, "action")
+    return Layout.from_specs(OBSERVATION, action)
+
+
+def of_ring(now: Layout, folder: Path, **attributes: Any) -> list[str]:
+    params = type("TrainParams", (FakeParams,), {"buffer_size": 60, **attributes})({"horizon": 20})
+    return ring_findings(params, now, folder, RunPaths(folder))
+
+
+def with_(*names: str, **of_layout: Any) -> Layout:
+    optional: dict[str, Any] = {name: OPTIONAL_COLUMNS[name] for name in names}
+    return dataclasses.replace(layout(**of_layout), **optional)
+
+
+@pytest.mark.parametrize("count", [None, 4])
+def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
+    Ring.open(tmp_path, layout(count), 63)
+    assert of_ring(layout(count), tmp_path) == of_ring(layout(count), tmp_path / "of a new run") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "attributes", "told"),
+    [
+        (layout(), layout(size=2), {}, "action: now float32 [2], before float32 [1]"),
+        (layout(4), layout(5), {}, "action: now int32 [], one of 5, before int32 [], one of 4"),
+        (layout(), with_("explored"), {}, "explored: now uint8 [], one of 2, before none"),
+        (with_("episode"), layout(), {}, "episode: now none, before int64 [2]"),
+        (layout(), with_("potential"), {}, "potential: now float32 [], before none"),
+        (layout(), layout(), {"buffer_size": 80}, "rows: now 84 (buffer_size=80"),
+        (
+            layout(),
+            layout(),
+            {"frame_stack": {"observation": 3}},
+            "frame_stack: now {'observation': 3}, before 1",
+        ),
+    ],
+)
+def test_a_ring_has_one_layout_and_size_for_life(
+    before: Layout, now: Layout, attributes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    Ring.open(tmp_path, before, 63)
+    (finding,) = of_ring(now, tmp_path, **attributes)
+    assert f"does not fit: {told}" in finding
+    assert f"begin another run with --from {tmp_path} --set SAC_EXP_NAME=" in finding

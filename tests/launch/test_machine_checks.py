@@ -1,0 +1,200 @@
+"""What a run needs against what there is: an error where it can't fit, a note where it is tight."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfagents_system.checks.findings import Findings
+from tfagents_system.launch import machine_checks
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 * MIB, "200 MiB"), (GIB, "1.0 GiB"),
+     (1500 * GIB, "1,500 GiB"), (10**400, "more than 1,000,000 GiB")],
+)  # fmt: skip
+def test_bytes_in_words(num_bytes: int, text: str) -> None:
+    assert machine_checks.in_words(num_bytes) == text
+
+
+@pytest.mark.parametrize(("free", "errors", "notes"), [(10, 1, 0), (11, 0, 1), (13, 0, 1), (14, 0, 0)])
+def test_disk_is_added_up_for_each_file_system(
+    free: int, errors: int, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = machine_checks.shutil._ntuple_diskusage(99, 9, free * MIB)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: usage)
+    findings = Findings()
+    machine_checks.check_disk(findings, {tmp_path / "a/b": ("ring", 6 * MIB), tmp_path / "c": ("rest", 5 * MIB)})
+    assert (len(findings.errors), len(findings.notes)) == (errors, notes)
+    if errors:
+        (error,) = findings.errors
+        assert "needs 11.0 MiB of disk (6.0 MiB ring + 5.0 MiB rest in " in error and "10.0 MiB are free" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ring_that_is_there_already_is_not_needed_again(tmp_path: Path) -> None:
+    (tmp_path / "reward.bin").write_bytes(b"x" * 100_000)
+    reserved, size = machine_checks.sizes(tmp_path)
+    assert 100_000 <= reserved < 120_000 and size == 100_000
+    assert machine_checks.sizes(tmp_path / "nowhere") == (0, 0)
+
+
+def test_disk_of_a_run() -> None:
+    # 3 checkpoints, 2 best agents, 3 SavedModels, and 10 + 2 policies for 100 iterations with one every 10.
+    base = machine_checks.disk_of_run(0, 0, 10)
+    assert machine_checks.disk_of_run(1000, 0, 10) - base == 5 * 1000
+    assert machine_checks.disk_of_run(0, 1000, 10) - base == (3 + 12) * 1000
+
+
+def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0) -> Findings:
+    findings = Findings()
+    machine_checks.check_memory(findings, workers, own, ring, prior, available=(free, "of this machine's memory"))
+    return findings
+
+
+def test_memory() -> None:
+    # 10 workers of 90 + 10, and 600 + 90 for the others: 1690 MiB.
+    assert "10 workers of 100 MiB" in memory(1689 * MIB).errors[0]
+    assert "lower SAC_NUM_COLLECT_WORKERS" in memory(1689 * MIB).errors[0]
+    tight, enough = memory(1690 * MIB), memory(2113 * MIB)
+    assert (len(tight.errors), len(tight.notes)) == (0, 1) and "memory is tight" in tight.notes[0]
+    assert (enough.errors, enough.notes) == ([], [])
+
+
+def test_rings_beyond_the_memory_are_a_note() -> None:
+    assert memory(10 * GIB, ring=8 * GIB).notes == []
+    (note,) = memory(10 * GIB, ring=9 * GIB).notes
+    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "buffer_size" in note
+    (note,) = memory(1000 * MIB, workers=1, own=0, ring=100 * MIB, prior=900 * MIB).notes
+    assert "the replay buffer of 100 MiB and the prior data of 900 MiB do not fit into the" in note
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/job", "job", ("memory.max", "memory.current", "")),
+        ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")),
+    ],
+)
+def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, names: tuple[str, str, str]) -> None:
+    (tmp_path / "membership").write_text(f"1:cpu:/\n{line}\n")
+    group = tmp_path / "mounts" / folder
+    group.mkdir(parents=True)
+    (group / names[0]).write_text("3000000\n")
+    (group / names[1]).write_text("2500000\n")
+    others = "inactive_anon 7\nactive_anon 7\nworkingset_activate_file 7\nhierarchical_inactive_file 7\n"
+    files = "".join(f"{names[2]}{kind}_file {size}\n" for kind, size in (("inactive", 300000), ("active", 100000)))
+    (group / "memory.stat").write_text(others + files)
+    free, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
+    assert (free, limit) == (900_000, "under the cgroup's limit")
+    (group / names[0]).write_text("max\n")
+    assert (
+        machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")[1] == "of this machine's memory"
+    )
+
+
+def test_open_files() -> None:
+    needed = 64 + 4 * 10
+    fine, short = Findings(), Findings()
+    machine_checks.check_open_files(fine, 10, limit=needed)
+    machine_checks.check_open_files(short, 10, limit=needed - 1)
+    assert fine.errors == []
+    (error,) = short.errors
+    assert "may open 103 files (ulimit -n)" in error and "run `ulimit -n 104` first" in error
+
+
+def test_a_gpu_that_is_not_there_is_told() -> None:
+    findings = Findings()
+    machine_checks.check_gpu({"TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, findings)
+    [error] = findings.errors
+    assert "SAC_TRAIN_GPUS=1, but there is no GPU" in error and "CUDA_VISIBLE_DEVICES: -1" in error
+    findings = Findings()
+    machine_checks.check_gpu({"TFAGENTS_CUDA_VISIBLE_DEVICES": "2,3"}, findings)
+    assert findings.texts("ok") == ["the trainer's is 2"] and findings.errors == []
+
+
+def test_a_folder_that_can_be_made_has_no_fault(tmp_path: Path) -> None:
+    assert machine_checks.folder_fault(tmp_path / "a/b/c", "SAC_LOGS_DIR") is None
+    assert machine_checks.folder_fault(tmp_path, "SAC_LOGS_DIR") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "gone")
+    fault = machine_checks.folder_fault(tmp_path / "run", "SAC_LOGS_DIR")
+    assert fault is not None and "can't be a folder" in fault
+
+
+# Packages.
+
+
+def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> None:
+    numpy = importlib.metadata.version("numpy")
+    (tmp_path / "requirements.txt").write_text(
+        f"-r other.txt\nnumpy=={numpy}  # As here.\nGymnasium==0.1\nno-such-package==3\ntree>=9\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\ndependencies = ['numpy==1.0; python_version > \"3\"', 'rich']\n"
+    )
+    findings = Findings()
+    machine_checks.check_pins(tmp_path, findings)
+    gymnasium, pinned = findings.errors
+    assert (
+        f"requirements.txt pins Gymnasium==0.1, and {importlib.metadata.version('gymnasium')} is installed" in gymnasium
+    )
+    assert f"run `{sys.executable} -m pip install 'Gymnasium==0.1'`, or change the pin" in gymnasium
+    assert f"pyproject.toml pins numpy==1.0, and {numpy} is installed" in pinned
+
+
+# Trackers.
+
+
+def tracking(values: dict[str, Any], **environ: str) -> list[str]:
+    findings = Findings()
+    machine_checks.check_tracking(values, {"NETRC": "/nowhere", **environ}, findings)
+    return findings.errors
+
+
+def test_what_keeps_metrics_from_being_sent_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    errors = tracking({"wandb": "online", "mlflow_uri": "http://me:secret@host:5000"})
+    assert len(errors) == 4 and not any("secret" in error for error in errors)
+    assert "pip install '.[wandb]'" in errors[0] and "pip install '.[mlflow]'" in errors[1]
+    assert "WANDB_API_KEY" in errors[2] and "MLFLOW_TRACKING_PASSWORD" in errors[3]
+
+
+def test_a_key_comes_from_a_variable_or_netrc(tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine wandb.here login user password 0123\n")
+    netrc.chmod(0o600)
+    (error,) = tracking({"wandb": "online"})
+    assert "WANDB_API_KEY" in error and "SAC_WANDB=offline needs none" in error
+    assert tracking({"wandb": "online"}, WANDB_API_KEY="0123") == []
+    assert tracking({"wandb": "online"}, NETRC=str(netrc), WANDB_BASE_URL="https://wandb.here:80") == []
+    assert tracking({"wandb": "offline"}) == []
+
+
+@pytest.mark.parametrize(
+    ("uris", "told"),
+    [
+        ("host:5000 http:// ftp://host mlruns sqlite://", "http://host:5000"),
+        (
+            "http://s3cret@host:5000 https://:s3cret@host s3cret@host:5000 ftp://s3cret@host mysql://me:s3cret@host/db "
+            "postgresql://host/db?user=me&password=s3cret http://host:5000/?api_token=s3cret http://s3cret\u2100@host",
+            "SAC_MLFLOW_URI must not hold a user, password or token",
+        ),
+        ("http://host:5000 https://host/m sqlite:////a.db file:///tmp/a@b postgresql+psycopg2://me@host/db", ""),
+    ],
+)
+def test_addresses_of_mlflow_are_checked_and_keys_in_them_not_shown(uris: str, told: str) -> None:
+    for uri in uris.split():
+        errors = tracking({"mlflow_uri": uri})
+        assert len(errors) == bool(told) and told in "".join(errors) and "s3cret" not in "".join(errors), uri

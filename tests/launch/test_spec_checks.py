@@ -1,0 +1,386 @@
+"""What a run can't do with an environment's goals, lanes, pace or curriculum is told before a start."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.support.devices_for_tests import DummyDevice, OwnDevice
+from tests.support.environment_report import check, report
+from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
+from tests.support.goals import GoalParams, Line
+from tests.support.lanes_for_tests import NumberedLane, vector_of
+from tfagents_system.checks.findings import Findings
+from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
+
+Box = gymnasium.spaces.Box
+MASS = {"iters": [0, 5], "range": [1.0, 2.0]}
+
+# Goals.
+
+
+def goals(env: type[Any], **attributes: Any) -> Findings:
+    params = type("TrainParams", (GoalParams,), {"env_ctor": lambda self, *args, **kwargs: env(), **attributes})
+    findings = Findings()
+    findings.error("params", OTHERWISE)  # Networks are built in other tests.
+    EnvironmentTrial(params({"horizon": 12}), 0, findings).run()
+    return findings
+
+
+OTHERWISE = "networks are built in other tests"
+
+
+def part(env: type[Line], **spaces: Any) -> type[Line]:
+    """A line whose observations have such parts."""
+    kept = {name: space for name, space in {**Line.observation_space.spaces, **spaces}.items() if space is not None}
+
+    class Changed(env):  # type: ignore[misc, valid-type]
+        observation_space = gymnasium.spaces.Dict(kept)
+
+        def _observation(self) -> dict[str, np.ndarray]:
+            seen = super()._observation()
+            return {name: np.resize(seen[name], space.shape).astype(space.dtype) for name, space in kept.items()}
+
+    return Changed
+
+
+class Functions:
+    """Kinds of environments that differ from the line in their functions."""
+
+    class WithoutReward(Line):
+        compute_reward = None  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            self.place += float(action[0])
+            return self._observation(), 0.0, False, False, {}
+
+    class ForOneGoal(Line):
+        def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            return 0.0 if np.linalg.norm(achieved_goal - desired_goal) < 1.5 else -1.0
+
+    class OverAllGoals(Line):
+        """The norm of all goals together, for each."""
+
+        def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            near = np.linalg.norm(achieved_goal - desired_goal) < 1.5
+            return np.full(achieved_goal.shape[:-1], 0.0 if near else -1.0)
+
+    class TerminatesTogether(Line):
+        def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            return bool(np.linalg.norm(achieved_goal - desired_goal) < 1.5)
+
+    class SaysNothing(Line):
+        def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            return None
+
+        def step(self, action: Any) -> Any:
+            seen, reward, _, *others = super().step(action)
+            return seen, reward, False, *others
+
+    class Raises(Line):
+        def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            if achieved_goal.ndim > 1:
+                return info["distance"]
+            return -1.0
+
+    class NeverEnds(Line):
+        """As Fetch: one truth value for all."""
+
+        def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+            return False
+
+    class TwoDoubled(gymnasium.RewardWrapper):
+        def __init__(self) -> None:
+            super().__init__(Line())
+
+        def reward(self, reward: Any) -> Any:
+            return 2 * reward
+
+
+def device() -> Any:
+    return RealTimeEnvironment(DummyDevice(VirtualClock()), 0.05, clock=VirtualClock())
+
+
+@pytest.mark.parametrize(
+    ("env", "attributes", "told"),
+    [
+        (
+            part(Line, desired_goal=None),
+            {},
+            r"has them, and there is \w+, \w+: build such",
+        ),
+        (
+            lambda: gymnasium.make("Pendulum-v1"),
+            {},
+            r"has them, and there is observation \(3,\) float32: build such",
+        ),
+        (
+            part(Line, desired_goal=Box(-50.0, 50.0, (2,))),
+            {},
+            r"must be arrays of one shape and dtype, .* found observation/achieved_goal \(1,\) float32 and",
+        ),
+        (Line, {"frame_stack": {"observation": 3, "achieved_goal": 2}}, "stacks achieved_goal, and a stack of goals"),
+        (Functions.WithoutReward, {}, r"the environment has no compute_reward\(achieved_goal, desired_goal, info\)"),
+        (
+            Functions.ForOneGoal,
+            {},
+            r"compute_reward of the environment must return a finite number for each of 12 goals, found shape \(\)",
+        ),
+        (Functions.OverAllGoals, {}, "compute_reward of 24 goals at once gives -1.0 where it gives 0.0 for the same"),
+        (Functions.TerminatesTogether, {}, "compute_terminated of 24 goals at once gives .* for the same goals alone"),
+        (
+            Functions.Raises,
+            {},
+            r"compute_reward of the environment failed for 12 goals, info {}: KeyError: 'distance' \(test_spec_ch",
+        ),
+        (
+            Functions.SaysNothing,
+            {},
+            "compute_terminated of the environment must return a truth value .* found None, or",
+        ),
+        (Functions.TwoDoubled, {}, "step 1 gave the reward -2, and compute_reward of its goals, with info {}, -1: let"),
+        (device, {"num_eval_episodes": 0}, "does not work with an environment that acts in real time"),
+    ],
+)
+def test_it_is_refused(env: type[Any], attributes: dict[str, Any], told: str) -> None:
+    _, finding = goals(env, **attributes).errors
+    assert re.search(told, finding), finding
+    assert goals(env, **attributes, hindsight_share=None).errors == [OTHERWISE] or "frame_stack" in attributes
+
+
+@pytest.mark.parametrize("env", [Line, Functions.NeverEnds])
+def test_it_is_right(env: type[Any]) -> None:
+    findings = goals(env, frame_stack={"observation": 3}, action_history=2)
+    assert findings.errors == [OTHERWISE]
+    facts = findings.texts("ok", "environment")
+    assert "rewards of other goals by compute_reward, compute_terminated says where they end" in facts
+
+
+# Vector environments.
+
+
+def three_lanes(**kwargs: Any) -> Any:
+    return vector_of([NumberedLane(lane, (4, 2), **kwargs) for lane in range(3)])
+
+
+def test_a_good_vector_environment_has_no_finding() -> None:
+    checks, trial = report(three_lanes, env_steps_per_iter=75, num_train_episodes_per_iter=None)
+    assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
+    assert "3 lanes, the first episode ends after 2 steps" in checks.texts("ok", "reset and step")
+    assert checks.notes == []
+
+
+def test_idle_lanes_are_noted() -> None:
+    checks, _ = report(three_lanes, num_train_episodes_per_iter=1)
+    (note,) = checks.notes
+    assert "2 of its 3 lanes have nothing to do: set env_steps_per_iter" in note
+
+
+def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
+    asked: dict[str, Any] = {"greedy_episode_share": 0.25, "keep_best_episodes": 3}
+    checks, _ = report(three_lanes, env_steps_per_iter=50, num_train_episodes_per_iter=None, **asked)
+    assert len(checks.errors) == 2
+    for error, (name, value) in zip(checks.errors, asked.items(), strict=True):
+        assert f"TrainParams.{name}={value} does not work with a vector environment" in error
+        assert "SAC_ENVS_PER_WORKER=3" in error
+
+
+def test_vector_environments_that_can_not_be_used_are_refused() -> None:
+    (error,) = check(lambda: three_lanes(fails=(0, 3)), horizon=9)[0]
+    assert "ZeroDivisionError: the motor is off" in error
+    lanes = [NumberedLane(0, (9,)), NumberedLane(1, (9,), fails=(0, 2))]
+    assert any("the motor is off" in error for error in check(lambda: vector_of(lanes))[0]), "in another lane"
+    (error,) = check(three_lanes, envs_per_worker=4)[0]
+    assert "SAC_ENVS_PER_WORKER=4, but env_ctor returns a vector environment of 3 lanes" in error
+
+
+def test_what_can_not_be_repeated_is_refused_where_runs_are_deterministic() -> None:
+    steps: Any = {"env_steps_per_iter": 50, "num_train_episodes_per_iter": None}
+    (error,) = report(three_lanes, deterministic=True, **steps)[0].errors
+    assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in error
+    assert report(three_lanes, deterministic=True, num_train_episodes_per_iter=3)[0].errors == []
+    assert report(CounterEnv, deterministic=True, **steps)[0].errors == []
+
+
+# Curriculum.
+
+
+def test_parameters_of_the_curriculum_are_tried() -> None:
+    assert check(CounterEnv, {"mass": MASS})[0] == []
+    assert check(NumberedEnv, {"mass": MASS, "friction": MASS})[0] == []
+
+
+def test_value_that_breaks_the_environment() -> None:
+    class Fragile(CounterEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            if self.mass > 2:
+                raise ValueError("too heavy")
+            return super().reset(**kwargs)
+
+    findings, _ = check(Fragile, {"mass": {"iters": [0], "range": [3.0, 4.0]}})
+    assert len(findings) == 1 and "mass = 3.0" in findings[0] and "too heavy" in findings[0]
+
+
+@pytest.mark.parametrize("bad", [2.0, 4.0], ids=["last", "first"])
+def test_the_first_and_the_last_value_of_a_range_are_tried(bad: float) -> None:
+    class Fragile(CounterEnv):
+        def set_state(self, state: Any) -> None:
+            if state["mass"] == bad:
+                raise ValueError(f"{bad} kg")
+
+    findings, _ = check(Fragile, {"mass": {"iters": [0, 1, 2], "range": [4.0, 2.0]}})
+    assert len(findings) == 1 and f"set_state({{'mass': {bad}}})" in findings[0]
+
+
+def test_a_parameter_that_changes_nothing_is_noted_with_near_attributes() -> None:
+    class Deaf(CounterEnv):
+        wind_power = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.wind_power = 2.0
+
+        def set_state(self, state: Any) -> None:
+            pass
+
+    class Listening(Deaf):
+        def set_state(self, state: Any) -> None:
+            self.wind_power = state["wind"]
+
+    (note,) = report(Deaf, {"wind": MASS})[0].notes
+    assert (
+        "curriculum.wind: set_state changes no attribute of Deaf" in note and "its attributes wind_power have" in note
+    )
+    assert report(Listening, {"wind": MASS})[0].notes == []
+
+
+# Real time.
+
+
+class Device(DummyDevice):
+    """Observes within the bounds of its space; takes states."""
+
+    def set_state(self, state: Any) -> None:
+        self._did("set_state", state)
+
+
+def with_device(
+    clock: Any = None,
+    curriculum: Any = None,
+    envs_per_worker: int = 1,
+    deterministic: bool = False,
+    has_workers: bool = True,
+    **attributes: Any,
+) -> tuple[Findings, list[Device]]:
+    devices: list[Device] = []
+
+    def env_ctor(self: Any, *args: Any, seed: Any = None, **kwargs: Any) -> Any:
+        devices.append(Device(clock))
+        return RealTimeEnvironment(devices[-1], 0.05, clock=clock, **settings)
+
+    settings = attributes.pop("settings", {})
+    config = {"horizon": 10, **({"curriculum": curriculum} if curriculum else {})}
+    params = type("TrainParams", (FakeParams,), {"env_ctor": env_ctor, **attributes})(config)
+    checks = Findings()
+    workers: dict[str, Any] = {"envs_per_worker": envs_per_worker, "has_workers": has_workers}
+    EnvironmentTrial(params, 0, checks, render=True, deterministic=deterministic, **workers).run()
+    return checks, devices
+
+
+def test_it_is_driven_with_its_default_action_alone_and_left_waiting() -> None:
+    gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
+    checks, (device,) = with_device(VirtualClock(), curriculum=gain, num_eval_episodes=3, action_history=1)
+    assert checks.errors == []
+    assert {tuple(sent) for sent in device.sent()} == {tuple(Device.default.tolist())}
+    assert len(device.sent()) > 10, "it was stepped"
+    names = [name for name, _, _ in device.log]
+    assert names[-1] == "wait"
+    assert [value for name, _, value in device.log if name == "set_state"] == [{"gain": 1.0}, {"gain": 2.0}]
+    assert "acts in real time: tried with its default action; each worker builds it once" in checks.texts(
+        "ok", "environment"
+    )
+    assert checks.texts("ok", "episode")[0] == "ends by a time limit (horizon=10) after 10 steps"
+    assert "set_state works with gain = 1, gain = 2" in checks.texts("ok", "curriculum")
+    assert not any("in real time" in note for note in checks.notes)
+
+
+def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
+    """Another machine has the device, or a worker of another start drives it already."""
+    gain = {"gain": {"iters": [0, 5], "range": [1.0, 2.0], "apply_to_eval": True}}
+    checks, (device,) = with_device(curriculum=gain, num_eval_episodes=3, action_history=1, has_workers=False)
+    assert checks.errors == []
+    assert {name for name, _, _ in device.log} <= {"close"}
+    told = "acts in real time: not stepped, as this start has no workers; each worker builds it once"
+    assert told in checks.texts("ok", "environment")
+    assert checks.texts("ok", "agent") and not any(
+        checks.texts(level, name) for name in ("episode", "curriculum", "rendering") for level in ("ok", "note")
+    )
+
+
+def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
+    checks, devices = with_device(
+        envs_per_worker=2, deterministic=True, env_steps_per_iter=10, action_history=0, num_eval_episodes=1,
+        settings={"time_step_timeout_factor": 2.0},
+    )  # fmt: skip
+    found = checks
+    assert len(devices) == 1
+    assert [error.split(" ")[0] for error in found.errors] == [
+        "SAC_ENVS_PER_WORKER=2,", "SAC_DETERMINISTIC=1", "SAC_DETERMINISTIC=1"
+    ]  # fmt: skip
+    assert "by a real clock: use SAC_DETERMINISTIC=0" in found.errors[1]
+    assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[2]
+    assert any(note.startswith("action_history=0 in real time") for note in found.notes)
+
+
+def test_a_virtual_clock_is_deterministic() -> None:
+    checks, _ = with_device(VirtualClock(), deterministic=True, env_steps_per_iter=None)
+    assert checks.errors == []
+
+
+def test_an_impossible_time_step_is_told_with_its_remedy() -> None:
+    checks, _ = with_device(settings={"start_obs_capture": 0.2})
+    assert len(checks.errors) == 1
+    assert "start_obs_capture=0.2 must be from 0 to time_step_duration=0.05 plus its elasticity" in checks.errors[0]
+
+
+def test_a_device_without_a_default_action_gets_the_middle_of_its_bounds() -> None:
+    sent: list[list[float]] = []
+
+    class Own(gymnasium.Env):
+        real_time = True
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Box(np.array([0.0, -4.0]), np.array([2.0, 2.0]), dtype=np.float64)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            sent.append(np.asarray(action).tolist())
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: Own()}
+    checks = Findings()
+    EnvironmentTrial(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, checks).run()
+    assert checks.errors == [] and {tuple(action) for action in sent} == {(1.0, -1.0)}
+
+
+@pytest.mark.parametrize(
+    ("hooks", "is_told"), [("", False), ("collect", True), ("eval", False), ("collect eval", False)]
+)
+def test_workers_that_only_evaluate_need_arguments_of_their_own(hooks: str, is_told: bool) -> None:
+    def arguments(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+        return (), {}
+
+    own = {f"{hook}_env_args_kwargs": arguments for hook in hooks.split()}
+    for has_evaluators in (True, False):
+        attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: OwnDevice({}), **own}
+        checks = Findings()
+        params = type("TrainParams", (FakeParams,), attributes)({"horizon": 10})
+        EnvironmentTrial(params, 0, checks, has_evaluators=has_evaluators).run()
+        assert ["add eval_env_args_kwargs" in error for error in checks.errors] == [True] * (is_told and has_evaluators)

@@ -1,0 +1,101 @@
+"""What the checks of a start looked at, and what they found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from tfagents_system.errors import UserError
+
+FACT, NOTE, ERROR = "ok", "note", "ERROR"
+_WHERE_WIDTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One sentence of a check.
+
+    Attributes:
+      level: FACT: what was found; NOTE: what the user should know; ERROR: what the user must change before a start.
+      where: What was looked at, such as `memory`.
+      text: Of an error: rule, value and remedy.
+    """
+
+    level: str
+    where: str
+    text: str
+
+
+class Findings:
+    """All findings of a start, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+
+    def fact(self, where: str, *texts: str) -> None:
+        self._findings += [Finding(FACT, where, text) for text in texts]
+
+    def note(self, where: str, *texts: str) -> None:
+        self._findings += [Finding(NOTE, where, text) for text in texts]
+
+    def error(self, where: str, *texts: str) -> None:
+        self._findings += [Finding(ERROR, where, text) for text in texts]
+
+    @contextlib.contextmanager
+    def catching(self, where: str) -> Iterator[None]:
+        """Turns a UserError into errors."""
+        try:
+            yield
+        except UserError as error:
+            self.error(where, *error.findings)
+
+    def extend(self, other: Findings) -> None:
+        self._findings += other._findings
+
+    def replace(self, text: str, by: str) -> None:
+        """Replaces a text in all findings, such as the path of a copy by that of the original."""
+        self._findings = [
+            dataclasses.replace(finding, text=finding.text.replace(text, by)) for finding in self._findings
+        ]
+
+    def texts(self, level: str, where: str | None = None) -> list[str]:
+        """Texts of a level, each once; `where`: of one check alone."""
+        return list(
+            dict.fromkeys(
+                finding.text
+                for finding in self._findings
+                if finding.level == level and (where is None or finding.where == where)
+            )
+        )
+
+    @property
+    def errors(self) -> list[str]:
+        return self.texts(ERROR)
+
+    @property
+    def notes(self) -> list[str]:
+        return self.texts(NOTE)
+
+    def report(self) -> str:
+        """For each check a line with its facts, and one for each note and error."""
+        lines = []
+        for where in dict.fromkeys(finding.where for finding in self._findings):
+            facts = "; ".join(self.texts(FACT, where))
+            told = [(FACT, facts)] if facts else []
+            told += [(level, text) for level in (NOTE, ERROR) for text in self.texts(level, where)]
+            lines += [f"{level:<6}{where:<{_WHERE_WIDTH}}{text}" for level, text in told]
+        counts = f"{counted(len(self.errors), 'error')}, {counted(len(self.notes), 'note')}"
+        return "\n".join(
+            [*lines, f"{counts}: {'correct the errors before a start' if self.errors else 'ready to start'}"]
+        )
+
+
+def have(number: int) -> str:
+    """`has` of one, `have` of others."""
+    return "has" if number == 1 else "have"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 error`, `2,000 errors`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
