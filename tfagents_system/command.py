@@ -100,7 +100,7 @@ COMMANDS = {
     "export": Command(
         "a policy as files of NumPy, TensorFlow Lite or ONNX",
         "sac export logs/reacher --format numpy --out exported",
-        "export",
+        "playing.export",
         positional="--exp_dir",
     ),
     "experience": Command(
