@@ -19,10 +19,11 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system import export, run
+from tfagents_system import run
 from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.playing import export
 from tfagents_system.playing import play as play_module
 from tfagents_system.playing.saved_run import milestones
 from tfagents_system.run_files.run_paths import RunPaths

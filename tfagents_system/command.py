@@ -100,7 +100,7 @@ COMMANDS = {
     "export": Command(
         "a policy as files of NumPy, TensorFlow Lite or ONNX",
         "sac export logs/reacher --format numpy --out exported",
-        "export",
+        "playing.export",
         positional="--exp_dir",
     ),
     "experience": Command(
@@ -185,10 +185,8 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     Raises:
       UserError: The params file has no JSON beside it, or there is a JSON and no params file.
     """
-    places = [
-        k for k, word in enumerate(given) if word.endswith(".py") and not word.startswith("-") and "=" not in word
-    ]
-    place = next((k for k in places if k == 0 or given[k - 1] != "--set"), None)
+    is_params = [word.endswith(".py") and not word.startswith("-") and "=" not in word for word in given]
+    place = is_params.index(True) if any(is_params) else None
     parser = argparse.ArgumentParser(prog=f"sac {name}", allow_abbrev=False, add_help=False)
     parser.add_argument("--config", metavar="JSON")
     options, words = parser.parse_known_args(given)

@@ -106,7 +106,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--num_episodes", default=1, metavar="N", help="default: 1")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
-    which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of tfagents_system.export")
+    which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of sac export")
     which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
     which.add_argument("--replay_actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
     parser.add_argument("--seed", default=0, metavar="N", help="for the environment (default: 0)")

@@ -217,14 +217,6 @@ def test_a_full_disk_is_told_once_and_nothing_is_left_behind(path, monkeypatch, 
     assert read_heartbeat(path)["n"] == 1
 
 
-def test_what_is_missing_torn_or_no_object_reads_as_none(path):
-    assert read_heartbeat(path) is None
-    path.parent.mkdir()
-    for text in ('{"state": "upd', "[1, 2]", ""):
-        path.write_text(text)
-        assert read_heartbeat(path) is None
-
-
 def test_a_reader_never_sees_half_a_file(path):
     path.parent.mkdir()
     write_json(path, {"state": "updating", "n": 0, "text": "x" * 50_000})
@@ -298,7 +290,10 @@ def test_whatever_is_in_a_heartbeat_can_be_shown_everywhere(tmp_path, name):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        *((name, None) for name in ("texts for numbers", "numbers for texts", "large", "deep", "nan", "no state")),
+        *(
+            (name, None)
+            for name in ("texts for numbers", "numbers for texts", "large", "deep", "nan", "no state", "half")
+        ),
         ("escapes", {"state": "?[31mred?", "waiting_for": "a  ?]0;title?", "error": "??"}),
     ],
 )
@@ -338,19 +333,6 @@ def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):
         view.stop(["finished"])
         told = console.file.getvalue() + capsys.readouterr().err
         assert "finished" in told and told.count("the view fails: KeyError") == 1
-
-
-def test_reading_is_cheap(tmp_path):
-    paths = RunPaths(tmp_path)
-    paths.heartbeats.mkdir()
-    write_json(paths.heartbeat("worker_0"), {"state": "updating", "time": 1.0, **TRAINED})
-
-    def secs():
-        began = time.perf_counter()
-        read_heartbeat(paths.heartbeat("worker_0"))
-        return time.perf_counter() - began
-
-    assert min(secs() for _ in range(100)) < 500e-6
 
 
 class Clock:

@@ -52,15 +52,10 @@ def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
     assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
 
 
-@pytest.mark.parametrize("limit", ["files", "bytes", "time"])
+@pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_MB"])
 def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if limit == "files":
-        monkeypatch.setattr(params_folder, "MOST_FILES", 3)
-    elif limit == "time":
-        monkeypatch.setattr(params_folder, "LOOK_SECS", -1.0)
-    else:
-        monkeypatch.setattr(params_folder, "MOST_MB", 1)
-        (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    monkeypatch.setattr(params_folder, limit, 1)
     with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
         params_folder.files_of(project)
 

@@ -81,7 +81,7 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
 
     Args:
       path: A SavedModel (`policies/greedy_policy` of a run), weights (`.../checkpoints/policy_checkpoint_<n>`), a file
-        of `tfagents_system.export`, or the folder of such files.
+        of `sac export`, or the folder of such files.
       setting: The flag or variable with the path; named in errors.
 
     Raises:
@@ -104,7 +104,7 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
     if not (model / "saved_model.pb").is_file():
         raise UserError(
             f"{setting}={path} is neither a SavedModel, nor a policy checkpoint of a run, nor a file of "
-            "tfagents_system.export: give a folder such as logs/pendulum/policies/greedy_policy or "
+            "sac export: give a folder such as logs/pendulum/policies/greedy_policy or "
             "logs/pendulum/policies/checkpoints/policy_checkpoint_0000010000, or a file such as policy.npz"
         )
     try:

@@ -166,67 +166,10 @@ def _clean(value: Any) -> Any:
     return value
 
 
-class BeatFile:
-    """A heartbeat file that is written at intervals; what comes in between is written at the next one.
-
-    Args:
-      path: The file.
-      every_secs: Least time between two writes.
-      tell: Also gets what is written.
-    """
-
-    def __init__(self, path: Path, every_secs: float, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
-        with contextlib.suppress(OSError):  # As with a file that can't be written: reported then, and no error.
-            path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
-        self._path = path
-        self.every_secs = every_secs
-        self._lock = threading.Lock()
-        self._next = 0.0
-        self._pending: dict[str, Any] | None = None
-        self._timer: threading.Timer | None = None
-        self._failed = False
-        self.tell = tell
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a beat would be written now."""
-        return time.monotonic() >= self._next
-
-    def write(self, content: dict[str, Any], *, at_once: bool = False) -> None:
-        """Writes it, now or at the next interval. A file that can't be written is reported once and is no error."""
-        with self._lock:
-            if at_once or self.is_due:
-                self._write(content)
-                return
-            self._pending = content
-            if self._timer is None:
-                self._timer = threading.Timer(self._next - time.monotonic(), self.flush)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def flush(self) -> None:
-        """Writes now what is waiting."""
-        with self._lock:
-            if self._pending is not None:
-                self._write(self._pending)
-
-    def _write(self, content: dict[str, Any]) -> None:
-        self._next, self._pending = time.monotonic() + self.every_secs, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        try:
-            write_json(self._path, content)
-            if self.tell is not None:
-                self.tell(content)
-        except (OSError, ValueError) as error:
-            if not self._failed:
-                print(f"heartbeat {self._path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
-            self._failed = True
-
-
 class Heartbeat:
-    """Writes one role's heartbeat.
+    """Writes one role's heartbeat at intervals; what comes in between is written at the next one.
+
+    A file that can't be written is reported once and is no error.
 
     Args:
       path: The file.
@@ -235,14 +178,21 @@ class Heartbeat:
     """
 
     def __init__(self, path: Path, role: str, min_secs: float = BEAT_SECS) -> None:
-        self._file = BeatFile(path, min_secs)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+        self._path, self._min_secs = path, min_secs
         self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
         self._state: str | None = None
-        self._since = 0.0
+        self._since = self._next = 0.0
+        self._lock = threading.Lock()
+        self._pending: dict[str, Any] | None = None
+        self._timer: threading.Timer | None = None
+        self._failed = False
+        self._tell: Callable[[dict[str, Any]], None] | None = None
 
     def tell_too(self, tell: Callable[[dict[str, Any]], None] | None) -> None:
         """Passes on every beat that is written from now on."""
-        self._file.tell = tell
+        self._tell = tell
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
         """Records what the role does now, the time of this beat, and when this state began (Unix seconds).
@@ -256,18 +206,45 @@ class Heartbeat:
           **fields: Numbers, texts, lists or dictionaries; NaN and infinity are written as null.
         """
         is_news = state != self._state
-        if not (is_news or force or self._file.is_due):
+        if not (is_news or force or time.monotonic() >= self._next):
             return
         at_once = force or (is_news and (self._state in (None, "starting") or state in _AT_ONCE))
         if is_news:
             self._state, self._since = state, time.time()
         content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
-        self._file.write(content, at_once=at_once)
+        with self._lock:
+            if at_once or time.monotonic() >= self._next:
+                self._write(content)
+                return
+            self._pending = content
+            if self._timer is None:
+                self._timer = threading.Timer(self._next - time.monotonic(), self._write_pending)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _write_pending(self) -> None:
+        with self._lock:
+            if self._pending is not None:
+                self._write(self._pending)
+
+    def _write(self, content: dict[str, Any]) -> None:
+        self._next, self._pending = time.monotonic() + self._min_secs, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            write_json(self._path, content)
+            if self._tell is not None:
+                self._tell(content)
+        except (OSError, ValueError) as error:
+            if not self._failed:
+                print(f"heartbeat {self._path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
+            self._failed = True
 
     @contextlib.contextmanager
     def during(self, state: str, doing: Callable[[], str] = str) -> Iterator[None]:
         """Beats beside long work that has no place for it, with the text of what it is at."""
-        with repeated(lambda: self.beat(state, doing=doing() or None), self._file.every_secs):
+        with repeated(lambda: self.beat(state, doing=doing() or None), self._min_secs):
             yield
 
 

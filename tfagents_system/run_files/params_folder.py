@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # Beyond these limits a folder is not kept.
-MOST_FILES, LOOK_SECS, MOST_MB = 5000, 20.0, 100
+MOST_FILES, MOST_MB = 5000, 100
 _TOOLKIT = Path(__file__).resolve().parents[1]
 _MARKS = ("pyvenv.cfg", "conda-meta", "run.json")  # Of environments and of runs.
 _OF_PROGRAMS = ("__pycache__", "node_modules", "logs")
@@ -39,21 +38,20 @@ def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
       skipped: Files and folders that are left out, such as the run directory and passwords.
 
     Raises:
-      TooLargeError: More than MOST_FILES, more than MOST_MB, or more than can be looked at in LOOK_SECS.
+      TooLargeError: More than MOST_FILES, or more than MOST_MB.
     """
     left_out = {path.resolve() for path in skipped} | {_TOOLKIT}
     if folder.resolve() == _TOOLKIT.parent:
         left_out |= {_TOOLKIT.parent / name for name in _OF_THE_TOOLKIT}
     names: list[str] = []
-    size_bytes, deadline = 0, time.monotonic() + LOOK_SECS
+    size_bytes = 0
     for path in _files_below(folder, left_out):
         try:
             size_bytes += path.stat().st_size
         except FileNotFoundError:  # Removed this moment.
             continue
         names.append(str(path.relative_to(folder)))
-        is_late = time.monotonic() > deadline
-        if len(names) > MOST_FILES or size_bytes > MOST_MB << 20 or is_late:
+        if len(names) > MOST_FILES or size_bytes > MOST_MB << 20:
             raise TooLargeError(
                 f"{folder} has more than {len(names) - 1} files with {size_bytes >> 20} MiB or more (at most "
                 f"{MOST_FILES}, and {MOST_MB} MiB)"

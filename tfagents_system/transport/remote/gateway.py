@@ -16,7 +16,6 @@ from absl import logging
 import tfagents_system
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.report.episodes import MOST_EPISODE_BYTES, MOST_KEPT_BYTES
-from tfagents_system.run_files.heartbeat import BEAT_SECS
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.remote import messages
@@ -82,7 +81,6 @@ class Gateway:
         self.facts, self.sharing, self.slots = facts, sharing, slots
         self.refusals = Refusals()
         self.started = time.time_ns()
-        self.beat_secs = BEAT_SECS
         self._context = context
         self._admission = Admission(facts.identity, password)
         self._has_trainer = has_trainer

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tfagents_system.run_files.heartbeat import MOST_BYTES, BeatFile, parse_beat
+from tfagents_system.machine.files import write_json
+from tfagents_system.run_files.heartbeat import MOST_BYTES, parse_beat
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.transport import tables
 from tfagents_system.transport.remote import messages
@@ -51,7 +52,6 @@ class Session:
         self.host = hello.host[:100]
         self._has_said_goodbye = False
         self._alive_at = 0.0
-        self._beats: BeatFile | None = None
 
     @property
     def name(self) -> str:
@@ -78,8 +78,6 @@ class Session:
 
     def end(self) -> None:
         """Releases everything it holds; also works before `run` has begun."""
-        if self._beats is not None:
-            self._beats.flush()  # Its last words: a client that says goodbye waits for the end of the connection.
         self.transport.shut()
         self._gateway.sharing.forget(self, self.send_item)
         if self.worker_id >= 0:
@@ -140,9 +138,9 @@ class Session:
             raise FrameError("a heartbeat that is no JSON object with a state")
         if self.kind == "check":
             return
-        if self._beats is None:
-            self._beats = BeatFile(self._gateway.facts.paths.heartbeat(self.name), self._gateway.beat_secs)
         now = time.time()
         ago = beat.get("time", 0.0) - beat.get("since", 0.0) if {"time", "since"} <= beat.keys() else 0.0
         ours = {"role": self.name, "host": self.host, "remote": True, "time": now}
-        self._beats.write({**beat, **ours, "since": min(now, max(0.0, now - ago))})
+        content = {**beat, **ours, "since": min(now, max(0.0, now - ago))}
+        with contextlib.suppress(OSError):  # As with a heartbeat here, a full disk is no error.
+            write_json(self._gateway.facts.paths.heartbeat(self.name), content)

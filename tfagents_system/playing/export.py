@@ -1,6 +1,6 @@
 """Exports a policy: files that play it without this package, one of them without TensorFlow.
 
-    python -m tfagents_system.export --exp_dir logs/minitaur --checkpoint best --format numpy --out exported
+    python -m tfagents_system.playing.export --exp_dir logs/minitaur --checkpoint best --format numpy --out exported
 
 Writes policy.npz with numpy_policy.py, policy.tflite or policy.onnx: the greedy policy in the environment's own units.
 Each file is compared with the checkpoint before it gets its name.
@@ -77,7 +77,7 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.export"),
+        prog=called_as("python -m tfagents_system.playing.export"),
         description="Exports the greedy policy of a checkpoint, in the environment's own units.",
         allow_abbrev=False,
     )
