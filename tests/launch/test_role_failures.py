@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import os
 import threading
 import time
 import types
@@ -13,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_run import CRASHES, SAVES, start_program
+from tests.support.fake_run import CRASHES, SAVES
 from tests.support.supervised import (
     at_work,
     beating,
@@ -27,7 +24,6 @@ from tests.support.supervised import (
 )
 from tests.support.waiting import until
 from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
@@ -109,18 +105,6 @@ def test_different_roles_with_the_same_words_are_not_counted_together(
     fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
     roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
     assert make_supervisor(run_dir, stop, roles).run() == 0
-
-
-def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    role = RoleProcess(
-        "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
-    )
-    role.poll()
-    assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
-    assert role.given_up
-    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
-    assert role.restart_later() == 1.0 and role.failures == 1
-    role_process.kill_roles([role])
 
 
 def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
@@ -288,24 +272,6 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
     out = capfd.readouterr().out
     assert out.count("worker_0 ended with SIGABRT: restart in") > 3
     assert "given up" not in out
-
-
-def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
-
-    def start_nothing(environ: Any, path: Path) -> Any:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
-    assert not role.is_over and role.poll() == 1 and role.is_over, "the first one counts, too"
-    codes = []
-    while role.restart_later() is not None:
-        codes.append(role.poll())
-    assert codes == [1, 1]
-    assert role.given_up
-    assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
 
 
 def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
