@@ -13,7 +13,6 @@ import pytest
 from tests.support.fake_run import CRASHES, SAVES
 from tests.support.supervised import (
     at_work,
-    beating,
     log,
     make_supervisor,
     touch_once,
@@ -96,15 +95,6 @@ def test_failures_between_which_something_is_new_are_tried_on(
         roles["trainer"] = roles["trainer"].replace("sleep 600", "exit 0")
     assert make_supervisor(run_dir, stop, roles, gateway_port=0 if role == "gateway" else None).run() == 0
     assert len(lives.read_text().split()) == 7
-
-
-def test_different_roles_with_the_same_words_are_not_counted_together(
-    run_dir: Path, stop: StopFlag, fast: None
-) -> None:
-    once = "mkdir {0} 2>/dev/null && {{ echo connection lost; exit 1; }}; mkdir {0}.2 2>/dev/null && exit 1; "
-    fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
-    roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
-    assert make_supervisor(run_dir, stop, roles).run() == 0
 
 
 def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
@@ -295,16 +285,6 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
-
-
-def test_a_role_that_lacks_memory_is_named_and_not_started_for_ever(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kills = iter(range(100))
-    monkeypatch.setattr(memory, "oom_kills", lambda: next(kills))
-    program = beating(run_dir, "updating") + "kill -9 $$"
-    assert make_supervisor(run_dir, stop, {"trainer": program}, max_restarts=1).run() == 1
-    assert "the kernel has killed a process for lack of memory" in capfd.readouterr().out
 
 
 def test_a_deterministic_run_can_not_go_on_without_a_worker(
