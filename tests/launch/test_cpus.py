@@ -273,7 +273,6 @@ def test_workers_share_cores_with_each_other_before_they_share_the_trainers(tmp_
         "replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6],
         "worker_2": [1], "worker_3": [5], "worker_4": [7],
     }  # fmt: skip
-    assert plan.spare == 3 and not plan.shared, "the trainer's second thread is what is left"
 
 
 def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp_path: Path) -> None:
@@ -353,14 +352,3 @@ def test_runs_get_stretches_of_nodes_then_of_cores_then_of_threads(tmp_path: Pat
     # Three runs of whole cores would leave the last one four CPUs.
     assert split(machine, everything, 3, 5) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
     assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
-
-
-def test_a_gateway_has_the_replay_server_s_cpus_and_one_that_nobody_else_has() -> None:
-    spare = plan(1, 2, 2, 1, [0, 1, 2, 3, 8, 9, 12])
-    assert (spare.replay, spare.spare, spare.beside) == ((0,), 12, (0, 12))
-    assert 12 not in spare.ids(), "it is not held: another run may take it"
-    exact = plan(2, 2, 2, 1, [0, 1, 2, 3, 8, 9])
-    assert (exact.spare, exact.beside) == (None, (0, 1))
-    assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4], held={4: "run a"}).beside == (0, 3)
-    unpinned = plan(1, 1, 1, 1, [0, 1, 2, 3], allotment=3)
-    assert unpinned.beside == ()

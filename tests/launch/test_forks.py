@@ -212,7 +212,7 @@ socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
 
 
 def test_forks_that_fail_are_errors(tmp_path: Path) -> None:
-    """A role that can't be forked counts as one that has failed, and is tried again (test_role_failures.py)."""
+    """A role that can't be forked counts as one that has failed, and is tried again (test_role_process.py)."""
     errors = told(
         tmp_path,
         """

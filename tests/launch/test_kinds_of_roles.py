@@ -73,45 +73,21 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
 
 
 @pytest.mark.usefixtures("claims_prefix")
-def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path) -> None:
-    variables, port = variables_of({"exp_dir": str(run_dir), "experts": 2}), 7
-    other, own = Claims(), Claims()
-    assert other.take(claim_of(port, 2))
-    with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* earlier start .* has 2: end it"):
-        supervising.claim_slots_beside(variables, own, port)
-    assert other.take(claim_of(port, 1)), "of a refused start nothing stays"
-    other.release(claim_of(port, 1))
-    other.release(claim_of(port, 2))
-    supervising.claim_slots_beside(variables, own, port)
-    assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
-    for number in (1, 2):
-        own.release(claim_of(port, number))
-
-
-@pytest.mark.usefixtures("claims_prefix")
-def test_a_run_takes_another_port_than_one_at_which_somebody_has_its_experts_slot(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No run's, and below those that the kernel gives: nobody begins or ceases to listen there meanwhile.
     monkeypatch.setattr(claims, "FIRST_PORT", 9100)
     monkeypatch.setattr(claims, "_LAST_PORT", 9299)
-    spec = {"exp_dir": str(run_dir), "experts": 1}
-    other, own = Claims(), Claims()
-    first = own.take_port(None)
-    own.release_port(first)
+    variables, other, own = variables_of({"exp_dir": str(run_dir), "experts": 2}), Claims(), Claims()
+    port = own.take_port(None)
+    own.release_all()
     try:
-        assert other.take(claim_of(first, 1))
-        with pytest.raises(UserError, match="needs slots 1 to 1"):
-            supervising.claim_port(variables_of({**spec, "port": first}), own)
-        port = supervising.claim_port(variables_of(spec), own)
-        assert port > first
-        assert other.take_port(first) == first, "it is left to others"
-        assert not other.take(claim_of(port, 1)) and not other.take(f"port/{port}")
+        assert other.take(claim_of(port, 2))
+        with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 needs slots 1 to 2, .* has 2: end it, and start"):
+            supervising.claim_port(variables, own)
         own.release_all()
-        for number in range(first, first + 99):
-            other.take(claim_of(number, 1))
-        with pytest.raises(UserError, match="needs slots 1 to 1"):
-            supervising.claim_port(variables_of(spec), own)
+        other.release_all()
+        assert supervising.claim_port(variables, own) == port
+        assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
     finally:
         other.release_all()
         own.release_all()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import os
 import threading
 import time
 import types
@@ -13,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_run import CRASHES, SAVES, start_program
+from tests.support.fake_run import CRASHES, SAVES
 from tests.support.supervised import (
     at_work,
-    beating,
     log,
     make_supervisor,
     touch_once,
@@ -27,7 +23,6 @@ from tests.support.supervised import (
 )
 from tests.support.waiting import until
 from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine import memory
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
@@ -100,27 +95,6 @@ def test_failures_between_which_something_is_new_are_tried_on(
         roles["trainer"] = roles["trainer"].replace("sleep 600", "exit 0")
     assert make_supervisor(run_dir, stop, roles, gateway_port=0 if role == "gateway" else None).run() == 0
     assert len(lives.read_text().split()) == 7
-
-
-def test_different_roles_with_the_same_words_are_not_counted_together(
-    run_dir: Path, stop: StopFlag, fast: None
-) -> None:
-    once = "mkdir {0} 2>/dev/null && {{ echo connection lost; exit 1; }}; mkdir {0}.2 2>/dev/null && exit 1; "
-    fails = {role: once.format(f"$SAC_EXP_DIR/{role}") for role in ("trainer", "replay", "worker_0")}
-    roles = {role: program + SAVES for role, program in fails.items()} | {"trainer": fails["trainer"] + "exit 0"}
-    assert make_supervisor(run_dir, stop, roles).run() == 0
-
-
-def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    role = RoleProcess(
-        "worker_0", functools.partial(start_program, ["true"]), dict(os.environ), tmp_path / "log", max_restarts=7
-    )
-    role.poll()
-    assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
-    assert role.given_up
-    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
-    assert role.restart_later() == 1.0 and role.failures == 1
-    role_process.kill_roles([role])
 
 
 def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
@@ -290,24 +264,6 @@ def test_clients_that_abort_because_their_server_was_killed_have_not_failed(
     assert "given up" not in out
 
 
-def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
-
-    def start_nothing(environ: Any, path: Path) -> Any:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    role = RoleProcess("worker_0", start_nothing, {}, tmp_path / "log", max_restarts=2)
-    assert not role.is_over and role.poll() == 1 and role.is_over, "the first one counts, too"
-    codes = []
-    while role.restart_later() is not None:
-        codes.append(role.poll())
-    assert codes == [1, 1]
-    assert role.given_up
-    assert role.last_lines() == ["it can't be started: [Errno 24] Too many open files"]
-
-
 def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,16 +285,6 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
-
-
-def test_a_role_that_lacks_memory_is_named_and_not_started_for_ever(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kills = iter(range(100))
-    monkeypatch.setattr(memory, "oom_kills", lambda: next(kills))
-    program = beating(run_dir, "updating") + "kill -9 $$"
-    assert make_supervisor(run_dir, stop, {"trainer": program}, max_restarts=1).run() == 1
-    assert "the kernel has killed a process for lack of memory" in capfd.readouterr().out
 
 
 def test_a_deterministic_run_can_not_go_on_without_a_worker(

@@ -82,8 +82,9 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
     )
     roles = {"trainer": tells + waits_for_up("worker_1") + "exit 0", "worker": tells + SAVES}
     supervisor = make_supervisor(run_dir, stop, roles, workers=2)
-    plan = supervisor.status.to_json()["plan"]
-    assert supervisor.run() == 0
+    status = supervisor.status.to_json()
+    plan, port = status["plan"], status["run"]["port"]
+    assert supervisor.run() == 0 and port == 8123
     for role in ("trainer", "worker_1"):
         text = log(run_dir, role)
         assert re.search(rf"Cpus_allowed_list:\s+{plan[role][0]}\n", text)
@@ -278,7 +279,3 @@ def test_a_run_directory_that_is_removed_ends_the_run_in_words(
     assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
     out = capfd.readouterr().out
     assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out
-
-
-def test_status_tells_where_the_replay_server_listens(run_dir: Path, stop: StopFlag) -> None:
-    assert make_supervisor(run_dir, stop, {}).status.to_json()["run"]["port"] == 8123

@@ -29,8 +29,6 @@ class CpuPlan:
       shared_cpus: CPUs of all roles together, where roles share some; None where each has its own.
       evaluators: How many of the workers, the last ones, only evaluate.
       notes: What the user should know about the plan, one sentence each.
-      spare: A CPU that is free and belongs to no role; None without one, or if not pinned. It is not held: another
-        run may take it.
     """
 
     by_role: Mapping[str, tuple[int, ...]]
@@ -39,7 +37,6 @@ class CpuPlan:
     shared_cpus: int | None = None
     evaluators: int = 0
     notes: tuple[str, ...] = ()
-    spare: int | None = None
 
     @property
     def shared(self) -> bool:
@@ -56,11 +53,6 @@ class CpuPlan:
     @property
     def workers(self) -> tuple[tuple[int, ...], ...]:
         return tuple(ids for role, ids in self.by_role.items() if role not in (REPLAY, TRAINER))
-
-    @property
-    def beside(self) -> tuple[int, ...]:
-        """CPU ids of gateway and tracker: those of the replay server, which works when they do, and the spare one."""
-        return self.replay if self.spare is None else tuple(sorted({*self.replay, self.spare}))
 
     def ids(self) -> list[int]:
         """Every CPU id of the plan, once."""
@@ -197,14 +189,11 @@ def _pinned_plan(
         notes.append(f"CPUs are shared with another run ({_holders(held)})")
     if needed > room:
         notes.append(f"{needed} CPUs are wanted, {room} are used: roles share CPUs (SAC_SHARE_CPUS=1)")
-    unused = [cpu for cpu in others[needed - n_trainer :] if cpu not in held]
-    unused = [cpu for cpu in unused if cpu not in beside] or unused
     return CpuPlan(
         by_role,
         counts={role: len(ids) for role, ids in by_role.items()},
         shared_cpus=room if needed > room else None,
         notes=tuple(notes),
-        spare=unused[-1] if unused else None,
     )
 
 

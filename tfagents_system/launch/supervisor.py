@@ -63,7 +63,6 @@ from tfagents_system.run_files.run_paths import (
 from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
-_PORT_TRIES = 5
 _STEP_SECS = 0.2
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _SPEAK_SECS = 10.0
@@ -128,42 +127,18 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
 def claim_port(variables: RunVariables, claims: Claims) -> int:
     """Claims a port, and the slots of the run's experts and evaluators at it.
 
-    A worker that is about to leave a run that has ended may still hold a slot at that run's port: unless a port is
-    set, the next one is taken then.
-
     Raises:
-      UserError: The port that is set is in use, or such a slot; or no port is free.
+      UserError: The port that is set is in use, or such a slot is; or no port is free.
     """
-    refused = list[int]()
-    while True:
-        port = claims.take_port(variables.reverb_port, without=refused)
-        try:
-            claim_slots_beside(variables, claims, port)
-            return port
-        except UserError:
-            claims.release_port(port)
-            refused.append(port)
-            if variables.reverb_port is not None or len(refused) == _PORT_TRIES:
-                raise
-
-
-def claim_slots_beside(variables: RunVariables, claims: Claims, port: int) -> None:
-    """Takes all slots of the run's experts and evaluators; none if a worker that joined an earlier start has one.
-
-    Raises:
-      UserError: A worker has one.
-    """
-    numbers = list(variables.kinds_beside)
-    taken = [str(number) for number in numbers if not claims.take(claim_of(port, number))]
-    if taken:
-        for number in numbers:
-            claims.release(claim_of(port, number))
+    port, numbers = claims.take_port(variables.reverb_port), list(variables.kinds_beside)
+    if taken := [str(number) for number in numbers if not claims.take(claim_of(port, number))]:
         counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
         wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
         raise UserError(
-            f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start of the run "
-            f"has {', '.join(taken)}: end it, and start again"
+            f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start at port "
+            f"{port} has {', '.join(taken)}: end it, and start again"
         )
+    return port
 
 
 class Supervisor:
@@ -202,7 +177,7 @@ class Supervisor:
         beside = [] if variables.gateway_port is None else [GATEWAY]
         if TRAINER in plan.by_role and TrackingSettings.of(vars(variables)).is_wanted:
             beside.append(TRACKER)
-        cpus = {**plan.by_role, **dict.fromkeys(beside, plan.beside)}
+        cpus: Mapping[str, tuple[int, ...]] = {**plan.by_role, **dict.fromkeys(beside, ())}  # These run anywhere.
         self.roles = {
             role: RoleProcess(
                 name=role,

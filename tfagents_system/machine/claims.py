@@ -20,7 +20,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tfagents_system.errors import UserError
@@ -74,19 +74,16 @@ class Claims:
             self.release(f"cpu/{cpu}")
         return missing
 
-    def take_port(self, wanted: int | None, without: Collection[int] = ()) -> int:
+    def take_port(self, wanted: int | None) -> int:
         """Claims a TCP port for the replay server: `wanted`, or the first free one from FIRST_PORT upwards.
 
         No other user can listen on it until it is released, or this process's end.
-
-        Args:
-          without: Ports that are free and won't do.
 
         Raises:
           UserError: `wanted` is in use, or no port is free.
         """
         for port in [wanted] if wanted else range(FIRST_PORT, _LAST_PORT + 1):
-            if port not in without and self.take(f"port/{port}"):
+            if self.take(f"port/{port}"):
                 with contextlib.suppress(OSError):
                     held = peers.hold_port(port)
                     # Those of our own who wait for a server there hold it as well.
@@ -102,10 +99,6 @@ class Claims:
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
             )
         raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
-
-    def release_port(self, port: int) -> None:
-        for name in (f"tcp/{port}", f"port/{port}"):
-            self.release(name)
 
 
 def _address(name: str) -> str:
