@@ -16,9 +16,9 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESU
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.remote.errors import SlotLostError
-from tfagents_system.worker.environments import MAX_FAULTS_IN_A_ROW, TooLargeError
 from tfagents_system.worker.kinds import make_worker
 from tfagents_system.worker.progress import OtherRunError
+from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
 
 
 def collect(role: Role) -> int:

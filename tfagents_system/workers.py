@@ -1,5 +1,393 @@
-"""A worker's collect_env and eval_env: worker/environments.py builds them, envs/curriculum.py calls `set_state`."""
+"""A worker's collect_env and eval_env: built by the hooks of TrainParams, set to the curriculum's values, replaced.
 
-from tfagents_system.worker.environments import WorkerEnvironments
+Environments that fail or grow too large are built again. envs/curriculum.py calls their `set_state`.
+"""
 
-__all__ = ["WorkerEnvironments"]
+from __future__ import annotations
+
+import collections
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from tfagents_system.checks.findings import have
+from tfagents_system.envs import loading
+from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value
+from tfagents_system.envs.devices import Device
+from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
+from tfagents_system.envs.hooks import eval_env_needs_collect_env
+from tfagents_system.envs.loading import AnyEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.machine import memory
+from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
+from tfagents_system.train_params_base import TrainParamsBase
+
+MAX_FAULTS_IN_A_ROW = 3
+_SOON_SECS = 60.0  # An environment that has grown too large sooner than that is at fault.
+_LOOK_SECS = 1.0
+_MIB = 2**20
+
+
+class WorkerEnvironments:
+    """All environments of one worker.
+
+    A fault costs the episode that it happens in: the environment is closed, built again with another seed, and gets
+    the curriculum's values. Three in a row in one place, without an episode that came to its end, are the caller's.
+
+    An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`.
+
+    Args:
+      params: The user's TrainParams.
+      worker_id: The worker.
+      count: Collect environments; 1 if that is a vector environment. Their `id` for the hooks is
+        worker_id * count + index.
+      eval_count: Evaluation environments, from 0 to `count`: each has the collect environment of the same index.
+      derived_seed: From a stream and further numbers to a seed.
+      curriculum: Its values are what environments are set to when they are built again.
+      process: Where they run; None: as SAC_ENV_PYTHON says.
+      memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
+      collects: False: it only evaluates, and builds collect environments only for evaluation ones that need them.
+
+    Attributes:
+      collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
+      memory: What has grown too large.
+      faults, eval_faults: How many there were; those of evaluation alone.
+      last_fault: The last one's text.
+
+    Raises:
+      UserError: There are several vector environments, or several that act in real time.
+    """
+
+    def __init__(
+        self,
+        params: TrainParamsBase,
+        worker_id: int,
+        count: int,
+        eval_count: int,
+        derived_seed: Callable[..., int],
+        curriculum: Curriculum,
+        *,
+        process: ProcessSettings | None = None,
+        memory_mb: int | None = None,
+        collects: bool = True,
+    ) -> None:
+        self._params = params
+        self._worker_id = worker_id
+        self._count = count
+        self.first_env_id = worker_id * count
+        self._derived_seed = derived_seed
+        self._values = CurriculumValues(curriculum)
+        self._process = process
+        self.memory = MemoryLimit(worker_id, memory_mb)
+        self._built: collections.Counter[Place] = collections.Counter()
+        self._built_at: dict[Place, float] = {}
+        self._in_a_row: collections.Counter[Place] = collections.Counter()
+        self.faults = self.eval_faults = 0
+        self.last_fault = ""
+        self.collect, self.evaluation = list[AnyEnvironment](), list[AnyEnvironment]()
+        builds_collect = collects or (process is None and eval_env_needs_collect_env(params, self.first_env_id))
+        for index in range(count if builds_collect else eval_count):
+            if builds_collect:
+                self.collect.append(self._build(Place(False, index)))
+            if self.collect and self.device is not None:
+                self.evaluation, self._values.is_shared = self.collect, True
+            elif index < eval_count:
+                self.evaluation.append(self._build(Place(True, index)))
+            if self.device is not None and count > 1:
+                self.close()
+                raise UserError(several_devices(count))
+        _check_counts(self.collect or self.evaluation, params, count, collects=collects)
+
+    @property
+    def device(self) -> Device | None:
+        """Of the environment that acts in real time; None: no environment does."""
+        return getattr(next(iter(self.collect or self.evaluation), None), "device", None)
+
+    @property
+    def lanes(self) -> int:
+        """Episodes that it collects at the same time: one in each environment or lane."""
+        return sum(map(_lanes_of, self.collect))
+
+    @property
+    def eval_lanes(self) -> int:
+        """The same for evaluation."""
+        return sum(map(_lanes_of, self.evaluation))
+
+    def close(self) -> None:
+        """Closes all of them, and logs what they raise."""
+        for place in self._places():
+            _logged("close", self._at(place).close)
+
+    def rest(self) -> bool:
+        """Lets a device wait until the next reset or step; returns whether it waits, or its process has died."""
+        return self.device is not None and _did("wait", self.device.wait)
+
+    def take_metrics(self) -> dict[str, float]:
+        """What a device's steps since the last call were like; empty where it can't say."""
+        return (self.device is not None and _logged("take_metrics", self.device.take_metrics)) or {}
+
+    def set_due(self, iteration: int) -> None:
+        """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
+        self._values.set_due(iteration, [Place(False, index) for index in range(len(self.collect))])
+
+    def has_due(self, place: Place) -> bool:
+        """Whether values of the curriculum wait for the next episode there."""
+        return bool(self._values.due(place))
+
+    def begin_episode(self, place: Place) -> None:
+        """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
+
+        Raises:
+          UserError: An environment has no such parameter.
+          EnvironmentFault: See `replace`, or its own process has grown too large again and again.
+        """
+        self._renew_if_too_large(place)
+        self._set_all(place, self._values.taken(place))
+
+    def set_evaluated(self, iteration: int) -> None:
+        """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
+
+        Raises:
+          UserError, EnvironmentFault: See `begin_episode`.
+        """
+        self._values.set_evaluated(iteration)
+        for index in range(len(self.evaluation)):
+            values = self._values.evaluated(Place(True, index))
+            for name, value in [] if index else values:
+                logging.info("evaluation of iteration %d: %s = %s", iteration, name, value)
+            self._set_all(Place(True, index), values)
+
+    def _set_all(self, place: Place, values: Sequence[Value]) -> None:
+        """Sets values; an environment that fails at that is built again."""
+        try:
+            self._set(place, values)
+        except EnvironmentFault as fault:
+            self.replace(place, fault)  # Which sets the others, too.
+
+    # Faults.
+
+    def replace(self, place: Place, fault: EnvironmentFault) -> None:
+        """Closes the environment that has failed and replaces it.
+
+        Raises:
+          EnvironmentFault: It was the third in a row.
+        """
+        if self._at(place).episodes_ended:
+            self._in_a_row[self._values.own(place)] = 0
+        self._replace(place, fault)
+
+    def _replace(self, place: Place, fault: EnvironmentFault | None = None) -> None:
+        """Puts a new environment in a place, because of a fault or for another reason."""
+        while True:
+            if fault is not None:
+                self._note(place, fault)
+            try:
+                self._put_new(place)
+                return
+            except EnvironmentFault as another:
+                fault = another
+            except Exception as error:
+                # Not bad input, whatever it is: it has worked before.
+                fault = self._fault(place, error, "its construction")
+
+    def _note(self, place: Place, fault: EnvironmentFault) -> None:
+        own = self._values.own(place)
+        self._in_a_row[own] += 1
+        self.faults += 1
+        self.eval_faults += place.is_eval
+        self.last_fault = str(fault)
+        count = f"fault {self._in_a_row[own]} of at most {MAX_FAULTS_IN_A_ROW - 1} in a row"
+        if self._in_a_row[own] >= MAX_FAULTS_IN_A_ROW:
+            raise fault
+        logging.error("%s; %s: the environment is built again", fault, count)
+
+    def _fault(self, place: Place, error: Exception, where: str) -> EnvironmentFault:
+        fault = EnvironmentFault(self._worker_id, 0, 0, error, place.name, where)
+        fault.__cause__ = error
+        return fault
+
+    def _put_new(self, place: Place) -> None:
+        """Closes the environment in a place, builds another one, and sets the curriculum's values."""
+        _logged("close", self._at(place).close)
+        (self.evaluation if place.is_eval else self.collect)[place.index] = self._build(self._values.own(place))
+        self._set(place, self._values.all(place))
+
+    def _set(self, place: Place, values: Sequence[Value]) -> None:
+        """Sets values of the curriculum in the environment there; a device is told whether it is of an evaluation."""
+        env, where = self._at(place), ""
+        try:
+            for name, value in values:
+                where = f"set_state({{{name!r}: {value}}})"
+                self._values.set(env, place, name, value)
+            if self.device is not None:
+                where = f"is_evaluation = {place.is_eval}"
+                self.device.set_evaluation(place.is_eval)
+        except (UserError, EnvironmentFault):
+            raise
+        except Exception as error:
+            raise self._fault(place, error, where) from error
+
+    def _places(self) -> list[Place]:
+        """Those with an environment of their own."""
+        collect = [Place(False, index) for index in range(len(self.collect))]
+        return collect + [Place(True, index) for index in range(0 if self._values.is_shared else len(self.evaluation))]
+
+    def _at(self, place: Place) -> AnyEnvironment:
+        return (self.evaluation if place.is_eval else self.collect)[place.index]
+
+    def _build(self, place: Place) -> AnyEnvironment:
+        stream = EVAL_STREAM if place.is_eval else COLLECT_STREAM
+        times = self._built[place]
+        # The first one's seeds are the same for any number of environments.
+        further = [place.index, times] if times else [place.index] if place.index else []
+        seed = self._derived_seed(stream, *further)
+        self._built[place] += 1
+        self._built_at[place] = time.monotonic()
+        return loading.make_worker_env(
+            self._params,
+            self._worker_id,
+            seed,
+            self.first_env_id + place.index,
+            name=place.name,
+            process=self._process,
+            is_eval=place.is_eval,
+            collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
+        )
+
+    # Memory.
+
+    def look_at_memory(self) -> None:
+        """Notes what is too large."""
+        envs = {place.name: self._at(place).user_env for place in self._places()}
+        self.memory.look({name: env.pid for name, env in envs.items() if isinstance(env, EnvProcess)})
+
+    def _renew_if_too_large(self, place: Place) -> None:
+        """Builds an environment again whose own process has grown too large."""
+        own = self._values.own(place)
+        text = self.memory.pop(own.name)
+        if not text:
+            return
+        error = MemoryError(f"{text}: find the leak, or raise the limit")
+        if time.monotonic() - self._built_at[own] < _SOON_SECS:
+            self._replace(place, self._fault(place, error, "its first minute"))
+            return
+        self._in_a_row[own] = 0
+        logging.warning("%s: it is built again", text)
+        self._replace(place)
+
+
+def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count: int, *, collects: bool) -> None:
+    lanes = sum(map(_lanes_of, envs))
+    if count > 1 and lanes != len(envs):
+        raise UserError(several_vectors(count, _lanes_of(envs[0])))
+    if not collects:
+        return
+    idle = lanes - params.num_train_episodes_per_iter
+    if idle > 0 and params.env_steps_per_iter is None:
+        logging.warning(
+            "%s, but a worker collects num_train_episodes_per_iter=%d in an iteration: "
+            "%d of its environments %s nothing to do",
+            f"SAC_ENVS_PER_WORKER={count}" if lanes == count else f"{lanes} lanes",
+            params.num_train_episodes_per_iter,
+            idle,
+            have(idle),
+        )
+
+
+def several_devices(envs_per_worker: int) -> str:
+    """The error where SAC_ENVS_PER_WORKER is set and the environment acts in real time."""
+    return (
+        f"SAC_ENVS_PER_WORKER={envs_per_worker}, but the environment acts in real time, and a worker steps one of "
+        "these: unset SAC_ENVS_PER_WORKER, and raise SAC_NUM_COLLECT_WORKERS where there are more devices"
+    )
+
+
+def several_vectors(envs_per_worker: int, lanes: int) -> str:
+    """The error where SAC_ENVS_PER_WORKER is set and the environment has lanes of its own."""
+    return (
+        f"SAC_ENVS_PER_WORKER={envs_per_worker}, but env_ctor returns a vector environment of {lanes} lanes, and a "
+        "worker steps one of these: unset SAC_ENVS_PER_WORKER, and let env_ctor build as many lanes as it should have"
+    )
+
+
+def _lanes_of(env: AnyEnvironment) -> int:
+    return env.num_lanes if isinstance(env, BatchedEnvironment) else 1
+
+
+def _logged(name: str, method: Callable[[], Any]) -> Any:
+    """What a method of an environment returns; logs what it raises."""
+    returned = list[Any]()
+    _did(name, lambda: returned.append(method()))
+    return returned[0] if returned else None
+
+
+def _did(name: str, method: Callable[[], None]) -> bool:
+    """Calls a method of an environment and logs what it raises; returns whether trying again is of no use."""
+    try:
+        method()
+    except Exception as error:
+        logging.warning("%s() of the environment raised %s", name, describe_error(error))
+        return isinstance(error, EnvironmentDiedError)
+    return True
+
+
+class TooLargeError(Exception):
+    """The worker's process takes more memory than SAC_WORKER_MEMORY_MB: it should be restarted."""
+
+
+class MemoryLimit:
+    """Notes what has grown too large, for whoever may do something about it between two episodes.
+
+    `look` may be called in another thread than the rest.
+
+    Args:
+      worker_id: Named in texts.
+      limit_mb: Of each process; None: no limit, and nobody looks.
+    """
+
+    def __init__(self, worker_id: int, limit_mb: int | None) -> None:
+        self._worker_id = worker_id
+        self._limit_mb = limit_mb
+        self._too_large: dict[str, str] = {}
+        self._excess = ""
+        self._look_due = 0.0
+
+    def look(self, apart: Mapping[str, int]) -> None:
+        """Looks once a second at most, in less than a millisecond.
+
+        Args:
+          apart: Ids of the processes that environments have of their own, by name.
+        """
+        if self._limit_mb is None or time.monotonic() < self._look_due:
+            return
+        self._look_due = time.monotonic() + _LOOK_SECS
+        for name, pid in apart.items():
+            if text := self._excess_of(f"the process of {name}", memory.tree_resident_bytes(pid)):
+                self._too_large[name] = text
+        own = memory.resident_bytes(os.getpid()) if apart else memory.tree_resident_bytes(os.getpid())
+        self._excess = self._excess_of("its process", own)
+
+    def pop(self, name: str) -> str:
+        """How much too large an environment's process is; forgotten here. Empty if it is not."""
+        return self._too_large.pop(name, "")
+
+    def check_own(self) -> None:
+        """Raises:
+        TooLargeError: The worker itself has grown too large.
+        """
+        if self._excess:
+            raise TooLargeError(self._excess)
+
+    def _excess_of(self, what: str, resident_bytes: int) -> str:
+        assert self._limit_mb is not None
+        if resident_bytes <= self._limit_mb * _MIB:
+            return ""
+        return (
+            f"worker {self._worker_id}: {what} takes {resident_bytes / _MIB:,.0f} MiB, "
+            f"more than SAC_WORKER_MEMORY_MB={self._limit_mb}"
+        )

@@ -21,10 +21,10 @@ from tfagents_system.report.episodes import Episode, eval_episodes
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.workers import WorkerEnvironments
 
 CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}
 HELD_OUT = [f"closed/held_out/{k}" for k in range(5)]

@@ -25,10 +25,10 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 18, 7
 CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}

@@ -46,8 +46,8 @@ from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.worker.environments import several_devices, several_vectors
 from tfagents_system.worker.recording import takers_of
+from tfagents_system.workers import several_devices, several_vectors
 
 EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"

@@ -20,11 +20,11 @@ from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
 from tfagents_system.worker.environment_guard import EnvironmentGuard
-from tfagents_system.worker.environments import WorkerEnvironments
 from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.rollout import Observer
 from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.workers import WorkerEnvironments
 
 _REST_AGAIN_SECS = 5.0
 

@@ -16,8 +16,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker import environments as environments_module
-from tfagents_system.worker.environments import TooLargeError, WorkerEnvironments
 from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.workers import TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
