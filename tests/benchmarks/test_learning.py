@@ -140,7 +140,7 @@ def test_experts_are_trained_once_demonstrate_and_are_fine_tuned(
 
     FakeRun.started.clear()
     monkeypatch.setattr(algorithms, "RealRun", FakeRun)
-    monkeypatch.setattr(algorithms, "read_metrics", lambda path: [])
+    monkeypatch.setattr(algorithms, "read_rows", lambda path: [])
     monkeypatch.setattr(experts, "run_json", run_json)
     monkeypatch.setattr(experts.expert_of, "__defaults__", (tmp_path,))
     for seed in (0, 1):
