@@ -488,7 +488,9 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], her
                     f"array, where that is the run directory of task {of_another[1]}: choose another name"
                 )
             exp_dir += f"_task_{task}"
-        values["exp_dir"] = Path(os.path.realpath(exp_dir))  # By whatever links and `..`, it is one run.
+        values["exp_dir"] = Path(os.path.normpath(exp_dir))
+        with contextlib.suppress(OSError):  # A link that is not ours to read: folders are checked later.
+            values["exp_dir"] = Path(os.path.realpath(exp_dir))  # By whatever links and `..`, it is one run.
     values.update({name: here / values[name] for name in ("credentials_dir", "password_file") if name in values})
     if "mlflow_uri" in values:
         values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], here)
