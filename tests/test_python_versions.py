@@ -74,8 +74,8 @@ def imported_by(module):
 
 def unions_at_run_time(path):
     """Lines with `X | None` that Python evaluates, which 3.9 can't: outside of annotations, or of a read section."""
-    tree = ast.parse(path.read_text())
-    reads = "read_section" in path.read_text()
+    text = path.read_text()
+    tree, reads = ast.parse(text), "read_section" in text and "def read_section" not in text
     annotations = {
         each
         for node in ast.walk(tree)

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from tfagents_system.checks.called_as import NAME_VARIABLE
-from tfagents_system.checks.params_source import run_name_of
+from tfagents_system.checks.called_as import NAME_VARIABLE, run_name_of
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
 

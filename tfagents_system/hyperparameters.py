@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from tfagents_system.checks import attribute_rules, frame_stacks
+from tfagents_system.checks import frame_stacks, rules
 from tfagents_system.checks.hyperparameters import (
     IMAGES,
+    REQUIRED,
     ByAlgorithm,
     Count,
     CountOrZero,
@@ -23,13 +24,15 @@ from tfagents_system.checks.hyperparameters import (
     NotDeterministic,
     Number,
     Optimizer,
+    Option,
+    Options,
     Positive,
     Unless,
     When,
 )
-from tfagents_system.checks.options import REQUIRED, Option, Options
 from tfagents_system.checks.rules import (
     Rule,
+    StopConditions,
     integer_from,
     number_above,
     number_in,
@@ -37,7 +40,6 @@ from tfagents_system.checks.rules import (
     rows_such_as,
 )
 from tfagents_system.checks.schedules import SchedulableFraction, SchedulablePositive
-from tfagents_system.checks.stop_conditions import StopConditions
 
 RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no priority (as in Linesight).
 
@@ -150,7 +152,7 @@ class Hyperparameters:
         Options(
             num_quantiles=Option(
                 8,
-                attribute_rules.EVEN,
+                rules.EVEN,
                 "N and N', the quantiles of a sample that are compared with as many of its target, in pairs tau and "
                 "1 - tau.",
             ),
@@ -232,11 +234,11 @@ class Hyperparameters:
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
     parts `observation`. Each frame is stored once."""
-    actor_observations: Annotated[Sequence[str] | None, attribute_rules.PARTS_OF_OBSERVATION] = None
+    actor_observations: Annotated[Sequence[str] | None, rules.PARTS_OF_OBSERVATION] = None
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
-    image_encoder_layers: Annotated[Sequence[Any], attribute_rules.CONVOLUTIONS, _COMBINED, When(IMAGES)] = (
+    image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED, When(IMAGES)] = (
         32,
         32,
         32,
@@ -352,7 +354,7 @@ class Hyperparameters:
             steps=Option(REQUIRED, integer_from(1), "How long a mini-race is.", "steps"),
             oversampling=Option(
                 (40, 5),
-                attribute_rules.OVERSAMPLING,
+                rules.OVERSAMPLING,
                 "(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as "
                 "often.",
             ),
@@ -364,7 +366,7 @@ class Hyperparameters:
     hindsight_share: Annotated[float | None, number_above(0, at_most=1)] = None
     """Share of each minibatch that gets another goal, one that its episode has achieved, and the reward for it (HER,
     Andrychowicz et al., arXiv 1707.01495): for environments with goals. 0.8 is four for each that keeps its own."""
-    hindsight_strategy: Annotated[attribute_rules.GoalStrategy, _WITH_HINDSIGHT] = "future"
+    hindsight_strategy: Annotated[rules.GoalStrategy, _WITH_HINDSIGHT] = "future"
     """Which goal: one achieved later in the episode, the last one, or any of the episode."""
     priority_exponent: Annotated[
         float | None,
@@ -382,15 +384,15 @@ class Hyperparameters:
     `validation/critic_loss` and so on."""
 
     # The experience of others, drawn beside the run's own.
-    prior_data: Annotated[Any | None, attribute_rules.PATHS] = None
+    prior_data: Annotated[Any | None, rules.PATHS] = None
     """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
     `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
-    prior_data_share: Annotated[float, attribute_rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
+    prior_data_share: Annotated[float, rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
     """Share of each minibatch that is drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[
-        float, attribute_rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates", of_agent=False)
+        float, rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates", of_agent=False)
     ] = 0.0
     """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
     the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""

@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE
-from tfagents_system.checks.params_source import run_name_of
+from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE, run_name_of
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.claims import lock

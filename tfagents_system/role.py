@@ -19,10 +19,10 @@ from absl import flags, logging
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import StopFlag, die_with_parent
-from tfagents_system.machine.worker_slots import COLLECT, SlotCounts
+from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat
-from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables
@@ -74,7 +74,10 @@ class Role:
             joined = joining.join(name, server, stop.is_set, settings, paths)
             heartbeat.tell_too(joined.tell)
             settings = joined.settings
-            os.environ.update(settings.variables.to_environ(), SLURM_PROCID=str(joined.worker_id))  # For users' code.
+        os.environ.update(settings.variables.to_environ())  # For users' code.
+        if is_worker(name):
+            number = _number(name, joined)
+            os.environ.update(SLURM_PROCID=str(number), SAC_WORKER_ROLE=settings.variables.kind_of(number))
         params = load_params(
             paths.params,
             settings.overrides.merged(load_env_config(paths.config)),
@@ -92,13 +95,12 @@ class Role:
     @property
     def worker_id(self) -> int:
         """Of a worker: its number, which is its slot."""
-        return int(self.name.removeprefix("worker_")) if self.joined is None else self.joined.worker_id
+        return _number(self.name, self.joined)
 
     @property
     def kind(self) -> str:
         """Of a worker: one of worker_slots.KINDS."""
-        variables = self.variables
-        return variables.worker_role if self.joined else variables.kinds_beside.get(self.worker_id, COLLECT)
+        return self.variables.kind_of(self.worker_id)
 
     @property
     def num_workers(self) -> int:
@@ -188,6 +190,10 @@ class Role:
     def derived_seed(self, *stream: int) -> int:
         """A 32-bit seed for one stream of random numbers, derived from the run's seed."""
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
+
+
+def _number(name: str, joined: Membership | None) -> int:
+    return int(name.removeprefix("worker_")) if joined is None else joined.worker_id
 
 
 def _server_to_join(name: str, variables: RunVariables) -> str | None:

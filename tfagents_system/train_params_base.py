@@ -17,17 +17,39 @@ This module needs nothing but Python 3.9: the defaults that need TensorFlow or R
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
+    from tfagents_system.envs.env_process import ProcessSettings
     from tfagents_system.replay.sample_forms import SampleForm
     from tfagents_system.settings.early_end import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamsSource:
+    """The source of TrainParams, from which another process can load the same.
+
+    Attributes:
+      path: The file.
+      origin: Where it was copied from; None: it is the original.
+      env_config, compute_config: What the constructor got, and what was filled in.
+      attributes: What was overridden.
+      process: Of each environment; None: it runs where it is built.
+    """
+
+    path: Path
+    origin: Path | None
+    env_config: dict[str, Any]
+    compute_config: dict[str, Any]
+    attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    process: ProcessSettings | None = None
 
 
 class TrainParamsBase(Hyperparameters, abc.ABC):

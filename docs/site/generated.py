@@ -20,7 +20,7 @@ from tfagents_system.checks.called_as import NAME_VARIABLE
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries, parameters_page, variables
-from tfagents_system.settings.attribute_docs import linked
+from tfagents_system.settings.variables import linked
 from tfagents_system.tmrl import keys as tmrl_keys
 
 DOCS = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from tfagents_system.checks.schedules import (
     schedulable,
 )
 from tfagents_system.errors import UserError
-from tfagents_system.settings import merge
+from tfagents_system.settings import values
 
 POINTS = [[0, 1.0], [50_000, 1.0], [300_000, 0.01]]
 EPSILON = schedulable(number_in(0, 1))
@@ -129,10 +129,10 @@ def test_types_of_hyperparameters_have_the_rules() -> None:
 
 def test_set_puts_a_schedule_in_the_place_of_a_number_and_changes_its_parts() -> None:
     given = {"points": POINTS, "by": "iterations"}
-    assert merge.overridden("rate", 1e-3, given) == given
-    assert merge.overridden("rate", given, {"by": "env_steps"}) == {"points": POINTS, "by": "env_steps"}
-    assert merge.overridden("rate", given, 0.1) == 0.1 and merge.overridden("window", None, given) == given
-    assert merge.overridden("recurrent", False, {"lstm_units": 8}) == {"lstm_units": 8}, "options switch it on"
+    assert values.overridden("rate", 1e-3, given) == given
+    assert values.overridden("rate", given, {"by": "env_steps"}) == {"points": POINTS, "by": "env_steps"}
+    assert values.overridden("rate", given, 0.1) == 0.1 and values.overridden("window", None, given) == given
+    assert values.overridden("recurrent", False, {"lstm_units": 8}) == {"lstm_units": 8}, "options switch it on"
     for before, value in ((1e-3, {"by": "env_steps"}), ("text", given)):
         with pytest.raises(UserError, match="is no dictionary but"):
-            merge.overridden("rate", before, value)
+            values.overridden("rate", before, value)

@@ -22,8 +22,7 @@ from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.settings import params_check
-from tfagents_system.settings.grid import read_grid
-from tfagents_system.settings.search_spaces import read_space
+from tfagents_system.settings.grid import read_grid, read_space
 from tfagents_system.settings.variables import VARIABLES
 from tfagents_system.train_params_base import TrainParamsBase
 

@@ -7,7 +7,7 @@ from tfagents_system.envs import specs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER
+from tfagents_system.settings.load_params import ENV_STEPS_PER_ITER
 from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.machine.cpus import slurm_allotment
 from tfagents_system.settings import params_check
-from tfagents_system.settings.load_params import parse_env_config
-from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.settings.values import parse_object
+from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
 FIELDS = {variable.name: variable.field for variable in VARIABLES}
@@ -159,7 +158,7 @@ def test_any_text_is_json_or_told(text: str, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(text)))
     for each in (text, text[:cut], text[:cut] + "," + text[cut:]):
         try:
-            assert isinstance(parse_env_config(each, Path("my.json")), dict)
+            assert isinstance(parse_object(each, "SAC_CONFIG=my.json", "{}"), dict)
         except UserError as error:
             assert all("SAC_CONFIG=my.json" in finding for finding in error.findings)
 

@@ -58,10 +58,9 @@ def running(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def begin(paths: RunPaths, **run: Any) -> None:
+def begin(paths: RunPaths, expert_workers: int = 0, **run: Any) -> None:
     counts = {"num_collect_workers": 2, "local_workers": 2, "max_workers": 4, "envs_per_worker": 3}
-    counts |= {"collect_worker_cpus": 64}  # Not one that is taken over.
-    counts |= {name: run.pop(name) for name in ("expert_workers",) if name in run}
+    counts |= {"collect_worker_cpus": 64, "expert_workers": expert_workers}  # The first is not taken over.
     variables = variables_with(exp_dir=paths.exp_dir, seed=5, **counts)
     write_run_json(paths, variables=variables, attributes={"num_iter": 9}, **run)
 

@@ -33,12 +33,13 @@ from tfagents_system.run_files.heartbeat import read_status
 
 
 def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
-    program = f"echo $SLURM_PROCID is ${{SAC_WORKER_ROLE}}, server ${{SAC_SERVER:-none}}; {SAVES}"
+    program = f"echo I am $SLURM_PROCID; {SAVES}"
     trainer = waits_for_up("worker_0", "worker_1", "worker_2") + "exit 0"
     supervisor = make_supervisor(run_dir, stop, {"worker": program, "trainer": trainer}, experts=1, evaluators=1)
     assert supervisor.run() == 0
     lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
-    assert lines == ["0 is collect, server none", "1 is expert, server none", "2 is eval, server none"]
+    assert lines == [f"I am {number}" for number in range(3)]
+    assert [supervisor.variables.kind_of(number) for number in range(4)] == ["collect", "expert", "eval", "collect"]
     roles = supervisor.status.to_json()["roles"]
     assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "eval"]
     assert [role.name for role in supervisor.collectors] == ["worker_0"]

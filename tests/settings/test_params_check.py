@@ -22,9 +22,9 @@ from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.examples.reach import params as reach
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings import params_check
-from tfagents_system.settings.attribute_docs import attribute_docs
+from tfagents_system.settings import params_check, rules
 from tfagents_system.settings.params_check import check_env_config, check_params
+from tfagents_system.settings.variables import attribute_docs
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
 def notes_for(**attributes: Any) -> list[str]:
     params = type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
     assert check_params(params) == []
-    return params_check.advice(params)
+    return rules.advice(params)
 
 
 def test_every_attribute_has_a_rule() -> None:
@@ -133,7 +133,7 @@ def test_what_may_change_in_a_run_and_what_needs_its_default_in_a_deterministic_
 )
 def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     params = module.TrainParams({"horizon": 200})
-    assert check_params(params) == [] and params_check.advice(params) == []
+    assert check_params(params) == [] and rules.advice(params) == []
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_the_least_ratio_is_at_most_the_most() -> None:
     assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
     (finding,) = findings_for(min_updates_per_env_step=3.0, updates_per_env_step=2.0, asynchronous=True)
     assert "min_updates_per_env_step=3.0 must be at most updates_per_env_step=2" in finding
-    (note,) = params_check.advice(params_with(min_updates_per_env_step=0.5))
+    (note,) = rules.advice(params_with(min_updates_per_env_step=0.5))
     assert "min_updates_per_env_step=0.5 has no effect with asynchronous=False" in note
 
 
@@ -390,7 +390,7 @@ def test_near_miss_on_the_instance() -> None:
     assert "discout" in finding and "discount is meant" in finding
 
 
-@pytest.mark.parametrize("name", ["gripper_width", "_batchsize", "seed", "actor_learning_rate_decay", "rewards"])
+@pytest.mark.parametrize("name", ["gripper_width", "_batchsize", "actor_learning_rate_decay", "rewards"])
 def test_names_of_the_users_own_pass(name: str) -> None:
     assert findings_for(**{name: 3}) == []
 
@@ -525,7 +525,7 @@ def test_two_lengths_of_one_period_are_refused() -> None:
 
 
 def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
-    notes = params_check.advice(params_with(env_steps_per_iter=50, num_train_episodes_per_iter=2, updates_per_iter=99))
+    notes = rules.advice(params_with(env_steps_per_iter=50, num_train_episodes_per_iter=2, updates_per_iter=99))
     told = "\n".join(notes)
     assert "num_train_episodes_per_iter" in told and "updates_per_iter" in told and "env_steps_per_iter=50" in told
     assert not params_check.check_deterministic(params_with(env_steps_per_iter=50))

@@ -1,15 +1,12 @@
 """What a run has where neither its params nor `--set` says it, and that a run which began keeps what it had."""
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.load_params import ENV_STEPS_PER_ITER, defaults_of, kept_defaults, load_params
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.run_defaults import ENV_STEPS_PER_ITER, defaults_of, kept_defaults
 
 FILE = """
 from tfagents_system.train_params_base import TrainParamsBase
@@ -74,7 +71,6 @@ def test_without_evaluations_there_is_no_period_of_them(tmp_path: Path) -> None:
 
 def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
     began = Overrides(params={"discount": 0.9}, defaults=ALL)
-    assert Overrides.of_run({"overrides": json.loads(json.dumps(dataclasses.asdict(began)))}) == began
     assert began.attributes == {"discount": 0.9, **ALL} and began.settings() == {"discount": 0.9}
     assert params_of(tmp_path, began.attributes).env_steps_per_iter == ENV_STEPS_PER_ITER
 

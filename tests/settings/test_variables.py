@@ -6,9 +6,9 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.settings import variable_values
-from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.settings import variables
 from tfagents_system.settings.variables import (
+    VARIABLES,
     RunVariables,
     _check_workers,
     automatic_counts,
@@ -249,7 +249,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
     assert [variable.field for variable in VARIABLES] == list(RunVariables.__dataclass_fields__)
     for variable in VARIABLES:
         assert variable.name == f"SAC_{variable.field.strip('_').upper()}" and variable.meaning
-        assert variable.kind in {*variable_values._PARSERS, *variable_values._FINDERS}
+        assert variable.kind in {*variables._KINDS}
     assert VARIABLES[0].meaning == "CPUs of the replay server; auto: 1" and VARIABLES[0].default == "auto"
 
 

@@ -19,8 +19,8 @@ from tests.support.waiting import until
 from tests.tasks.conftest import Project
 from tfagents_system.errors import UserError
 from tfagents_system.machine.signals import StopFlag
+from tfagents_system.settings.grid import SPACES, corners, read_space
 from tfagents_system.settings.params_check import check_params
-from tfagents_system.settings.search_spaces import SPACES, corners, read_space
 from tfagents_system.tasks import search, study
 from tfagents_system.tasks.pool import DONE, FAILED, PRUNED, RUNNING, Task
 from tfagents_system.tasks.study import Records, Trial, curve_of, reports_of, settings_of, value_of

@@ -11,7 +11,7 @@ import pytest
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.settings.variables import VARIABLES
 from tfagents_system.tmrl.keys import DEFAULT_CONFIG, KEYS, Config, merged, nested, parse_override, read_keys, translate
 
 # The guide's file, without its comments.

@@ -10,22 +10,91 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from tfagents_system.checks.options import Option, Options
 from tfagents_system.checks.rules import (
     TRUE_OR_FALSE,
     Rule,
     integer_from,
+    is_kept,
     is_number,
     layers_such_as,
+    meant_in_words,
     number_above,
     number_where,
     one_of,
     or_none,
 )
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
+from tfagents_system.errors import UserError, shown
+
+_Settings = TypeVar("_Settings")
+_MOST_CHARACTERS = 80
+REQUIRED = object()  # The default of a key that a dictionary must set.
+
+
+class Option(NamedTuple):
+    """One key.
+
+    Attributes:
+      default: Its value in a dictionary without it, or REQUIRED.
+    """
+
+    default: Any
+    rule: Rule
+    meaning: str
+    unit: str = ""
+
+
+class Options:
+    """What the dictionary of an attribute may hold.
+
+    Args:
+      keys: By name.
+    """
+
+    def __init__(self, **keys: Option) -> None:
+        self.keys: Mapping[str, Option] = keys
+
+    def rule(self, allows_bool: bool, allows_none: bool) -> Rule:
+        """The rule for the attribute: True is the dictionary of all defaults, False and None have no dictionary."""
+        words = f"{'True, False or ' * allows_bool}a dictionary with any of {', '.join(self.keys)}"
+
+        def holds(value: Any) -> bool:
+            if isinstance(value, Mapping):
+                return not self.findings("", value) and bool(value or not allows_bool)
+            return (allows_bool and isinstance(value, bool)) or (allows_none and value is None)
+
+        def details(where: str, value: Any) -> list[str]:
+            return self.findings(where, value) if isinstance(value, Mapping) else []
+
+        return Rule(f"{words}{', or None' * allows_none}", holds, details)
+
+    def findings(self, where: str, value: Mapping[str, Any]) -> list[str]:
+        """What is wrong with single keys, one sentence each."""
+        findings = [
+            f'{where} has no "{key}": add it'
+            for key, option in self.keys.items()
+            if option.default is REQUIRED and key not in value
+        ]
+        for key, own in value.items():
+            if key not in self.keys:
+                meant = near_misses([key], self.keys, SIMILARITY_OF_KEYS) if isinstance(key, str) else []
+                hint = f'"{meant[0][1]}" is meant' if meant else f"there are {', '.join(self.keys)}"
+                findings.append(f'{where}["{key}"] is not known: {hint}')
+            elif not is_kept(rule := self.keys[key].rule, own):
+                findings.append(f'{where}["{key}"] must be {rule.words}, found {shown(own)}')
+        return findings
+
+    def filled(self, value: Any) -> Any:
+        """The dictionary with all keys; False and None stay what they are."""
+        if value is None or value is False:
+            return value
+        return {key: option.default for key, option in self.keys.items()} | (value if value is not True else {})
+
 
 Count = Annotated[int, integer_from(1)]
 CountOrZero = Annotated[int, integer_from(0)]
@@ -179,3 +248,52 @@ def _rule(kind: Any, given: Sequence[Rule]) -> Rule:
     if typing.get_origin(kind) is Literal:
         return one_of(args)
     return _rule(kind.__origin__, kind.__metadata__) if hasattr(kind, "__metadata__") else {bool: TRUE_OR_FALSE}[kind]
+
+
+def read_section(settings_class: type[_Settings], section: Any, where: str) -> _Settings:
+    """Builds the dataclass from an object of the JSON.
+
+    Args:
+      settings_class: A dataclass with a default for each field, and a type that has a rule (`Count`, `Annotated`).
+      section: What the JSON has; lists become tuples.
+      where: Its key in the JSON, named in errors.
+
+    Raises:
+      UserError: It is no object, or has unknown keys or impossible values; all of them at once.
+    """
+    if not isinstance(section, Mapping):
+        raise UserError(f'"{where}" must be an object, found {shown(section)}: correct it')
+    described: Mapping[str, Hyperparameter] = described_by(settings_class)  # type: ignore[arg-type]
+    meant = dict(near_misses(section, described, SIMILARITY_OF_KEYS))
+    findings = [
+        f'"{where}.{key}" is unknown: '
+        + (f'"{meant[key]}" is meant' if key in meant else "it has " + ", ".join(described))
+        for key in section
+        if key not in described
+    ]
+    values = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in section.items() if key in described
+    }
+    findings += [
+        f'"{where}.{key}" must be {_in_json(described[key].rule.words)}, found {_as_json(section[key])}'
+        + (meant_in_words(described[key].rule, section[key]) or ": correct it")
+        for key, value in values.items()
+        if not is_kept(described[key].rule, value)
+    ]
+    if findings:
+        raise UserError(*findings)
+    return settings_class(**values)
+
+
+def _in_json(words: str) -> str:
+    """A rule's words, which are about Python's values, as JSON calls these."""
+    return words.replace(", or None", ", or null").replace("True or False", "true or false")
+
+
+def _as_json(value: Any) -> str:
+    """A value of the JSON as it is written there, cut if it is long."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):  # It was set from Python.
+        return shown(value)
+    return text if len(text) <= _MOST_CHARACTERS else shown(value)

@@ -1,10 +1,14 @@
-"""What a user's value must be: a rule in words, and whether a value satisfies it."""
+"""What a user's value must be: a rule in words, and whether a value satisfies it.
+
+It needs nothing but Python 3.9: processes of users' environments load TrainParams, too.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import shown
@@ -137,3 +141,66 @@ def _is_table(value: Any) -> bool:
 
 
 TRUE_OR_FALSE = Rule("True or False", lambda value: isinstance(value, bool))
+
+
+# Of single attributes of TrainParams.
+
+_FROM_1, _FROM_2 = integer_from(1), integer_from(2)
+
+OVERSAMPLING = Rule(
+    "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
+    lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
+)
+PARTS_OF_OBSERVATION = Rule(
+    'a tuple of names such as ("proprio", "camera")',
+    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
+)
+
+
+def _is_convolution(layer: Any) -> bool:
+    if is_integer(layer):
+        return is_kept(_FROM_1, layer)
+    return len(layer) == 3 and all(is_kept(_FROM_1, size) for size in layer)
+
+
+CONVOLUTIONS = Rule(
+    "a tuple of filters such as (32, 32), or of (filters, kernel, stride) such as ((16, 4, 2), (32, 3, 1)), or ()",
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_convolution, value)),
+)
+GoalStrategy = Literal["future", "final", "episode"]
+EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
+SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
+NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
+
+
+def _are_paths(value: Any) -> bool:
+    paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
+    return bool(paths) and all(isinstance(path, (str, os.PathLike)) and str(path) for path in paths)
+
+
+PATHS = Rule("a path such as 'demos.npz', or a list of paths", _are_paths)
+
+
+# What `stop_when` can say.
+
+EVALUATIONS, NO_IMPROVEMENT = "evaluations", "no_improvement_env_steps"
+_THRESHOLDS: dict[str, Rule] = {
+    "eval_success": number_above(0, at_most=1),
+    "eval_return": Rule("a finite number", is_number),
+}
+_RULES = {**_THRESHOLDS, EVALUATIONS: integer_from(1), NO_IMPROVEMENT: integer_from(1)}
+
+
+def _are_conditions(value: Mapping[str, Any]) -> bool:
+    is_patient = NO_IMPROVEMENT in value and EVALUATIONS not in value
+    has_condition = is_patient or any(name in value for name in _THRESHOLDS)
+    return has_condition and all(is_kept(_RULES[name], value[name]) for name in value)
+
+
+StopConditions = Annotated[
+    Mapping[str, float],
+    mapping_such_as(
+        '{"eval_success": 0.95, "evaluations": 3}, {"eval_return": -200} or {"no_improvement_env_steps": 200000}',
+        _are_conditions,
+    ),
+]

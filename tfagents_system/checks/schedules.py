@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union
 
 from tfagents_system.checks.rules import Rule, is_kept, is_number, number_above, number_in
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import shown
 
 INTERPOLATIONS = ("linear", "exponential", "step")
 UNITS = ("env_steps", "train_steps", "iterations")
-_SIMILARITY = 0.6  # The name is refused anyway, so the suggestion may be a loose guess.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +107,7 @@ def schedule_findings(where: str, given: Mapping[str, Any], rule: Rule) -> list[
       rule: What each value must be.
     """
     known = [field.name for field in dataclasses.fields(Schedule)]
-    meant = dict(near_misses((key for key in given if isinstance(key, str)), known, _SIMILARITY))
+    meant = dict(near_misses((key for key in given if isinstance(key, str)), known, SIMILARITY_OF_KEYS))
     findings = [
         f"{where}[{shown(key)}] is not known: "
         + (f'"{meant[key]}" is meant' if key in meant else f"a schedule has {', '.join(known)}")
@@ -164,5 +163,5 @@ def _one_of(words: Sequence[str]) -> str:
 
 
 def _near(value: Any, words: Sequence[str]) -> str:
-    meant = near_misses([value], words, _SIMILARITY) if isinstance(value, str) else []
+    meant = near_misses([value], words, SIMILARITY_OF_KEYS) if isinstance(value, str) else []
     return f': "{meant[0][1]}" is meant' if meant else ""

@@ -32,9 +32,8 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, 
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.run_files import params_folder
-from tfagents_system.settings.grid import GridError, faults_in_job, read_grid
-from tfagents_system.settings.variable_table import VARIABLES, as_text
-from tfagents_system.settings.variables import WORKERS, read_variables
+from tfagents_system.settings.grid import faults_in_job, read_grid
+from tfagents_system.settings.variables import VARIABLES, WORKERS, as_text, read_variables
 
 # Options of run_script.sh, which the job passes on to it: without and with a value.
 RUN_FLAGS = ("--keep",)
@@ -211,7 +210,7 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
             skipped = [values[name] for name in ("password_file", "credentials_dir") if name in values]
             skipped += [exp_dir, folder, values.get("logs_dir", Path.cwd() / "logs")]
             files = params_folder.files_of(values["params"].parent, skipped)
-    except GridError as error:
+    except UserError as error:
         findings += error.findings
     except params_folder.TooLargeError as error:
         findings.append(

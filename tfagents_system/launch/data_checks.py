@@ -22,7 +22,7 @@ from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.run_files.run_directory import from_line, read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.settings.variable_values import NETWORKS
+from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
-from tfagents_system.settings.variable_values import run_name
+from tfagents_system.settings.variables import run_name
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.

@@ -58,8 +58,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import find, split, taken_by
 from tfagents_system.settings.load_params import compute_config_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variable_values import AGENT, TAKES
-from tfagents_system.settings.variables import RunVariables, read_variables, unknown_names
+from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, read_variables, unknown_names
 
 # From its end on the run directory says what these do.
 _OF_THIS_START = (EDITS, SUBMITTED_AGAIN)

@@ -15,7 +15,7 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.task_settings import faults_of_task
-from tfagents_system.settings.grid import GridError, read_grid
+from tfagents_system.settings.grid import read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.settings.resolved import FIXED, Settings
 from tfagents_system.settings.variables import (
@@ -91,7 +91,8 @@ def resolve(
         if before is not None and not joins and run_directory.has_begun(before):
             began = Settings.read(before.run_json).variables
             findings += faults_of_task(before, own, environ)
-        overrides = run_directory.overrides_of_run(before, overrides, joins=joins)
+        overrides, found = run_directory.overrides_of_run(before, overrides, joins=joins)
+        findings += found
     except UserError as error:
         findings += error.findings
     resolved = {**environ, **overrides.variables}
@@ -203,7 +204,7 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
         )
     try:
         settings = read_grid(str(path)).settings(int(task))
-    except GridError as error:
+    except UserError as error:
         raise UserError(*(f"{GRID}={path}, {TASK}={task}: {finding}" for finding in error.findings)) from None
     return [Setting(name, value, f"task {task} of {path}") for name, value in settings.items()]
 

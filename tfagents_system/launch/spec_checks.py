@@ -26,8 +26,7 @@ from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings.effects import without_effect
-from tfagents_system.settings.sample_form_checks import hindsight_in_words
+from tfagents_system.settings.rules import hindsight_in_words, without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENVIRONMENT, CURRICULUM = "environment", "curriculum"

@@ -616,9 +616,9 @@ class RunRules(Rules):
 
 def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
     """All variables of one role."""
-    kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
     threads = plan.thread_environ(REPLAY if role in DISPENSABLE else role)
-    return common | threads | _worker_environ(role, kinds) | _trainer_environ(role, variables)
+    number = {"SLURM_PROCID": role.removeprefix("worker_")} if is_worker(role) else {}
+    return common | threads | number | _trainer_environ(role, variables)
 
 
 def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
@@ -632,12 +632,6 @@ def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
         SUPERVISOR_PID_VARIABLE: str(os.getpid()),
     }
     return {**os.environ, **variables.to_environ(), **own}
-
-
-def _worker_environ(role: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    if not is_worker(role):
-        return {}
-    return {"SLURM_PROCID": role.removeprefix("worker_")} | ({"SAC_WORKER_ROLE": kinds[role]} if role in kinds else {})
 
 
 def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:

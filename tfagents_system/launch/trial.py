@@ -37,10 +37,16 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints, run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import Taken, find
-from tfagents_system.settings import own_attributes, params_check
-from tfagents_system.settings.load_params import load_env_config, load_params, load_params_class
-from tfagents_system.settings.run_defaults import WITHOUT_RANDOM_STEPS, defaults_of, kept_defaults
-from tfagents_system.settings.variable_values import AGENT
+from tfagents_system.settings import params_check, rules
+from tfagents_system.settings.load_params import (
+    WITHOUT_RANDOM_STEPS,
+    defaults_of,
+    kept_defaults,
+    load_env_config,
+    load_params,
+    load_params_class,
+)
+from tfagents_system.settings.variables import AGENT
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
@@ -224,14 +230,12 @@ class Inspector:
                 return None
             params = self._load_params(path, origin, config)
             findings = params_check.check_params(params)
-            if not self._start.uses_copies:  # A run that began before these were refused continues.
-                findings += own_attributes.findings(params)
             if self._values.get("deterministic"):
                 findings += params_check.check_deterministic(params)
             self._findings.error(PARAMS, *findings)
             if not self._has_wrong(PARAMS):
                 self._findings.fact(PARAMS, f"{path}: {_in_words(params)}")
-                self._findings.note(PARAMS, *params_check.advice(params))
+                self._findings.note(PARAMS, *rules.advice(params))
                 self._inspection.num_iter, self._inspection.config = params.num_iter, config
                 self._inspection.attributes = _plain(params_check.resolved_attributes(params))
         return params

@@ -207,8 +207,7 @@ def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> di
 
 def _load(variables: RunVariables) -> Any:
     from tfagents_system.envs.env_process import ProcessSettings
-    from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
-    from tfagents_system.settings.run_defaults import defaults_of
+    from tfagents_system.settings.load_params import compute_config_of, defaults_of, load_env_config, load_params
 
     config = load_env_config(variables.config)
     load = functools.partial(

@@ -30,7 +30,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.plots import tidy_steps
 from tfagents_system.report.status import aligned, format_number
 from tfagents_system.report.statuses_of_runs import distinct_names, runs_among
-from tfagents_system.settings.grid import differing, in_words
+from tfagents_system.settings.values import differing, in_words
 
 _PICTURE = "compare.png"
 _REPETITIONS = 2000

@@ -31,7 +31,7 @@ from tfagents_system.report.statuses_of_runs import (
 )
 from tfagents_system.run_files.heartbeat import LIVE_STATES, STALE_SECS, clean_text, is_live, is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
-from tfagents_system.settings.grid import differing, in_words
+from tfagents_system.settings.values import differing, in_words
 
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0

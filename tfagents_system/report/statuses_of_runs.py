@@ -12,7 +12,7 @@ from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import start_of_run
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, TRAINER, RunPaths
-from tfagents_system.settings.grid import by_name
+from tfagents_system.settings.values import by_name
 
 _BEST = "best_eval_return"
 _HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", "eval_return", "eval_return_std", _BEST)

@@ -7,7 +7,7 @@ from typing import Any
 from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import FIXED
-from tfagents_system.settings.variable_table import VARIABLES, as_text
+from tfagents_system.settings.variables import VARIABLES, as_text
 
 
 def told_settings(paths: RunPaths) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError, shown
 from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.run_files import kept_checkpoints, run_inputs
@@ -21,10 +22,9 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.early_end import SETTINGS_OF_END, settings_of_end
-from tfagents_system.settings.grid import by_name, in_words
-from tfagents_system.settings.merge import overridden
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import SHARED, Settings, of_start, read_run
+from tfagents_system.settings.values import by_name, in_words, overridden
 from tfagents_system.settings.variables import RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -58,34 +58,30 @@ def read_run_json(paths: RunPaths) -> dict[str, Any]:
     return read_run(paths.run_json)
 
 
-def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> Overrides:
+def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = False) -> tuple[Overrides, list[str]]:
     """The overrides that the run began with, plus given ones that may change; `given` for a run that has not begun.
 
-    Workers that join take those of the run in any case.
-
-    Raises:
-      UserError: An attribute or a key that must stay is given another value than the run began with.
+    Workers that join take those of the run in any case. A value that must stay and is given anew is a finding.
     """
     if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
-        return given
+        return given, []
     run = read_run_json(paths)
     began = Overrides.of_run(run)
     known = began.settings()
-    unknown = given.unknown(run.get("attributes"), run.get("config"))  # The check of the params refuses them.
-    misspelt = unknown.settings()
     changed = {
         name: value
         for name, value in given.settings().items()
-        if not (name in (*given.variables, *misspelt) or _may_change(name) or (name in known and known[name] == value))
+        if not (name in given.variables or _may_change(name) or (name in known and known[name] == value))
     }
-    if changed:
-        raise UserError(
-            f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}), and a run "
-            f"stays what it is: begin another one that goes on from it with {from_line(paths)} (--set may change "
-            "num_iter and others, which `sac parameters` marks with *)"
-        )
+    names = [*run.get("attributes", {}), *by_name({}, run.get("config", {}), {}), *described_by(TrainParamsBase)]
+    meant = "".join(is_meant(name, names, 0.8) for name in changed)
+    findings = [
+        f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}){meant}, and a run "
+        f"stays what it is: begin another one that goes on from it with {from_line(paths)} (--set may change num_iter "
+        "and others, which `sac parameters` marks with *)"
+    ]
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
-    return began.replaced_by(unknown).replaced_by(Overrides(params, variables=given.variables))
+    return began.replaced_by(Overrides(params, variables=given.variables)), findings if changed else []
 
 
 def _may_change(name: str) -> bool:

@@ -22,7 +22,7 @@ from tfagents_system.policies.names import MOMENT, train_step_of
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.variable_values import ALL, REPLAY
+from tfagents_system.settings.variables import ALL, REPLAY
 
 _FROM = "from"
 
@@ -33,7 +33,7 @@ class Taken:
 
     Attributes:
       source: SAC_FROM, with an absolute path.
-      take: One of variable_values.TAKES.
+      take: One of variables.TAKES.
       run: The other run directory, or a folder of imported experience.
       checkpoint: The agent's folder in it; None: no agent is taken.
       train_step, iteration, env_steps: Where the other run was; counted on from with `all`, else 0.
@@ -104,7 +104,7 @@ def find(source: str, take: str) -> Taken:
 
     Args:
       source: `RUN`, `RUN@best` or `RUN@CHECKPOINT` with an absolute path.
-      take: One of variable_values.TAKES.
+      take: One of variables.TAKES.
 
     Raises:
       UserError: There is no such run or checkpoint, or it is damaged.

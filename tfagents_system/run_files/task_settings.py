@@ -8,8 +8,8 @@ from typing import Any
 from tfagents_system.run_files.run_directory import has_begun, read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.early_end import SETTINGS_OF_END
-from tfagents_system.settings.grid import in_words
 from tfagents_system.settings.overrides import Overrides, Setting
+from tfagents_system.settings.values import in_words
 from tfagents_system.settings.variables import SEED
 
 

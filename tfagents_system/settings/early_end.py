@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.stop_conditions import EVALUATIONS, NO_IMPROVEMENT
+from tfagents_system.checks.rules import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
-from tfagents_system.settings.merge import overridden
 from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
@@ -26,22 +25,6 @@ def settings_of_end(attributes: Mapping[str, Any]) -> str:
     numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
     hours, steps = (None if value is None else float(value) for value in (max_hours, num_env_steps))
     return json.dumps([int(num_iter), numbers, hours, steps], sort_keys=True)
-
-
-def is_same_end(ended_for: str | None, settings: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether a run that has ended early would end so for other settings, too.
-
-    Args:
-      ended_for: As `settings_of_end` has them.
-      settings: Those of its newest start.
-      wanted: Attributes that are given in the place of these. Impossible ones are another end: checks tell of them.
-    """
-    before = dict(zip(SETTINGS_OF_END, json.loads(settings), strict=True))
-    try:
-        given = {name: overridden(name, before[name], wanted[name]) for name in SETTINGS_OF_END if name in wanted}
-        return ended_for == settings_of_end(before | given)
-    except (UserError, AttributeError, TypeError, ValueError, OverflowError):
-        return False
 
 
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:

@@ -1,11 +1,17 @@
-"""Grid files: which settings each task of a job array or a sweep has.
+"""Grids and search spaces: which settings the tasks of many runs have.
 
 A grid file is JSON in one of two forms. An object of lists is their cartesian product, the last key varies fastest:
 
     {"batch_size": [128, 256], "config.horizon": [200], "SAC_SEED": [0, 1, 2]}
 
-A list of objects has one task an entry. Keys are those of --set (see overrides.py): an attribute of TrainParams,
-`config.` and a key of the JSON, or a variable. How --set writes and reads values is here as well.
+A list of objects has one task an entry. A search space is an object of what a search may try, or one of SPACES:
+
+    {"critic_learning_rate": {"low": 1e-4, "high": 3e-3, "log": true}, "batch_size": [128, 256],
+     "n_step": {"low": 1, "high": 5}}
+
+A list has the values themselves; `low` and `high` are numbers, both whole for a whole number; with `log`, each factor
+of ten is as likely. Keys are those of --set (see overrides.py): an attribute of TrainParams, `config.` and a key of the
+JSON, or a variable.
 """
 
 from __future__ import annotations
@@ -14,10 +20,14 @@ import collections
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+from tfagents_system.errors import UserError, shown
+from tfagents_system.settings.values import as_object, read_json
+from tfagents_system.settings.variables import VARIABLES
+
 _NOT_IN_A_GRID = {
     "SAC_EXP_NAME": "each task has a run directory of its own, <name>_task_<id>",
     "SAC_EXP_DIR": "each task has a run directory of its own, <name>_task_<id>",
@@ -31,23 +41,12 @@ REQUESTED = (
     *("SAC_REVERB_CPUS", "SAC_TRAIN_CPUS", "SAC_COLLECT_WORKER_CPUS", "SAC_NUM_COLLECT_WORKERS", "SAC_EXPERT_WORKERS"),
     *("SAC_EVAL_WORKERS", "SAC_TRAIN_GPUS", "SAC_WORKER_MEMORY_MB", "SAC_SAVE_DEADLINE_SECS"),
 )
-# Paths; a job array has a copy of the repository, and runs elsewhere.
-PATHS = (
-    *("SAC_FROM", "SAC_EXPERT_POLICY", "SAC_ENV_PYTHON"),
-    *("SAC_REPLAY_DIR", "SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE"),
+# A job array has a copy of the repository, and runs elsewhere.
+PATHS = tuple(
+    variable.name
+    for variable in VARIABLES
+    if variable.is_path and variable.name not in ("SAC_PARAMS", "SAC_CONFIG", *_NOT_IN_A_GRID)
 )
-
-
-class GridError(ValueError):
-    """A grid file that must be changed.
-
-    Args:
-      findings: One sentence each: the rule, the value found, and the remedy.
-    """
-
-    def __init__(self, findings: Sequence[str]) -> None:
-        super().__init__("\n".join(findings))
-        self.findings = tuple(findings)
 
 
 class Grid:
@@ -72,10 +71,10 @@ class Grid:
         """The settings of a task, in the order of the file.
 
         Raises:
-          GridError: There is no such task.
+          UserError: There is no such task.
         """
         if not 0 <= task < len(self):
-            raise GridError([f"there is no task {task}, ids go from 0 to {len(self) - 1}"])
+            raise UserError(f"there is no task {task}, ids go from 0 to {len(self) - 1}")
         chosen = []
         for key, values in reversed(self._axes):
             task, index = divmod(task, len(values))
@@ -100,10 +99,10 @@ class Grid:
         """The same for each of `values`, which vary fastest.
 
         Raises:
-          GridError: The grid has that key already.
+          UserError: The grid has that key already.
         """
         if key in self.names():
-            raise GridError([f"{key} is in the grid already: give it once"])
+            raise UserError(f"{key} is in the grid already: give it once")
         return Grid([*self._axes, (key, list(values))], self._entries)
 
 
@@ -111,17 +110,17 @@ def parse_seeds(text: str) -> list[int]:
     """`"0-2,7"` -> `[0, 1, 2, 7]`.
 
     Raises:
-      GridError: It is something else.
+      UserError: It is something else.
     """
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < 2**31 or len(seeds) + last - first >= _MOST_SEEDS:
-            raise GridError([f"--seeds must be numbers and ranges such as 0-4 or 0,3,7-9, found {_shown(text)}"])
+            raise UserError(f"--seeds must be numbers and ranges such as 0-4 or 0,3,7-9, found {_shown(text)}")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
-        raise GridError([f"--seeds {text} has a seed twice: give each once"])
+        raise UserError(f"--seeds {text} has a seed twice: give each once")
     return seeds
 
 
@@ -129,22 +128,13 @@ def read_grid(path: str) -> Grid:
     """Reads a grid file.
 
     Raises:
-      GridError: It can't be read, or what it says is no grid; with all findings.
+      UserError: It can't be read, or what it says is no grid; with all findings.
     """
     where = f"grid file {path}"
-    twice: list[str] = []
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            content = _load(file.read(), twice)
-    except OSError as error:
-        raise GridError([f"{where} cannot be read ({error.strerror}): give the path of a JSON file"]) from None
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise GridError([f"{where} is not valid JSON ({error}): correct it"]) from None
-    findings = [f'{where} has the key "{key}" twice in one object: remove one' for key in twice]
+    content = read_json(Path(path), where)
     grid, faults = _product(content) if isinstance(content, dict) else _list(content)
-    findings += [f"{where}: {fault}" for fault in faults]
-    if findings:
-        raise GridError(findings)
+    if faults:
+        raise UserError(*(f"{where}: {fault}" for fault in faults))
     return grid
 
 
@@ -234,127 +224,83 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
-    """`batch_size=256 config.horizon=200 SAC_SEED=3`, as --set takes them."""
-    return " ".join(assignment(name, value) for name, value in settings.items())
+# Search spaces.
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each run's settings those that not all runs share; of a single run all."""
-    texts = [{name: _canonical(value) for name, value in run.items()} for run in settings]
-    shared = set.intersection(*(set(run.items()) for run in texts)) if len(texts) > 1 else set()
-    return [
-        {name: value for name, value in run.items() if (name, texts[k][name]) not in shared}
-        for k, run in enumerate(settings)
-    ]
+Space = Mapping[str, Any]  # Lists of values and objects with `low` and `high`, by the names of settings.
 
 
-def by_name(params: Mapping[str, Any], config: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Overrides` holds, in the form of --set: a name for each key of the JSON and of dictionaries."""
-    leaves = [*leaves_of(params), *leaves_of({"config": config} if config else {})]
-    return {**{".".join(path): value for path, value in leaves}, **variables}
+def _log(low: float, high: float) -> dict[str, Any]:
+    return {"low": low, "high": high, "log": True}
 
 
-def leaves_of(content: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(keys, value) of everything that is not an object; an empty object is a value."""
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from leaves_of(value, (*path, key))
-        else:
-            yield (*path, key), value
+_N_STEP = {"low": 1, "high": 5}
+_CRITIC = {
+    "critic_learning_rate": _log(1e-4, 3e-3),
+    "batch_size": [128, 256, 512],
+    "discount": [0.98, 0.99, 0.995],
+}
+_RATES = {"actor_learning_rate": _log(1e-4, 3e-3), "alpha_learning_rate": _log(1e-4, 3e-3)}
+_ACTOR = {**_CRITIC, **_RATES, "target_update_tau": _log(2e-3, 2e-2)}
+_VALUES = {
+    **_CRITIC,
+    "n_step": _N_STEP,
+    "target_update_period": [100, 500, 2000],
+    "exploration_epsilon": _log(0.01, 0.2),
+}
+# What the papers vary, around their own values.
+SPACES: dict[str, Space] = {
+    "sac": {**_ACTOR, "n_step": _N_STEP, "updates_per_env_step": [0.5, 1.0, 2.0]},
+    "redq": {**_ACTOR, "num_critics": [5, 10], "updates_per_env_step": [1.0, 5.0]},
+    "droq": {**_ACTOR, "critic_dropout": _log(0.001, 0.1), "updates_per_env_step": [1.0, 5.0]},
+    "tqc": {**_ACTOR, "tqc.num_dropped_quantiles": {"low": 0, "high": 5}},
+    "crossq": {**_CRITIC, **_RATES},
+    "dqn": _VALUES,
+    "iqn": {**_VALUES, "iqn.huber_kappa": _log(0.005, 1.0)},
+    "sac_discrete": {**_ACTOR, "n_step": _N_STEP},
+}
 
 
-def assignment(name: str, value: Any) -> str:
-    """The text of --set that overrides `name` with `value`: as JSON, where it would not be read as the text it is."""
-    if name.startswith("SAC_"):
-        return f"{name}={variable_text(value)}"
-    is_plain = isinstance(value, str) and _is_read_as_it_is(value)
-    return f"{name}={value if is_plain else json.dumps(value)}"
-
-
-def variable_text(value: Any) -> str:
-    """A variable's value as the environment has it."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(int(value) if isinstance(value, bool) else value)
-
-
-def _is_read_as_it_is(text: str) -> bool:
-    try:
-        return bool(parse_value(text) == text)
-    except ValueError:
-        return False
-
-
-def parse_value(text: str) -> Any:
-    """A value of --set: JSON, else text.
+def read_space(name: str) -> Space:
+    """A shipped space by its algorithm, or that of a file.
 
     Raises:
-      ValueError: It is not JSON but looks like Python, and would mean something else as a text; or something in it
-        would be lost: a number beyond all floats, a key twice.
+      UserError: With all findings.
     """
-    twice: list[str] = []
-    try:
-        value = _load(text, twice)
-    except RecursionError:
-        raise ValueError("its brackets are too deep") from None
-    except OverflowError as error:
-        raise ValueError(f"{error}: give a smaller one") from None
-    except ValueError as error:
-        if text in _PYTHON_CONSTANTS:
-            rule = f"JSON writes {_PYTHON_CONSTANTS[text]}"
-        elif text[:1] == "(":
-            rule = "a list is written as [256, 256]"
-        elif text[:1] in ("[", "{", '"'):
-            raise ValueError(f"it is not valid JSON ({error}): correct it") from None
-        elif _is_number_of_python(text):
-            rule = "JSON writes numbers as in 0.5, 1e-3 and 12"
-        else:
-            return text
-        raise ValueError(f"{rule}, and the text {text} as {json.dumps(text)}") from None
-    if twice:
-        raise ValueError(f'it has the key "{twice[0]}" twice in one object: remove one')
-    return value
+    if name in SPACES and not Path(name).exists():
+        return SPACES[name]
+    if not Path(name).exists():
+        raise UserError(f"--space {name} must be a JSON file, or one of {', '.join(SPACES)}")
+    content = as_object(read_json(Path(name), f"--space {name}"), f"--space {name}", '{"n_step": [1, 3]}')
+    if not content:
+        raise UserError(f"--space {name} is empty: give at least one name with a list or a range")
+    findings = check_keys(content) + [fault for key, values in content.items() for fault in _faults(key, values)]
+    if findings:
+        raise UserError(*(f"--space {name}: {finding}" for finding in findings))
+    return content
 
 
-def _is_number_of_python(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def corners(space: Space) -> list[dict[str, Any]]:
+    """The settings with every lowest or first value, and those with every highest or last one."""
+    ends = (("low", 0), ("high", -1))
+    return [{name: v[k] if isinstance(v, list) else v[end] for name, v in space.items()} for end, k in ends]
 
 
-def _load(text: str, twice: list[str]) -> Any:
-    """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
-
-    Raises:
-      ValueError: It is not JSON.
-      OverflowError: A number in it is beyond all floats.
-      RecursionError: Its brackets are too deep.
-    """
-    return json.loads(
-        text, object_pairs_hook=noting_twice(twice), parse_constant=_refuse_constant, parse_float=_finite_float
-    )
-
-
-def noting_twice(twice: list[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """An `object_pairs_hook` that adds the keys which an object has twice to `twice`."""
-
-    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = collections.Counter(key for key, _ in pairs)
-        twice.extend(key for key, count in counts.items() if count > 1)
-        return dict(pairs)
-
-    return as_dict
+def _faults(name: str, values: Any) -> list[str]:
+    if isinstance(values, list):
+        if len(values) < 2:
+            return [f"{name} must have two values at least, found {shown(values)}: give them, or use --set"]
+        return []
+    is_range = isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"}
+    if not is_range or not _is_number(values["low"]) or not _is_number(values["high"]):
+        return [f'{name} must be a list, or such as {{"low": 0.001, "high": 0.01, "log": true}}, found {shown(values)}']
+    findings = []
+    if values["low"] >= values["high"]:
+        findings.append(f"{name} must have a `low` below its `high`, found {values['low']} and {values['high']}")
+    if values.get("log") and values["low"] <= 0:
+        findings.append(f"{name} must be above 0 with `log`, found {values['low']}: raise it, or leave `log` out")
+    return findings
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise OverflowError(f"{text} is larger than numbers can be")
-    return number
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,25 +1,24 @@
-"""Loads a user's file with `class TrainParams(TrainParamsBase)` and its JSON."""
+"""Loads a user's `class TrainParams(TrainParamsBase)` and its JSON; what a run has where they say nothing.
+
+Environments' own processes import this: it needs nothing but Python 3.9 and NumPy.
+"""
 
 from __future__ import annotations
 
 import inspect
-import json
-import re
 import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.params_source import ParamsSource
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.errors import SettingsError, UserError, shown
-from tfagents_system.settings import merge, other_libraries
-from tfagents_system.settings.grid import noting_twice
-from tfagents_system.settings.own_attributes import is_set
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.settings import other_libraries, values
+from tfagents_system.settings.values import parse_object, read_text
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.envs.env_process import ProcessSettings
@@ -28,7 +27,6 @@ _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
 _PERIODS = ("eval_period", "checkpoint_period")
 _COMPUTE_CONFIG = ("num_collect_workers", "collect_worker_cpus", "train_cpus", "reverb_cpus", "seed")
-_EXAMPLE = '{"horizon": 200}'
 
 
 def load_env_config(path: Path) -> dict[str, Any]:
@@ -37,75 +35,8 @@ def load_env_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: The file is missing, is not JSON, or is not an object.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
-    except OSError as error:
-        raise UserError(f"SAC_CONFIG={path} cannot be read ({error.strerror}): give the path of a JSON file") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"SAC_CONFIG={path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}): "
-            "save it as UTF-8"
-        ) from None
-    return parse_env_config(text, path)
-
-
-def parse_env_config(text: str, path: Path) -> dict[str, Any]:
-    """Reads the text of SAC_CONFIG; `path` is named in messages.
-
-    Raises:
-      UserError: See `parse_object`.
-    """
-    return parse_object(text, f"SAC_CONFIG={path}", _EXAMPLE)
-
-
-def parse_object(text: str, where: str, example: str) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Args:
-      text: Of a file.
-      where: Names the file in messages.
-      example: Of what it may hold.
-
-    Raises:
-      UserError: It is not JSON, not an object, or has a key twice.
-    """
-    if not text.strip():
-        raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
-    twice: list[str] = []
-    try:
-        config = json.loads(text, object_pairs_hook=noting_twice(twice))
-    except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1].strip()
-        raise UserError(
-            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)})"
-            f"{_json_remedy(text, error)}"
-        ) from None
-    except (ValueError, RecursionError) as error:  # A number with thousands of digits, brackets a thousand deep.
-        raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{where} must hold a JSON object such as {example}, found {shown(config)}")
-    if twice:
-        raise UserError(
-            *(
-                f'{where} has the key "{key}" twice in one object, only the last would count: remove one'
-                for key in twice
-            )
-        )
-    return config
-
-
-def _json_remedy(text: str, error: json.JSONDecodeError) -> str:
-    """The usual cause of an error, to append to its message."""
-    before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip()
-    if before.endswith(",") and here[:1] in ("}", "]"):
-        return ": remove the comma before it"
-    if here.startswith("'"):
-        return ": JSON has double quotes only"
-    if here.startswith(("//", "#", "/*")):
-        return ": JSON has no comments, remove it"
-    if re.match(r"(True|False|None)\b", here):
-        return ": JSON writes true, false and null"
-    return ": correct it"
+    where = f"SAC_CONFIG={path}"
+    return parse_object(read_text(path, where), where, '{"horizon": 200}')
 
 
 def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParamsBase]:
@@ -263,7 +194,7 @@ def _build(
     def overridden(name: str, before: Any) -> Any:
         wrong.pop(name, None)  # What __init__ assigns last decides.
         try:
-            return merge.overridden(name, before, attributes[name])
+            return values.overridden(name, before, attributes[name])
         except UserError as error:
             wrong[name] = str(error)
             return before
@@ -327,3 +258,72 @@ def _where(error: BaseException, origin: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(origin):
         return f"SyntaxError: {error.msg} (line {error.lineno})"
     return describe_error(error)
+
+
+# What the user's class says beside ours, and whether it says ours.
+
+
+def own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
+    """The user's own names, on the instance and on its own classes: methods, or values.
+
+    Separate, because a value such as `collect_env_kwargs` is a natural name beside the hook `collect_env_args_kwargs`.
+    """
+    names = dict.fromkeys([*vars(params), *(name for cls in _own_classes(params) for name in vars(cls))])
+    # getattr_static: a user's property is not evaluated, since it may take long or raise.
+    return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
+
+
+def is_set(params: TrainParamsBase, name: str) -> bool:
+    """Whether the user's class, its constructor or `--set` gives an attribute a value."""
+    return name in vars(params) or any(name in vars(cls) for cls in _own_classes(params))
+
+
+def _own_classes(params: TrainParamsBase) -> list[type]:
+    return [cls for cls in type(params).__mro__ if cls not in TrainParamsBase.__mro__]
+
+
+# Defaults that follow from other attributes. They are decided once, when a run begins, and recorded in its run.json: a
+# run keeps each of them for as long as nobody says something else.
+
+# Costs 2 % of the throughput of iterations of 1000 steps (docs/explanations/experience.md has figures).
+ENV_STEPS_PER_ITER = 200
+OF_ITERATIONS = ("num_train_episodes_per_iter", "updates_per_iter", "env_steps_per_iter")
+# Of a run that takes another one's agent, or enough of its experience.
+WITHOUT_RANDOM_STEPS = {"initial_collect_steps": 0}
+_STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
+_LOG_STEPS, _CHECKPOINT_STEPS = 1000, 50_000
+
+
+def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
+    """Values by attribute for a run that begins.
+
+    Args:
+      params: As the user gives them; every value is right by itself.
+      num_workers: Planned workers: each has at least a step of an iteration.
+    """
+    found: dict[str, Any] = {}
+    if not any(is_set(params, name) for name in OF_ITERATIONS):
+        found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
+    steps_per_iter = found.get("env_steps_per_iter", params.env_steps_per_iter)
+    if steps_per_iter is not None:
+        if not is_set(params, "log_period_iters"):
+            found["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
+        evaluation_steps = params.num_eval_episodes * params.horizon
+        periods = {"checkpoint_period": _CHECKPOINT_STEPS}
+        if evaluation_steps:
+            periods["eval_period"] = _STEPS_AN_EVALUATION_STEP * evaluation_steps
+        for period, steps in periods.items():
+            if not (is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")):
+                found[f"{period}_env_steps"] = steps
+    return found
+
+
+def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by attribute for a run that has begun. What its params say no more it has as a run that begins.
+
+    Args:
+      params, num_workers: As of `defaults_of`.
+      recorded: Those that it had up to now.
+    """
+    kept = {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}
+    return kept | {name: recorded[name] for name in WITHOUT_RANDOM_STEPS if name in recorded}

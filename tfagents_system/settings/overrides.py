@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import reward_places
-from tfagents_system.errors import SettingsError, UserError, shown
-from tfagents_system.settings.grid import by_name, in_words, leaves_of, parse_value, variable_text
-from tfagents_system.settings.merge import merge
+from tfagents_system.errors import SettingsError, shown
 from tfagents_system.settings.params_check import CONFIG_KEYS
-from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
+from tfagents_system.settings.variables import VARIABLES
 
 CONFIG = "config"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
@@ -50,7 +48,7 @@ class Overrides:
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
       defaults: Values by attribute of TrainParams that the run began with and that nobody had given, see
-        `run_defaults`. A start keeps those that nobody has given since.
+        `defaults_of`. A start keeps those that nobody has given since.
     """
 
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -135,28 +133,6 @@ class Overrides:
             if name not in names:
                 _put(kept.config, name.split(".")[1:], value, (CONFIG,))
         return dataclasses.replace(self, config=kept.config)
-
-    def unknown(self, params: Any, config: Any) -> Overrides:
-        """Those of these that are probably misspelt: neither a run nor TrainParams has such a name.
-
-        Args:
-          params: Values by attribute of the run's TrainParams; without any, nothing is unknown.
-          config: The run's configuration.
-        """
-        if not isinstance(params, dict) or not isinstance(config, dict):
-            return Overrides()
-        names: Set[str] = frozenset(
-            name for name in self.params if name not in params and not hasattr(TrainParamsBase, name)
-        )
-        try:
-            Overrides(config=self.config).merged(config)
-        except SettingsError as error:
-            names |= error.names
-        except UserError:  # Values that do not fit: which is told elsewhere.
-            pass
-        settings = by_name({}, self.config, {})
-        kept = self.without(settings.keys() - names)
-        return Overrides({name: value for name, value in self.params.items() if name in names}, kept.config)
 
     def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
         """Puts a setting where it belongs; returns the names of what it overrides.

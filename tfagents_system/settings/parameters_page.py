@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.hyperparameters import IMAGES, Hyperparameter, When, described_by
-from tfagents_system.checks.options import REQUIRED, Options
+from tfagents_system.checks.hyperparameters import IMAGES, REQUIRED, Hyperparameter, Options, When, described_by
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings.attribute_docs import attribute_docs, linked
+from tfagents_system.settings.variables import attribute_docs, linked
 
 _HEAD = """# Parameters
 

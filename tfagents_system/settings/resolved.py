@@ -15,8 +15,7 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variable_table import VARIABLES
-from tfagents_system.settings.variables import RunVariables
+from tfagents_system.settings.variables import VARIABLES, RunVariables
 
 # Variables that stay what the run began with.
 FIXED = ("seed", "envs_per_worker", "deterministic")
@@ -34,7 +33,7 @@ SHARED = (
     "step_timeout_secs",
     "straggler_secs",
 )
-_PATHS = tuple(v.field for v in VARIABLES if v.kind in ("file", "file or folder", "path", "agent", "program"))
+_PATHS = tuple(variable.field for variable in VARIABLES if variable.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 
 

@@ -26,8 +26,7 @@ from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
 from tfagents_system.launch.vars_file import refuse_login_node
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.settings.grid import faults_in_job
-from tfagents_system.settings.search_spaces import SPACES, corners, read_space
+from tfagents_system.settings.grid import SPACES, corners, faults_in_job, read_space
 from tfagents_system.tasks.pool import View
 
 if TYPE_CHECKING:

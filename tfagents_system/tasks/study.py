@@ -33,8 +33,8 @@ from tfagents_system.machine.files import read_json, write_atomically, write_jso
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.grid import assignment, in_words
-from tfagents_system.settings.search_spaces import Space
+from tfagents_system.settings.grid import Space
+from tfagents_system.settings.values import assignment, in_words
 from tfagents_system.settings.variables import TASK
 from tfagents_system.tasks.pool import DONE, FAILED, PRUNED, RUNNING, STOPPED, WAITING, Pool, Source, Task, View
 

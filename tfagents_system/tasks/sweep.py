@@ -22,7 +22,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import followed
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.task_settings import faults_of_task
-from tfagents_system.settings.grid import Grid, GridError, parse_seeds, read_grid
+from tfagents_system.settings.grid import Grid, parse_seeds, read_grid
 from tfagents_system.settings.overrides import Setting
 from tfagents_system.settings.variables import GRID, SEED, TASK, read_variables
 from tfagents_system.tasks.pool import DONE, WAITING, Pool, Source, View
@@ -66,11 +66,8 @@ def _grid_of(args: argparse.Namespace) -> Grid:
             raise UserError(*(finding for finding in findings if finding.startswith(GRID)))
     if path is None and args.seeds is None:
         raise UserError("there is nothing to sweep over: give --seeds 0-4, --grid FILE, or both")
-    try:
-        grid = Grid() if path is None else read_grid(str(path))
-        return grid if args.seeds is None else grid.with_axis(SEED, parse_seeds(args.seeds))
-    except GridError as error:
-        raise UserError(*error.findings) from None
+    grid = Grid() if path is None else read_grid(str(path))
+    return grid if args.seeds is None else grid.with_axis(SEED, parse_seeds(args.seeds))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

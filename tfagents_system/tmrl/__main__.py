@@ -20,7 +20,7 @@ from tfagents_system.errors import EXIT_DONE, TERMS, UserError, exit_with
 from tfagents_system.machine import files, gpus, installed
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.run_files import run_directory, run_paths
-from tfagents_system.settings.load_params import parse_object
+from tfagents_system.settings.values import parse_object
 from tfagents_system.tmrl import keys
 from tfagents_system.tmrl.keys import KEYS, Config
 from tfagents_system.transport.remote import credentials

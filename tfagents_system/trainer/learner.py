@@ -20,7 +20,7 @@ from tfagents_system.policies import weights
 from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.taken import Taken, taken_by
-from tfagents_system.settings.variable_values import NETWORKS
+from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.trainer.resetting_update import ResettingUpdate
 from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 from tfagents_system.transport.connection import Connection

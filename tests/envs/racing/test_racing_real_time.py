@@ -19,7 +19,7 @@ from pytest import approx
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
 from tfagents_system import racing as program
-from tfagents_system.checks.sections import read_section
+from tfagents_system.checks.hyperparameters import read_section
 from tfagents_system.envs import real_time
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device

@@ -20,9 +20,8 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.hyperparameters import Positive
+from tfagents_system.checks.hyperparameters import Positive, read_section
 from tfagents_system.checks.rules import Rule, is_number, number_where
-from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.clocks import Clock
 from tfagents_system.envs.package_import import IMPORT_PACKAGE, ROOT
 from tfagents_system.envs.racing.car_process import BRAKE, Seen

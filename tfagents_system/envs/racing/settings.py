@@ -9,9 +9,8 @@ import dataclasses
 import re
 from typing import Annotated, Any, Literal, Optional
 
-from tfagents_system.checks.hyperparameters import Count, Positive
+from tfagents_system.checks.hyperparameters import Count, Positive, read_section
 from tfagents_system.checks.rules import Rule, meant_among, number_in, number_where
-from tfagents_system.checks.sections import read_section
 from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, TRAIN
 
 LIDAR, MOTION, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "progress", "camera")

@@ -26,9 +26,9 @@ from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.metrics import read_episodes, read_rows
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
-from tfagents_system.settings.grid import leaves_of
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variable_table import VARIABLES
+from tfagents_system.settings.values import leaves_of
+from tfagents_system.settings.variables import VARIABLES
 
 Rows = Sequence[Mapping[str, float | None]]
 
