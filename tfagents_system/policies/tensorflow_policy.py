@@ -48,11 +48,10 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         self._session = GraphSession({False: _concrete(collect, collect), True: _concrete(greedy, collect)})
         super().__init__(num_lanes, names)
         # Graphs with control flow of TensorFlow 1 are told by their first call.
-        time_step = [np.zeros((num_lanes, *spec.shape), spec.dtype.as_numpy_dtype) for spec in self._specs()]
-        self._session.choose_executor(False, [*time_step, *self._state])
-
-    def _specs(self) -> list[tf.TensorSpec]:
-        return tf.nest.flatten(self._policy.time_step_spec)
+        specs = tf.nest.flatten(collect.time_step_spec)
+        self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
+        zeros = [np.zeros((num_lanes, *spec.shape), spec.dtype.as_numpy_dtype) for spec in specs]
+        self._session.choose_executor(False, [*zeros, *self._state])
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
@@ -69,7 +68,8 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
         lanes = np.arange(self.num_lanes) if steps.lanes is None else np.asarray(steps.lanes)
-        time_steps = [steps.step_type, steps.reward, steps.discount, *self._seen(steps)]
+        leaves = (steps.step_type, steps.reward, steps.discount, *self._seen(steps))
+        time_steps = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes, strict=True)]
         if isinstance(greedy, bool):
             return self._act(greedy, time_steps, lanes)
         actions: list[np.ndarray] = []
