@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tfagents_system.errors import UserError, shown
 
 PARAMS = "TrainParams"
@@ -285,6 +283,8 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
     Raises:
       UserError: It is of a kind that would pass for something else.
     """
+    import numpy as np  # `sac status`, which reads settings, answers without it.
+
     is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
     if isinstance(value, dict) and before is not None:
         # A schedule in the place of a number, options in the place of True or False.
