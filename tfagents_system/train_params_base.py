@@ -56,7 +56,8 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
     """Hyperparameters of an algorithm and the hooks that build its parts.
 
     Args:
-      env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode.
+      env_config: The dictionary read from SAC_CONFIG. Its key `horizon` is the maximum number of steps of an episode;
+        without it a start takes the environment's own time limit.
       compute_config: What the run may use: `num_collect_workers`, `collect_worker_cpus`, `train_cpus`, `reverb_cpus`
         and `seed`. A constructor with this argument gets it, otherwise it is filled in after the constructor. Empty
         where a policy is only played: ask it by `get`.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from tf_agents.environments import suite_gym
 
 from tests.support.devices_for_tests import OwnDevice
 from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.envs import hooks, loading
+from tfagents_system.envs.layers import time_limit_of
 from tfagents_system.errors import UserError
 
 CONFIG = {"horizon": 4}
@@ -234,3 +239,19 @@ def test_an_environment_that_waits_and_can_not_be_evaluated_is_not_played_as_it_
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'port'"):
         hooks.build_env(params, {"kind": "play", "seed": 1, "render": False})
     assert params.built == ["/dev/ttyUSB0"] and params.open == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "limit"),
+    [
+        (lambda: gymnasium.make("Pendulum-v1"), 200),
+        (lambda: gymnasium.wrappers.TimeLimit(gymnasium.make("Pendulum-v1"), 12), 12),
+        (lambda: gymnasium.make("Pendulum-v1").unwrapped, None),
+        (lambda: SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2), 200),
+        (lambda: suite_gym.load("Pendulum-v1"), 200),
+        (lambda: suite_gym.load("Pendulum-v1", max_episode_steps=30), 30),
+    ],
+    ids=["made", "wrapped", "bare", "vector", "suite", "suite with a limit"],
+)
+def test_an_environments_own_time_limit_is_known(build: Callable[[], Any], limit: int | None) -> None:
+    assert time_limit_of(build()) == limit

@@ -16,6 +16,7 @@ from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import read_variables
 
 
@@ -130,6 +131,20 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[st
     assert "about " in duration and " updates/s; " in duration and "the time" in duration
     assert lines[-1].startswith("0 errors, ") and lines[-1].endswith("ready to start")
     assert not (tmp_path / "run").exists()
+
+
+def test_without_a_horizon_a_run_has_the_environments_time_limit(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    limited = "TrainParams.env_ctor = lambda self, **kwargs: gymnasium.make('Pendulum-v1', max_episode_steps=12)\n"
+    (tmp_path / "params.py").write_text(PARAMS + limited)
+    assert start_in_fork(environ).code == 0
+    paths = RunPaths(tmp_path / "run")
+    settings = Settings.read(paths.run_json)
+    assert settings.config == {"horizon": 12} and settings.overrides.merged({}) == {"horizon": 12}
+    assert settings.overrides.attributes.keys().isdisjoint({"horizon"}) and settings.overrides.settings() == {}
+    train(paths)
+    assert start_in_fork(environ).code == 0
+    assert Settings.read(paths.run_json).config == {"horizon": 12}, "it goes on with it"
 
 
 def test_a_job_that_is_submitted_is_checked_but_for_its_machine(

@@ -72,8 +72,8 @@ class Actor:
 
     def act(self, steps):
         is_first = steps.observation[0][:, 2] == 0
-        np.testing.assert_array_equal(steps.step_type == 0, is_first, "step types of the policy")
-        np.testing.assert_array_equal(steps.reward[is_first], 0.0)
+        np.testing.assert_array_equal(np.equal(steps.step_type, 0), is_first, "step types of the policy")
+        np.testing.assert_array_equal(np.asarray(steps.reward)[is_first], 0.0)
         lanes = range(len(steps.step_type)) if steps.lanes is None else steps.lanes
         self.steps = dict(zip(lanes, steps.observation[0][:, 2], strict=True))
         return [self._act(steps.observation[0])]

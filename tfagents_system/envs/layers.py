@@ -18,6 +18,22 @@ def gym_layers(env: Any) -> Iterator[Any]:
         env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
 
 
+def time_limit_of(env: Any) -> int | None:
+    """Most steps of an episode by a time limit of gym, Gymnasium, EnvPool, TF-Agents or rtgym; None without one."""
+    while env is not None:
+        spec = getattr(env, "spec", None)
+        limits = [getattr(of, "max_episode_steps", None) for of in (spec, getattr(spec, "config", None))]
+        limits += [getattr(env, name, None) for name in ("_max_episode_steps", "ep_max_length")]
+        if type(env).__module__.partition(".")[0] == "tf_agents":
+            limits.append(getattr(env, "_duration", None))  # Of wrappers.TimeLimit.
+        if known := [int(limit) for limit in limits if isinstance(limit, int) and limit > 0]:
+            return min(known)
+        inside = getattr(env, "__dict__", {})
+        lanes = inside.get("envs") or [None]
+        env = inside.get("env") or inside.get("_env") or inside.get("_gym_env") or lanes[0]
+    return None
+
+
 def device_layer(layers: Iterable[Any]) -> Any:
     """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 

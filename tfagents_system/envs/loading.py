@@ -12,6 +12,7 @@ from tfagents_system.envs import hooks
 from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
+from tfagents_system.envs.layers import time_limit_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
@@ -115,6 +116,15 @@ def make_replay_env(params: TrainParamsBase, seed: int, env_id: int, render: boo
     """A collect environment to repeat an episode in; arguments as of `make_play_env` and `make_collect_env`."""
     what = {"kind": "replay", "env_id": env_id, "seed": seed, "render": render}
     return _training_environment(params, what, 0, "the environment", _build(params, what, None))
+
+
+def time_limit(params: TrainParamsBase) -> int | None:
+    """Most steps of an episode by the environment's own time limit, which is built to know it; None without one."""
+    env = _build(params, {"kind": "collect", "env_id": 0, "seed": 0}, None)
+    try:
+        return None if isinstance(env, EnvProcess) else time_limit_of(env)
+    finally:
+        getattr(env, "close", lambda: None)()
 
 
 def _build(

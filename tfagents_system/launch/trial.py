@@ -29,6 +29,8 @@ from tfagents_system.agents.iteration_counts import (
 from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
+from tfagents_system.envs.faults import describe_error
+from tfagents_system.envs.loading import time_limit
 from tfagents_system.errors import SettingsError, UserError
 from tfagents_system.launch import costs, data_checks, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
@@ -46,6 +48,7 @@ from tfagents_system.settings.load_params import (
     load_params,
     load_params_class,
 )
+from tfagents_system.settings.overrides import HORIZON, Overrides
 from tfagents_system.settings.variables import AGENT
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -250,7 +253,9 @@ class Inspector:
             except SettingsError as error:
                 self._findings.error(CONFIG, *error.findings)
                 config = overrides.without(error.names).merged(config)
-            self._findings.error(CONFIG, *params_check.check_env_config(config), *check_curriculum(config))
+            # `_horizon_of` tells where there is none.
+            wrong = params_check.check_env_config({HORIZON: 1, **config}) + check_curriculum(config)
+            self._findings.error(CONFIG, *wrong)
             self._findings.fact(CONFIG, f"{path}: {', '.join(config) or 'no keys'}")
             return config
         return None
@@ -273,9 +278,31 @@ class Inspector:
                 self._findings.error(PARAMS, *error.findings)
                 attributes = {name: value for name, value in attributes.items() if name not in error.names}
         self._inspection.taken = self._find_taken()
+        horizon = self._horizon_of(params, config)
         if not params_check.check_params(params):
-            self._inspection.defaults = self._defaults(params)
-        return load(self._inspection.defaults | attributes) if self._inspection.defaults else params
+            self._inspection.defaults = self._defaults(params) | horizon
+        defaults = Overrides(defaults=self._inspection.defaults).attributes
+        return load(defaults | attributes) if self._inspection.defaults else params
+
+    def _horizon_of(self, params: TrainParamsBase, config: dict[str, Any]) -> dict[str, int]:
+        """The `horizon` of a configuration without one, which gets it: the environment's own time limit."""
+        if HORIZON in config:
+            recorded = self._start.overrides.defaults.get(HORIZON)  # Of the run that goes on.
+            return {} if recorded is None else {HORIZON: recorded}
+        if self._has_wrong(CONFIG):  # It may be misspelt.
+            return {}
+        self._enter("building the environment")
+        try:
+            if (limit := time_limit(params)) is None:
+                self._findings.error(CONFIG, *params_check.check_env_config(config))
+                return {}
+            config[HORIZON] = params.env_config[HORIZON] = limit
+            self._findings.fact(CONFIG, f"horizon={limit}, the time limit of the environment")
+            return {HORIZON: limit}
+        except (Exception, SystemExit) as error:
+            told = error.findings[0] if isinstance(error, UserError) else describe_error(error)
+            self._findings.error("environment", f"it can't be built to know its time limit: {told}")
+            return {}
 
     def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
         """For what the params leave open: those that the run has, or begins with."""

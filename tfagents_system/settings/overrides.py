@@ -22,6 +22,7 @@ from tfagents_system.settings.values import by_name, in_words, leaves_of, merge,
 from tfagents_system.settings.variables import VARIABLES
 
 CONFIG = "config"
+HORIZON = "horizon"
 _SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
 _VARIABLES = tuple(variable.name for variable in VARIABLES)
 _EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
@@ -48,7 +49,7 @@ class Overrides:
       config: What is merged into the configuration.
       variables: SAC_ variables, as text.
       defaults: Values by attribute of TrainParams that the run began with and that nobody had given, see
-        `defaults_of`. A start keeps those that nobody has given since.
+        `defaults_of`, and `horizon` where the configuration has none. A start keeps those that nobody has given since.
     """
 
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -59,7 +60,7 @@ class Overrides:
     @property
     def attributes(self) -> dict[str, Any]:
         """All values by attribute of TrainParams."""
-        return self.defaults | self.params
+        return {name: value for name, value in self.defaults.items() if name != HORIZON} | self.params
 
     @classmethod
     def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
@@ -124,7 +125,8 @@ class Overrides:
         findings = {".".join((CONFIG, *path)): _unknown_key(path, env_config) for path, _ in leaves_of(self.config)}
         if unknown := {name: finding for name, finding in findings.items() if finding}:
             raise SettingsError(unknown)
-        return merge(copy.deepcopy(dict(env_config)), self.config, CONFIG)
+        default = {HORIZON: self.defaults[HORIZON]} if HORIZON in self.defaults else {}
+        return merge(copy.deepcopy({**default, **env_config}), self.config, CONFIG)
 
     def without(self, names: Collection[str]) -> Overrides:
         """These, without keys of the configuration (`config.horizon`)."""

@@ -30,7 +30,10 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
     findings = [f'"{wrong}" in SAC_CONFIG is not known: "{right}" is meant' for wrong, right in misses]
     if "horizon" not in env_config:
         if "horizon" not in dict(misses).values():
-            findings.append(f'SAC_CONFIG has no "horizon", the maximum steps of an episode: add it, as in {_EXAMPLE}')
+            findings.append(
+                'SAC_CONFIG has no "horizon", the maximum steps of an episode, and no time limit of the environment is '
+                f"known: add it, as in {_EXAMPLE}"
+            )
     elif not is_kept(HORIZON, env_config["horizon"]):
         findings.append(f'"horizon" in SAC_CONFIG must be {HORIZON.words}, found {shown(env_config["horizon"])}')
     return findings
