@@ -30,5 +30,7 @@ def report(
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
     findings = Findings()
     params = type("TrainParams", (FakeParams,), attributes)(config)
-    options = {"render": render, "deterministic": deterministic, "envs_per_worker": envs_per_worker}
-    return findings, EnvironmentTrial(params, 0, findings, **options).run()
+    trial = EnvironmentTrial(
+        params, 0, findings, render=render, deterministic=deterministic, envs_per_worker=envs_per_worker
+    )
+    return findings, trial.run()

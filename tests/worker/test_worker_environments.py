@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.fakes import FakeParams, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
+from tfagents_system import workers
 from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import memory
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
-from tfagents_system.worker import environments as environments_module
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.workers import TooLargeError, WorkerEnvironments
 
@@ -120,7 +120,7 @@ def test_environments_for_evaluation_that_need_others_have_them() -> None:
 
 def test_environments_that_would_never_step_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(environments_module.logging, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(workers.logging, "warning", lambda text, *args: told.append(text % args))
     make(Params(), count=6)
     assert len(told) == 1 and "2 of its environments have nothing to do" in told[0]
 
@@ -286,10 +286,10 @@ def test_an_environment_that_outgrows_its_process_is_built_again(
     monkeypatch: pytest.MonkeyPatch, age_secs: float
 ) -> None:
     environments = make(Params(), memory_mb=50)
-    clock = environments_module.time.monotonic
+    clock = workers.time.monotonic
     for round_ in range(5):
         now = clock() + round_ * 100.0
-        monkeypatch.setattr(environments_module.time, "monotonic", lambda now=now: now)
+        monkeypatch.setattr(workers.time, "monotonic", lambda now=now: now)
         environments._built_at[COLLECT] = now - age_secs
         environments.memory._too_large[COLLECT.name] = "worker 0: the process of environment 0 takes 51 MiB"
         before = environments.collect[0]

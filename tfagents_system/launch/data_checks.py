@@ -98,10 +98,12 @@ def check_kept_prior_data(params: TrainParamsBase, run: RunPaths, findings: Find
     """Whether an agent that goes on began with the prior data that its parameters name now."""
     given = _texts(params.prior_data)
     kept = (read_json(run.prior_data / _GIVEN) or {}).get("prior_data")
-    if given and kept is None:
+    if not given or kept == given:
+        return
+    if kept is None:
         words = f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it"
         findings.error(PRIOR, f"{words}. Choose another SAC_EXP_NAME, or set it to None")
-    elif given and kept != given:
+    else:
         words = f"TrainParams.prior_data={', '.join(given)} is for a run that begins"
         findings.note(PRIOR, f"{words}: this one keeps {', '.join(kept)}")
 

@@ -290,7 +290,8 @@ def check_goal_functions(
             f"{rewards[step]:g}: let step() return what {REWARD} does, minibatches have both kinds; a wrapper that "
             "changes rewards must change both"
         )
-    calls = {REWARD: functions.rewards} | ({TERMINATED: functions.terminated} if functions.has_terminated else {})
+    calls: dict[str, Callable[..., Any]] = {REWARD: functions.rewards}
+    calls |= {TERMINATED: functions.terminated} if functions.has_terminated else {}
     left, right = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])  # Reached ones, too.
     for name, function in calls.items():
         together = function(left, right)
