@@ -164,8 +164,8 @@ class EnvironmentTrial:
             self.enter("closing the environments")
             with told(self.findings, ENVIRONMENT, "closing the environments"):
                 stack.close()
-        specs = env.observation_spec(), env.environment_action_spec, params.action_table
-        layout = run_layout(params, env.observation_spec(), env.action_spec())
+            specs = env.observation_spec(), env.environment_action_spec, params.action_table
+            layout = run_layout(params, env.observation_spec(), env.action_spec())
         return Outcome(specs, layout, resident_bytes, agent, signature, *sizes)
 
     # The environment.
