@@ -301,7 +301,7 @@ def test_a_working_folder_that_is_gone_is_told(become: list[list[str]], monkeypa
 
 
 @pytest.mark.slow
-def test_the_installed_package_trains_and_plays(tmp_path: Path) -> None:
+def test_the_installed_package_trains(tmp_path: Path) -> None:
     """A wheel is all that it needs: no script and no file of the repository."""
     source, site = tmp_path / "source", tmp_path / "site"
     source.mkdir()
@@ -333,6 +333,4 @@ def test_the_installed_package_trains_and_plays(tmp_path: Path) -> None:
     done = there("train", "first/params.py", "--set", "SAC_REPORT=0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first is finished: num_env_steps=400 is reached" in done.stdout
-    done = there("play", "logs/first", "--no_video")
-    assert done.returncode == 0 and "mean return" in done.stdout, done.stderr
     assert "first" in there("status", "logs/first").stdout
