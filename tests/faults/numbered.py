@@ -122,7 +122,9 @@ def take_way_round(ways: Mapping[str, int]) -> None:
     """Has this process's worker find the replay server at another port, which leads there. Nothing in other roles."""
     port = ways.get(os.environ.get("SLURM_PROCID", ""))
     if port is not None:
-        os.environ["SAC_REVERB_PORT"] = str(port)
+        from tfagents_system.role import Role
+
+        Role.server_address = property(lambda role: f"127.0.0.1:{port}")  # type: ignore[method-assign, assignment]
 
 
 def _witnessed(sender: type, folder: Path) -> Any:
