@@ -70,11 +70,13 @@ class Role:
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
         settings, joined = Settings.read(paths.run_json), None
+        here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
+        os.environ.update(settings.variables.to_environ() | here)  # For users' code.
         if (server := _server_to_join(name, settings.variables)) is not None:
             joined = joining.join(name, server, stop.is_set, settings, paths)
             heartbeat.tell_too(joined.tell)
             settings = joined.settings
-        os.environ.update(settings.variables.to_environ())  # For users' code.
+            os.environ.update(settings.variables.to_environ() | here)
         if is_worker(name):
             number = _number(name, joined)
             os.environ.update(SLURM_PROCID=str(number), SAC_WORKER_ROLE=settings.variables.kind_of(number))

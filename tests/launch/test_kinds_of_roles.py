@@ -215,7 +215,7 @@ def test_a_stop_of_a_run_whose_trainer_is_elsewhere_saves(run_dir: Path, stop: S
 def test_a_trainer_alone_gets_the_server_and_ends_when_its_run_is_stopped(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    roles = {"trainer": "echo at $SAC_SERVER; sleep 0.3; exit 75"}
+    roles = {"trainer": "echo at $SAC_TRAINER_SERVER; sleep 0.3; exit 75"}
     assert make_supervisor(run_dir, stop, roles, workers=0, trainer_server="node7:8443").run() == 75
     assert log(run_dir, "trainer").count("at node7:8443") == 1, "and is not started again"
     assert "the run was stopped where its replay server is" in capfd.readouterr().out

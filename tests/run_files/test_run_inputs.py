@@ -52,6 +52,12 @@ def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
     assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
 
 
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "params.py").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    assert params_folder.files_of(tmp_path) == ["params.py"]
+
+
 @pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_MB"])
 def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))

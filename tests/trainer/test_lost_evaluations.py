@@ -4,6 +4,7 @@ import contextlib
 import time
 import types
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -189,8 +190,7 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
         stepping=lambda is_eval: contextlib.nullcontext(),
     )
     evaluator._activity = types.SimpleNamespace(beat=lambda state, iteration: None)
-    policy = types.SimpleNamespace(reset=None, reset_lanes=None, action=print, actions=print, batch=print)
-    evaluator._policy = types.SimpleNamespace(policy=policy)
+    evaluator._policy = types.SimpleNamespace(policy=MagicMock())
     evaluator._evaluate(7, 4, 40)
     assert told == ["set_state", "seeds", "episodes"]
     told.clear()

@@ -15,7 +15,8 @@ from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport import joining
 
 CREDENTIALS = Path("/c/credentials")
-SHARED: dict[str, dict[str, Any]] = {"variables": {}, "defaults": {}}
+COUNTS = {"num_collect_workers": 2, "local_workers": 1, "max_workers": 5}
+SHARED: dict[str, dict[str, Any]] = Settings(variables_with(**COUNTS)).shared()
 
 
 class FakeConnection:
@@ -38,8 +39,7 @@ def paths(tmp_path, monkeypatch):
 
 
 def join(role, paths, server="localhost:3", **values):
-    counts = {"num_collect_workers": 2, "local_workers": 1, "max_workers": 5}
-    settings = Settings(variables_with(exp_dir=paths.exp_dir, **counts, **values))
+    settings = Settings(variables_with(exp_dir=paths.exp_dir, **COUNTS, **values))
     return joining.join(role, server, lambda: False, settings, paths)
 
 
@@ -117,7 +117,11 @@ def test_through_the_channel_the_gateway_says_who_it_is(paths, monkeypatch):
         end_of_run = None
         tell = staticmethod(told.append)
         welcome = types.SimpleNamespace(
-            worker_id=4, settings={"variables": {"seed": 17, "max_workers": None}, "defaults": {"log_period_iters": 5}}
+            worker_id=4,
+            settings={
+                "variables": SHARED["variables"] | {"seed": 17, "max_workers": None},
+                "defaults": {"log_period_iters": 5},
+            },
         )
 
         def __init__(self, address, stop, hello, *, credentials, password_file):

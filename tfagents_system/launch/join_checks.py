@@ -178,7 +178,7 @@ class JoinInputs:
           OSError: It can't be written.
         """
         for name, content in self.files.items():
-            write_atomically(paths.exp_dir / name, content)
+            write_atomically(paths.exp_dir / name, content, 0o600)  # As the run has its run.json.
         if paths.reward.name not in self.files:
             paths.reward.unlink(missing_ok=True)
         shutil.rmtree(paths.params_folder, ignore_errors=True)

@@ -63,6 +63,7 @@ from tfagents_system.run_files.run_paths import (
 from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
+_SLOT_SECS = 10.0
 _STEP_SECS = 0.2
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _SPEAK_SECS = 10.0
@@ -131,12 +132,17 @@ def claim_port(variables: RunVariables, claims: Claims) -> int:
       UserError: The port that is set is in use, or such a slot is; or no port is free.
     """
     port, numbers = claims.take_port(variables.reverb_port), list(variables.kinds_beside)
-    if taken := [str(number) for number in numbers if not claims.take(claim_of(port, number))]:
+    deadline = time.monotonic() + _SLOT_SECS  # A worker that has joined an earlier start may be about to end.
+    while (taken := [number for number in numbers if not claims.take(claim_of(port, number))]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    if taken:
         counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
         wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
         raise UserError(
             f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start at port "
-            f"{port} has {', '.join(taken)}: end it, and start again"
+            f"{port} has {', '.join(map(str, taken))}: end it, and start again"
         )
     return port
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
-from tfagents_system.envs.env_process import ProcessSettings
+from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import train_step_of
@@ -159,14 +159,17 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
 
 
 def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
-    """As SAC_ENV_PYTHON says now; where it is not set, as the run was trained."""
-    python = run.get("start", {}).get("variables", {}).get("env_python")
+    """As SAC_ENV_PYTHON and SAC_STEP_TIMEOUT_SECS say now; where one is not set, as the run was trained."""
+    start = run.get("start", {}).get("variables", {})
+    python, secs = start.get("env_python"), start.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
+    values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
+    if wrong := [text for text in findings if text.startswith(("SAC_ENV_PYTHON=", "SAC_STEP_TIMEOUT_SECS="))]:
+        raise UserError(*wrong)
     if "SAC_ENV_PYTHON" in os.environ:
-        values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
-        if own := [finding for finding in findings if finding.startswith("SAC_ENV_PYTHON=")]:
-            raise UserError(*own)
         python = values.get("env_python")
-    return ProcessSettings.of({"env_python": python and Path(python)})
+    if "SAC_STEP_TIMEOUT_SECS" in os.environ:
+        secs = values.get("step_timeout_secs", secs)
+    return ProcessSettings.of({"env_python": python and Path(python), "step_timeout_secs": secs})
 
 
 def _check(env_config: dict) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,9 +41,9 @@ def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
     Raises:
       TooLargeError: More than MOST_FILES, or more than MOST_MB.
     """
-    left_out = {path.resolve() for path in skipped} | {_TOOLKIT}
+    left_out = {*map(os.path.realpath, skipped), str(_TOOLKIT)}
     if folder.resolve() == _TOOLKIT.parent:
-        left_out |= {_TOOLKIT.parent / name for name in _OF_THE_TOOLKIT}
+        left_out |= {str(_TOOLKIT.parent / name) for name in _OF_THE_TOOLKIT}
     names: list[str] = []
     size_bytes = 0
     for path in _files_below(folder, left_out):
@@ -59,19 +60,26 @@ def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
     return sorted(names)
 
 
-def _files_below(folder: Path, left_out: set[Path]) -> Iterator[Path]:
-    left_out = left_out | {folder.resolve()}  # No link leads back up.
+def _files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
+    left_out = left_out | {os.path.realpath(folder)}  # No link leads back up.
     try:
         paths = list(folder.iterdir())
     except OSError:  # Nobody's to read: what is imported from there is missed by the trial.
         return
     for path in paths:
-        if path.name.startswith(".") or path.resolve() in left_out:
+        if path.name.startswith(".") or os.path.realpath(path) in left_out:
             continue
-        if path.is_file():
+        # Functions of os.path say no where a pathlib method raises: a link to itself, a folder that is closed to us.
+        if os.path.isfile(path):
             yield path
-        elif path.is_dir() and path.name not in _OF_PROGRAMS and not any((path / mark).exists() for mark in _MARKS):
+        elif _is_of_the_user(path):
             yield from _files_below(path, left_out)
+
+
+def _is_of_the_user(path: Path) -> bool:
+    """Whether it is a folder that no program made for itself."""
+    is_marked = any(os.path.exists(path / mark) for mark in _MARKS)
+    return os.path.isdir(path) and path.name not in _OF_PROGRAMS and not is_marked
 
 
 def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:

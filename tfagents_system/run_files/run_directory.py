@@ -152,7 +152,8 @@ def write_start(paths: RunPaths, variables: RunVariables) -> None:
 
 def _write(paths: RunPaths, run: Mapping[str, Any], variables: RunVariables) -> None:
     start = {"variables": of_start(variables), "versions": versions()}
-    write_atomically(paths.run_json, json.dumps({**run, "start": start}, indent=2).encode() + b"\n")
+    content = json.dumps({**run, "start": start}, indent=2).encode() + b"\n"
+    write_atomically(paths.run_json, content, 0o600)  # Attributes of a user's own may be keys.
 
 
 def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int) -> bool:

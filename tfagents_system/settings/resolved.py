@@ -83,10 +83,20 @@ class Settings:
 
     def joined(self, shared: Mapping[str, Any]) -> Settings:
         """These, with what the run that is joined shares."""
-        variables = dataclasses.replace(self.variables, **shared["variables"])
+        told = shared["variables"]
+        variables = {name: told[name] for name in SHARED if name in told and _may_be(name, told[name])}
+        if missing := [name for name in SHARED if name not in variables]:
+            raise UserError(f"the run that is joined says nothing usable of {', '.join(missing)}: install its version")
+        if self.variables.trainer_server is not None:  # Its CPUs are this machine's.
+            variables |= {name: getattr(self.variables, name) for name in ("reverb_cpus", "train_cpus")}
+        overrides = dataclasses.replace(self.overrides, defaults=dict(shared["defaults"]))
         return dataclasses.replace(
-            self, variables=variables, overrides=dataclasses.replace(self.overrides, defaults=shared["defaults"])
+            self, variables=dataclasses.replace(self.variables, **variables), overrides=overrides
         )
+
+
+def _may_be(name: str, value: Any) -> bool:
+    return isinstance(value, str) if name == "exp_name" else value is None or isinstance(value, (int, float))
 
 
 def of_start(variables: RunVariables) -> dict[str, Any]:

@@ -80,7 +80,8 @@ class Records:
     @classmethod
     def read(cls, folder: Path) -> Records:
         """Those of the folder of a search that has begun."""
-        content = read_json(folder / "study.json") or {}
+        if (content := read_json(folder / "study.json")) is None:
+            raise UserError(f"{folder / 'study.json'} can't be read: restore it, or choose another folder")
         return cls(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
 
     def write(self, folder: Path) -> None:

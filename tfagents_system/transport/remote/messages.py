@@ -27,7 +27,7 @@ import tfagents_system
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
 
-PROTOCOL = 3
+PROTOCOL = 4
 SLOT_LOST = "slot_lost"  # The reason of a refusal after which a worker's process begins anew.
 KINDS = ("collect", "expert", "eval", "test", "trainer", "check")
 
