@@ -31,12 +31,12 @@ def test_layout_names_columns_by_their_path_and_counts_bytes():
     assert large.max_segment_steps(20) == 40, "two training sequences fit"
 
 
-def test_only_columns_that_would_be_one_file_are_named_otherwise():
+def test_columns_that_would_be_one_file_on_some_file_system_are_named_otherwise():
     def names(*keys):
         layout = Layout.from_specs({key: np.zeros(1, np.float32) for key in keys}, np.zeros(2, np.float32))
         return [column.name.removeprefix("observation/") for column in layout.observation]
 
-    assert names("A", "a", "a_b", "a-b", "a.b") == ["A", "a", "a-b", "a.b", "a_b"]
+    assert names("A", "a", "a_b", "a-b", "a.b") == ["A", "a_", "a-b", "a.b_", "a_b__"]
     assert names("a/b", "a.b", "a b") == ["a b".replace(" ", "_"), "a.b", "a/b_"]
 
 

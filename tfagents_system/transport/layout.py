@@ -168,7 +168,7 @@ def file_stem(name: str) -> str:
 
 def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
-    # Renamed only if two columns would share a file.
+    # Renamed only if two columns would share a file, on file systems that ignore case as well.
     wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
     names = fit_names(wanted, also_allowed="/.-")
     columns = []
