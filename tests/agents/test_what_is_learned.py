@@ -87,7 +87,7 @@ def test_values_are_of_scaled_rewards(tmp_path: Path) -> None:
     checks.values_are_of_scaled_rewards(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "burn-in", "frame_stack", "action_history"])
+@pytest.mark.parametrize("kind", ["burn-in", "frame_stack", "action_history"])
 def test_what_was_seen_at_first_is_remembered(kind: str, tmp_path: Path) -> None:
     assert checks.what_was_seen_at_first_is_remembered(tmp_path, kind) > 0.8
 

@@ -14,7 +14,7 @@ from tfagents_system.run_files.run_paths import TRAINER
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS_AFTER = 60  # Made once all is well again.
+ITERATIONS_AFTER = 20  # Made once all is well again.
 CHECKPOINT_SECS = 6.0  # SAC_CHECKPOINT_MINUTES of a NumberedRun
 
 

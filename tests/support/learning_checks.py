@@ -249,7 +249,6 @@ def what_was_seen_at_first_is_remembered(folder: Path, kind: str, **attributes: 
         "learning_rate": falling(250),
     }  # Each has as many losses as its sequences have steps.
     tasks: dict[str, tuple[Any, dict[str, Any]]] = {
-        "lstm": (Cue, {"recurrent": {"lstm_units": 16, "sequence_length": CUE_STEPS}, **fewer}),
         "burn-in": (
             Cue,
             {
