@@ -30,7 +30,6 @@ from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.loading import time_limit
 from tfagents_system.errors import SettingsError, UserError
 from tfagents_system.launch import costs, data_checks, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
@@ -291,6 +290,8 @@ class Inspector:
             return {} if recorded is None else {HORIZON: recorded}
         if self._has_wrong(CONFIG):  # It may be misspelt.
             return {}
+        from tfagents_system.envs.loading import time_limit  # It imports TensorFlow.
+
         self._enter("building the environment")
         try:
             if (limit := time_limit(params)) is None:
