@@ -31,11 +31,6 @@ def leaf_name(path: Sequence[Any]) -> str:
     return "/".join(map(str, path)) or "observation"
 
 
-def is_stacking(frame_stack: FrameStack) -> bool:
-    """Whether it asks for more than one frame of anything."""
-    return any(count > 1 for count in _counts(frame_stack))
-
-
 def frames_of_leaves(names: Sequence[str], are_images: Sequence[bool], frame_stack: FrameStack) -> tuple[int, ...]:
     """The frames of each leaf, 1 where it is not stacked.
 
