@@ -42,7 +42,3 @@ def frames_of_leaves(names: Sequence[str], are_images: Sequence[bool], frame_sta
     if isinstance(frame_stack, Mapping):
         return tuple(int(frame_stack.get(name, 1)) for name in names)
     return tuple(int(frame_stack) if is_image else 1 for is_image in are_images)
-
-
-def _counts(frame_stack: FrameStack) -> list[int]:
-    return list(frame_stack.values()) if isinstance(frame_stack, Mapping) else [frame_stack]
