@@ -212,7 +212,7 @@ def test_the_right_password_is_let_in_and_told_nowhere(tmp_path, caplog):
     ("changes", "reason", "words"),
     [
         ({"version": "9.9.9"}, "version", r"has tfagents_system 0\.1\.0, you have 9\.9\.9"),
-        ({"protocol": 99}, "version", "speaks protocol 3, you speak 99"),
+        ({"protocol": 99}, "version", "speaks protocol 4, you speak 99"),
         (
             {"identity": IDENTITY | {"params": "d" * 64}},
             "inputs",
@@ -245,7 +245,7 @@ def test_another_reward_file_is_refused_where_the_run_has_one():
 def test_a_changed_layout_of_progress_is_another_protocol():
     """Machines with another version of this package are refused, and do not misread what the trainer tells."""
     progress = tables.Progress(1, 2, 3, 4, 5, 6, 7, (8, 9))
-    assert (messages.PROTOCOL, progress.to_wire()[0].tolist()) == (3, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    assert (messages.PROTOCOL, progress.to_wire()[0].tolist()) == (4, [1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
 def test_slow_loris_connections_are_ended(shared, monkeypatch):

@@ -196,7 +196,7 @@ def test_what_building_anew_raises_counts_as_well() -> None:
     environments.replace(COLLECT, fault())
     assert environments.faults == 2
     assert environments.last_fault.startswith(
-        "worker 0: environment 0 failed in its construction: KeyError: 'licence' (test_environments.py, line"
+        "worker 0: environment 0 failed in its construction: KeyError: 'licence' (test_workers.py, line"
     )
     run_episode(environments)
     params.errors = [KeyError("licence"), KeyError("licence")]
