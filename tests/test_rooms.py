@@ -14,7 +14,7 @@ PACKAGE = ROOT / "tfagents_system"
 BUDGETS = {
     "agents": 4_170,
     "benchmarks": 4_330,
-    "checks": 900,
+    "checks": 890,
     "cluster": 800,
     "envs": 8_000,
     "examples": 690,

@@ -21,7 +21,7 @@ def shared(**values: Any) -> dict[str, Any]:
 def test_settings_of_the_run_are_taken_over_and_no_others() -> None:
     here = Settings(variables_with(exp_name="mine", train_cpus=2))
     joined = here.joined(shared(env_python="/theirs/python", job_prelude="rm -r ~"))
-    expected = {"exp_name": "run", "train_cpus": 8, "num_collect_workers": 5, "seed": 3}
+    expected: dict[str, Any] = {"exp_name": "run", "train_cpus": 8, "num_collect_workers": 5, "seed": 3}
     assert joined.variables == dataclasses.replace(here.variables, **expected)
     assert joined.overrides.defaults == {"log_period_iters": 2}
 
