@@ -68,7 +68,7 @@ def resolve(
     Args:
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
-      vars_file: Its folder is one of those in which a relative SACGRID is looked for.
+      vars_file: Its folder is one of those in which a relative SAC_GRID is looked for.
     """
     settings, findings = parse_assignments(assignments)
     # --set may name the grid, or remove it. That is of this start: what the run keeps are the settings from there.
@@ -186,7 +186,7 @@ def _keep_fixed(environ: dict[str, str], overrides: Overrides, began: RunVariabl
 
 
 def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Path) -> list[Setting]:
-    """The settings of SLURM_ARRAY_TASK_ID in SACGRID; none without a grid.
+    """The settings of SLURM_ARRAY_TASK_ID in SAC_GRID; none without a grid.
 
     Raises:
       UserError: There is no such file or task.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import secrets
@@ -15,7 +14,7 @@ from typing import Any
 from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError, shown
-from tfagents_system.machine.files import read_json, write_atomically
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.run_files import kept_checkpoints, run_inputs
 from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_inputs import Inputs
@@ -152,8 +151,8 @@ def write_start(paths: RunPaths, variables: RunVariables) -> None:
 
 def _write(paths: RunPaths, run: Mapping[str, Any], variables: RunVariables) -> None:
     start = {"variables": of_start(variables), "versions": versions()}
-    content = json.dumps({**run, "start": start}, indent=2).encode() + b"\n"
-    write_atomically(paths.run_json, content, 0o600)  # Attributes of a user's own may be keys.
+    # For its owner alone: attributes of a user's own may be keys.
+    write_json(paths.run_json, {**run, "start": start}, indent=2, mode=0o600)
 
 
 def keeps_experience(paths: RunPaths, inputs: Inputs, overrides: Overrides, seed: int) -> bool:
