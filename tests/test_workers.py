@@ -118,13 +118,6 @@ def test_environments_for_evaluation_that_need_others_have_them() -> None:
     assert [env.user_env.worker for env in environments.collect] == [2, 3]
 
 
-def test_environments_that_would_never_step_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(workers.logging, "warning", lambda text, *args: told.append(text % args))
-    make(Params(), count=6)
-    assert len(told) == 1 and "2 of its environments have nothing to do" in told[0]
-
-
 def test_an_environment_that_fails_is_closed_and_another_takes_its_place() -> None:
     params = Params(CURRICULUM)
     environments = make(params, worker=2, count=2, eval_count=2)

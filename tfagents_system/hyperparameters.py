@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from tfagents_system.checks import frame_stacks, rules
 from tfagents_system.checks.hyperparameters import (
-    IMAGES,
     REQUIRED,
     ByAlgorithm,
     Count,
@@ -46,8 +45,8 @@ RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no pr
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
-_WITH_PRIOR = Unless("prior_data", None, of_agent=False)
-_WITH_HINDSIGHT = Unless("hindsight_share", None, of_agent=False)
+_WITH_PRIOR = Unless("prior_data", None)
+_WITH_HINDSIGHT = Unless("hindsight_share", None)
 _COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
@@ -238,7 +237,7 @@ class Hyperparameters:
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
-    image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED, When(IMAGES)] = (
+    image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED] = (
         32,
         32,
         32,
@@ -247,9 +246,9 @@ class Hyperparameters:
     """Convolutions that the default actor and critics share: filters (of 3 x 3, the first with stride 2, as in DrQ-v2,
     Yarats et al., arXiv 2107.09645), or (filters, kernel, stride). `()`: images are flattened, as those are that are
     too small for them."""
-    image_encoder_features: Annotated[Count, When("image_encoder_layers"), _COMBINED, When(IMAGES)] = 50
+    image_encoder_features: Annotated[Count, When("image_encoder_layers"), _COMBINED] = 50
     """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
-    image_augmentation_pixels: Annotated[CountOrZero | None, "pixels", When(IMAGES)] = None
+    image_augmentation_pixels: Annotated[CountOrZero | None, "pixels"] = None
     """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
     action_history: CountOrZero = 0
     """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first: for systems
@@ -286,18 +285,13 @@ class Hyperparameters:
     updates_per_iter: Annotated[
         Count,
         "updates",
-        When("updates_per_env_step", None, of_agent=False, or_with="asynchronous"),
-        When("env_steps_per_iter", None, of_agent=False),
+        When("env_steps_per_iter", None),
         MayChange,
     ] = 1000
     """Minibatches to learn from in an iteration. One a step would be workers * episodes * steps of an episode."""
-    num_train_episodes_per_iter: Annotated[
-        Count, "episodes per worker", When("env_steps_per_iter", None, of_agent=False)
-    ] = 1
+    num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
     """What each worker collects in an iteration."""
-    num_initial_episodes: Annotated[
-        CountOrZero, "episodes in total", When("initial_collect_steps", None, of_agent=False)
-    ] = 10
+    num_initial_episodes: Annotated[CountOrZero, "episodes in total", When("initial_collect_steps", None)] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     initial_collect_steps: Annotated[CountOrZero | None, "steps in total"] = None
     """The same, counted in steps. None: `num_initial_episodes` whole episodes."""
@@ -306,24 +300,20 @@ class Hyperparameters:
     asynchronous: Annotated[bool, _TIMING] = False
     """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
     wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
-    max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True, of_agent=False)] = 1
+    max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True)] = 1
     """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
     is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
     SAC_DETERMINISTIC=1."""
     max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
     """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take
     them. Beyond that the oldest are dropped. Other workers wait for the server."""
-    min_updates_per_env_step: Annotated[
-        Positive | None, "updates per step", When("asynchronous", of_agent=False), MayChange
-    ] = None
+    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous"), MayChange] = None
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
-    publish_period_updates: Annotated[
-        Count | None, "updates", When("asynchronous", of_agent=False), MayChange, _TIMING
-    ] = None
+    publish_period_updates: Annotated[Count | None, "updates", When("asynchronous"), MayChange, _TIMING] = None
     """Interval between two policies that are published within an iteration; the one at its end is always published.
     None: that one alone."""
     policy_refresh_steps: Annotated[
-        Count | None, "steps of each environment", When("asynchronous", of_agent=False), MayChange, _TIMING
+        Count | None, "steps of each environment", When("asynchronous"), MayChange, _TIMING
     ] = None
     """Interval at which a worker looks for a newer policy within episodes. None: it collects a whole iteration with the
     newest one at its start."""
@@ -343,9 +333,7 @@ class Hyperparameters:
     many as `updates_per_iter` says."""
     n_step: Annotated[Count, "steps"] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
-    cut_at_exploration: Annotated[
-        bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1, of_agent=False)
-    ] = None
+    cut_at_exploration: Annotated[bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1)] = None
     """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a
     step in the replay buffer): what comes after it is not what the policy would have got."""
     mini_race: Annotated[
@@ -376,7 +364,7 @@ class Hyperparameters:
     ] = None
     """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): a step is drawn with a probability proportional to
     the alpha-th power of its newest TD error, a new one as if that were twice the mean. None: all are drawn alike."""
-    priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None, of_agent=False), MayChange] = 1.0
+    priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None), MayChange] = 1.0
     """beta: samples have the importance weights (N P(i))^-beta, divided by the largest of the minibatch, in all losses.
     1 makes up for all that priorities change in the means of losses."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
@@ -392,7 +380,7 @@ class Hyperparameters:
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
     """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
     behaviour_cloning_weight: Annotated[
-        float, rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates", of_agent=False)
+        float, rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates")
     ] = 0.0
     """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
     the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
@@ -401,11 +389,9 @@ class Hyperparameters:
     num_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
     """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
     the returns of training episodes."""
-    eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes", of_agent=False)] = 10
+    eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes")] = 10
     """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
-    eval_period_env_steps: Annotated[
-        Count | None, "steps in total", MayChange, When("num_eval_episodes", of_agent=False)
-    ] = None
+    eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange, When("num_eval_episodes")] = None
     """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
     set, iterations of steps have 9 * `num_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
     log_period_iters: Annotated[Count, "iterations", MayChange] = 1
@@ -414,11 +400,9 @@ class Hyperparameters:
     """Interval between two checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
     """The same in environment steps; if neither is set, iterations of steps have 50,000."""
-    keep_policies: Annotated[bool, MayChange, When("num_eval_episodes", False, of_agent=False)] = True
+    keep_policies: Annotated[bool, MayChange, When("num_eval_episodes", False)] = True
     """Whether the policies of earlier checkpoints stay on disk; False: the newest alone, where nothing is evaluated."""
-    best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes", of_agent=False)] = (
-        "return"
-    )
+    best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes")] = "return"
     """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
     rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
     with `apply_to_eval`)."""

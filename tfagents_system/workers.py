@@ -13,7 +13,6 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.checks.findings import have
 from tfagents_system.envs import loading
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value
@@ -101,7 +100,9 @@ class WorkerEnvironments:
             if self.device is not None and count > 1:
                 self.close()
                 raise UserError(several_devices(count))
-        _check_counts(self.collect or self.evaluation, params, count, collects=collects)
+        envs = self.collect or self.evaluation
+        if count > 1 and any(isinstance(env, BatchedEnvironment) for env in envs):
+            raise UserError(several_vectors(count, _lanes_of(envs[0])))
 
     @property
     def device(self) -> Device | None:
@@ -279,24 +280,6 @@ class WorkerEnvironments:
         self._in_a_row[own] = 0
         logging.warning("%s: it is built again", text)
         self._replace(place)
-
-
-def _check_counts(envs: Sequence[AnyEnvironment], params: TrainParamsBase, count: int, *, collects: bool) -> None:
-    lanes = sum(map(_lanes_of, envs))
-    if count > 1 and lanes != len(envs):
-        raise UserError(several_vectors(count, _lanes_of(envs[0])))
-    if not collects:
-        return
-    idle = lanes - params.num_train_episodes_per_iter
-    if idle > 0 and params.env_steps_per_iter is None:
-        logging.warning(
-            "%s, but a worker collects num_train_episodes_per_iter=%d in an iteration: "
-            "%d of its environments %s nothing to do",
-            f"SAC_ENVS_PER_WORKER={count}" if lanes == count else f"{lanes} lanes",
-            params.num_train_episodes_per_iter,
-            idle,
-            have(idle),
-        )
 
 
 def several_devices(envs_per_worker: int) -> str:

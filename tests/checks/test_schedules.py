@@ -65,35 +65,48 @@ def test_linear_and_env_steps_are_meant_where_nothing_is_said() -> None:
 
 def test_everything_wrong_is_told_at_once() -> None:
     given = {
-        "points": [[0, 1.0], [100, 2.0], [100, 0.0]],
+        "points": [[0, 1.0], [100, 2.0], [200, 0.0]],
         "interpolatoin": "linear",
         "interpolation": "exponential",
         "by": "env_step",
         "colour": 3,
     }
     assert broken(EPSILON, "TrainParams.epsilon", given) == [
-        "TrainParams.epsilon['interpolatoin'] is not known: \"interpolation\" is meant",
-        "TrainParams.epsilon['colour'] is not known: a schedule has points, interpolation, by",
-        'TrainParams.epsilon["by"] must be "env_steps" or "train_steps" or "iterations", found \'env_step\': '
-        '"env_steps" is meant',
-        'TrainParams.epsilon["points"] must have ascending positions, found 100 before 100: sort them',
-        'TrainParams.epsilon["points"] must have values that are a number in [0, 1], found 2.0 at 100',
-        'TrainParams.epsilon["interpolation"]="exponential" needs values above 0, it multiplies by the same factor in '
+        "TrainParams.epsilon.interpolatoin is not known: interpolation is meant",
+        "TrainParams.epsilon.by must be one of 'env_steps', 'train_steps', 'iterations', found 'env_step': "
+        "'env_steps' is meant",
+        "TrainParams.epsilon.colour is not known: there are points, interpolation, by",
+        "TrainParams.epsilon.points must have values that are a number in [0, 1], found 2.0 at 100",
+        'TrainParams.epsilon.interpolation="exponential" needs values above 0, it multiplies by the same factor in '
         'each step: raise them, or set it to "linear"',
     ]
 
 
 @pytest.mark.parametrize(
-    "points", [None, [], 3, [0, 1.0], [[0]], [[0, 1, 2]], [["0", 1.0]], [[-1, 1.0]], "ab", [[float("nan"), 1.0]]]
+    "points",
+    [
+        None,
+        [],
+        3,
+        [0, 1.0],
+        [[0]],
+        [[0, 1, 2]],
+        [["0", 1.0]],
+        [[-1, 1.0]],
+        "ab",
+        [[float("nan"), 1.0]],
+        [[5, 1.0], [5, 0.0]],
+    ],
 )
 def test_points_of_another_form_are_refused(points: Any) -> None:
     (finding,) = broken(EPSILON, "x", {"points": points})
-    assert finding.startswith('x["points"] must be pairs of a position of at least 0 and a value')
+    assert finding.startswith("x.points must be pairs of a position, from 0 on and ascending, and a value")
 
 
 def test_without_points_it_is_no_schedule() -> None:
-    assert broken(EPSILON, "x", {}) == ['x has no "points": add them, as in {"points": [[0, 1.0], [50000, 0.1]]}']
-    assert broken(EPSILON, "x", {"point": POINTS}) == ["x['point'] is not known: \"points\" is meant"]
+    (finding,) = broken(EPSILON, "x", {})
+    assert finding.startswith("x has no points: add points, pairs of a position, ")
+    assert broken(EPSILON, "x", {"point": POINTS}) == ["x.point is not known: points is meant"]
 
 
 @pytest.mark.parametrize("value", [[0, "1"], [0, None], [0, 1.5]])

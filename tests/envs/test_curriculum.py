@@ -117,18 +117,18 @@ GOOD = {"iters": [0, 1], "range": [1, 2]}
         (None, "must be an object"),
         ([1], "must be an object"),
         ({"apply_to_eval": True}, "is empty"),
-        ({"apply_to_eval": 1, "mass": GOOD}, "true or false"),
-        ({"mass": {}}, 'no "iters"'),
+        ({"apply_to_eval": 1, "mass": GOOD}, "True or False"),
+        ({"mass": {}}, "no iters: add"),
         ({"mass": 3}, "must be an object"),
-        ({"mass": {"range": [1, 2]}}, 'no "iters"'),
-        ({"mass": {"iters": [0]}}, 'no "range"'),
-        ({"mass": {**GOOD, "iters": []}}, "at least one"),
+        ({"mass": {"range": [1, 2]}}, "no iters: add"),
+        ({"mass": {"iters": [0]}}, "no range: add"),
+        ({"mass": {**GOOD, "iters": []}}, "found []"),
         ({"mass": {**GOOD, "iters": 5}}, "found 5"),
         ({"mass": {**GOOD, "iters": [0, 1.5]}}, "integers"),
         ({"mass": {**GOOD, "iters": [True]}}, "integers"),
         ({"mass": {**GOOD, "iters": [-1]}}, "from 0"),
         ({"mass": {**GOOD, "iters": ["0"]}}, "integers"),
-        ({"mass": {**GOOD, "iters": [5, 3]}}, "must increase"),
+        ({"mass": {**GOOD, "iters": [5, 3]}}, "that increase"),
         ({"mass": {**GOOD, "range": [1]}}, "two numbers"),
         ({"mass": {**GOOD, "range": [1, 2, 3]}}, "two numbers"),
         ({"mass": {**GOOD, "range": ["a", 2]}}, "two numbers"),
@@ -136,11 +136,10 @@ GOOD = {"iters": [0, 1], "range": [1, 2]}
         ({"mass": {**GOOD, "range": [float("nan"), 2]}}, "two numbers"),
         ({"mass": {**GOOD, "range": [0, float("inf")]}}, "two numbers"),
         ({"mass": {**GOOD, "range": 3}}, "two numbers"),
-        ({"mass": {**GOOD, "apply_to_eval": "yes"}}, "true or false"),
-        ({"mass": {"iter": [0, 1], "range": [1, 2]}}, '"iters" is meant'),
-        ({"mass": {"iters": [0, 1], "ranges": [1, 2]}}, '"range" is meant'),
-        ({"mass": {**GOOD, "aply_to_eval": True}}, '"apply_to_eval" is meant'),
-        ({"base_mass": GOOD, "base_mas": {"range": [1, 2]}}, '(or is "base_mass" meant?)'),
+        ({"mass": {**GOOD, "apply_to_eval": "yes"}}, "True or False"),
+        ({"mass": {"iter": [0, 1], "range": [1, 2]}}, "iters is meant"),
+        ({"mass": {"iters": [0, 1], "ranges": [1, 2]}}, "range is meant"),
+        ({"mass": {**GOOD, "aply_to_eval": True}}, "apply_to_eval is meant"),
     ],
 )
 def test_impossible_curricula_are_one_finding_or_more(section: Any, text: str) -> None:
@@ -153,11 +152,6 @@ def test_impossible_curricula_are_one_finding_or_more(section: Any, text: str) -
 def test_all_findings_at_once() -> None:
     section = {"mass": {"iters": [], "range": [1]}, "friction": {**GOOD, "iters": [2, 1]}}
     assert len(check_curriculum({"curriculum": section})) == 3
-
-
-def test_a_misspelt_key_is_told_without_a_guess_at_another_parameter() -> None:
-    section = {"after": {"iters": [0, 1], "rnge": [1, 2]}, "aftr": GOOD}
-    assert check_curriculum({"curriculum": section}) == ['"curriculum.after.rnge" is unknown: "range" is meant']
 
 
 def test_keys_of_the_users_own_pass() -> None:

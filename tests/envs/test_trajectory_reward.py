@@ -270,10 +270,10 @@ def test_wrong_settings_are_told():
         TrajectoryRewardSettings.of({"file": "", "chek_forward": 3, "max_stray": 0, "regain": 1, "min_steps": -1})
     findings = "\n".join(raised.value.findings)
     for part in (
-        '"trajectory_reward.chek_forward" is unknown: "check_forward" is meant',
-        '"trajectory_reward.file" must be the path of a reward.npz',
-        '"trajectory_reward.max_stray" must be a number above 0',
-        '"trajectory_reward.regain" must be true or false',
-        '"trajectory_reward.min_steps" must be an integer of at least 0',
+        "trajectory_reward.chek_forward is not known: check_forward is meant",
+        "trajectory_reward.file must be the path of a reward.npz",
+        "trajectory_reward.max_stray must be a number above 0",
+        "trajectory_reward.regain must be True or False",
+        "trajectory_reward.min_steps must be an integer of at least 0",
     ):
         assert part in findings, findings

@@ -93,5 +93,5 @@ def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_star
     config["racing"] = {"track": "closed/train/3"}
     assert errors() == ""
     config["racing"] = {"track": "closed/train/3", "widht": 9}
-    with pytest.raises(UserError, match='"racing.widht" is unknown: "width" is meant'):
+    with pytest.raises(UserError, match="racing.widht is not known: width is meant"):
         racing.TrainParams(config).env_ctor()

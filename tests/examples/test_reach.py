@@ -18,8 +18,7 @@ from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.playing.played_environment import make_env
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.server import settings_of_run
-from tfagents_system.settings.params_check import check_params
-from tfagents_system.settings.rules import advice
+from tfagents_system.settings.params_check import advice, check_params
 
 
 def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path: Path) -> None:

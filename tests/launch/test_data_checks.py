@@ -30,7 +30,6 @@ from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -73,48 +72,38 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
     two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
     PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
-    environ |= {"SAC_EXPERT_WORKERS": "1", "SAC_EXPERT_POLICY": str(own.policies / "greedy_policy"), EDITS: FRESH}
-    assert prepare.prepare(environ, None)
+
+    def findings_of(path: Path, *specs: Any) -> Findings:
+        findings = Findings()
+        values = {"expert_policy": path, "expert_workers": 1}
+        check_saved_expert(values, *specs, findings, lambda doing: None)
+        return findings
+
+    observation, actions = load_specs(run.specs)[0], load_actions(run.specs).spec
+    assert findings_of(own.policies / "greedy_policy", observation, actions).errors == []
     path = other.policies / "greedy_policy"
-    with pytest.raises(UserError) as raised:
-        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(path)}, None)
     start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
-    assert list(raised.value.findings) == [
+    assert findings_of(path, observation, actions).errors == [
         f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
         f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
     ]
-    with pytest.raises(UserError, match="is neither a SavedModel, nor a policy checkpoint of a run") as raised:
-        prepare.prepare({**environ, "SAC_EXPERT_POLICY": str(tmp_path)}, None)
-    assert len(raised.value.findings) == 1
-
-    findings, wider = Findings(), BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action")
-    check_saved_expert(
-        {"expert_policy": path, "expert_workers": 1}, {"lidar": VECTOR}, wider, findings, lambda doing: None
-    )
+    (finding,) = findings_of(tmp_path, observation, actions).errors
+    assert "is neither a SavedModel, nor a policy checkpoint of a run" in finding
+    findings = findings_of(path, {"lidar": VECTOR}, BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action"))
     assert findings.errors == []
     (note,) = findings.notes
     assert re.search(r"takes them from .*-4.* to .*4.*: they are clipped$", note), note
 
 
-@pytest.mark.parametrize(
-    ("attributes", "variable"),
-    [
-        (EXPERT.format("lambda observation: observation[:1]"), "SAC_EXPERT_WORKERS"),
-        ("    num_eval_episodes = 1\n", "SAC_EVAL_WORKERS"),
-    ],
-)
 def test_experts_and_evaluators_count_among_the_workers_of_a_start(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], attributes: str, variable: str
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + attributes)
-    environ |= {variable: "2"}
-    assert prepare.check(environ, None) == 0
+    expert = EXPERT.format("lambda observation: observation[:1]")
+    (tmp_path / "params.py").write_text(f"{PARAMS}{expert}    num_eval_episodes = 1\n")
+    assert prepare.check(environ | {"SAC_EXPERT_WORKERS": "1", "SAC_EVAL_WORKERS": "1"}, None) == 0
     report = capsys.readouterr().out
     assert re.search(r"ok    memory          about .* for 3 workers of", report)
     assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-    assert prepare.prepare(environ, None)
-    settings = run_directory.read_run_json(RunPaths(tmp_path / "run"))["start"]["variables"]
-    assert (settings[variable.removeprefix("SAC_").lower()], settings["max_workers"]) == (2, 3)
 
 
 NO_EVALUATIONS = "    num_eval_episodes = 0\n"
@@ -309,20 +298,6 @@ def test_potentials_of_files_are_computed(prior_environ: dict[str, str], tmp_pat
         prepare.prepare(prior_environ, None)
 
 
-def test_an_agent_that_goes_on_keeps_the_prior_data_it_began_with(
-    prior_environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A replay server that finds none could not start, and other files would silently not be read."""
-    paths, params = RunPaths(tmp_path / "run"), tmp_path / "mine" / "params.py"
-    params.write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None").replace("offline_updates = 5", ""))
-    assert prepare.prepare(prior_environ, None)
-    paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    paths.params.write_text(PRIOR_PARAMS)  # As nobody should: a run stays what it is.
-    keeping = {**prior_environ, "TFAGENTS_EDITS": "keep"}
-    with pytest.raises(UserError, match=r"prior_data=data/demos.npz: the agent of this run began without it"):
-        prepare.prepare(keeping, None)
-
-
 # The run's own experience.
 
 OBSERVATION = array_spec.ArraySpec((3,), "float32", "observation")
@@ -360,12 +335,6 @@ def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
         (with_("episode"), layout(), {}, "episode: now none, before int64 [2]"),
         (layout(), with_("potential"), {}, "potential: now float32 [], before none"),
         (layout(), layout(), {"buffer_size": 80}, "rows: now 84 (buffer_size=80"),
-        (
-            layout(),
-            layout(),
-            {"frame_stack": {"observation": 3}},
-            "frame_stack: now {'observation': 3}, before 1",
-        ),
     ],
 )
 def test_a_ring_has_one_layout_and_size_for_life(

@@ -18,7 +18,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.machine.cpus import slurm_allotment
 from tfagents_system.settings import params_check
-from tfagents_system.settings.values import parse_object
+from tfagents_system.settings.values import parse_json
 from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -31,7 +31,7 @@ NASTY = ["", " ", "-0", "+1", "1e3", "0x10", "1_0", "1" * 9, "9" * 5000, "x" * 5
 TEXT = st.sampled_from(NASTY) | st.integers().map(str) | st.text(st.characters(codec=None), max_size=20)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @example({"SAC_LOCAL_TRAINER": "-0"})
 @example({"SAC_MAX_WORKERS": "-0", "SAC_NUM_COLLECT_WORKERS": "+1", "SAC_GATEWAY_PORT": "0"})
 @given(
@@ -53,7 +53,7 @@ def test_variables_are_read_or_told(environ: dict[str, str]) -> None:
         assert read_variables(again, vars_file=None, root=Path("/tmp/root")) == (values, [])
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from(["SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NODEID"]),
@@ -68,7 +68,7 @@ def test_an_allotment_is_read_or_passed_over(environ: dict[str, str]) -> None:
 COUNT = st.integers(1, 12)
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(
     counts=st.tuples(COUNT, COUNT, COUNT, COUNT),
     allowed=st.sets(st.integers(0, 60), min_size=1, max_size=40),
@@ -141,7 +141,7 @@ CONFIG = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(CONFIG)
 def test_any_configuration_is_fine_or_told(config: dict[str, Any]) -> None:
     findings = params_check.check_env_config(config) + check_curriculum(config)
@@ -152,18 +152,18 @@ def test_any_configuration_is_fine_or_told(config: dict[str, Any]) -> None:
         assert all(abs(value) < float("inf") for _, value in curriculum.end_values())
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(JSON.map(lambda value: json.dumps(value)) | st.text(max_size=40) | st.sampled_from(NASTY), st.data())
 def test_any_text_is_json_or_told(text: str, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(text)))
     for each in (text, text[:cut], text[:cut] + "," + text[cut:]):
         try:
-            assert isinstance(parse_object(each, "SAC_CONFIG=my.json", "{}"), dict)
+            assert isinstance(parse_json(each, "SAC_CONFIG=my.json", "{}"), dict)
         except UserError as error:
             assert all("SAC_CONFIG=my.json" in finding for finding in error.findings)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.sampled_from(sorted(described_by(TrainParamsBase))), JSON, CONFIG)
 def test_any_value_of_an_attribute_is_fine_or_told(name: str, value: Any, config: dict[str, Any]) -> None:
     findings = params_check.check_params(type("TrainParams", (FakeParams,), {name: value})(config))

@@ -42,11 +42,11 @@ def test_a_list_has_one_task_an_entry(tmp_path: Path) -> None:
     made = read_grid(written(tmp_path, [{"discount": 0.9}, {"discount": 0.99, "actor_fc_layer_params": [64, 64]}]))
     assert len(made) == 2
     assert made.settings(1) == {"discount": 0.99, "actor_fc_layer_params": [64, 64]}
-    assert made.names() == ["discount", "actor_fc_layer_params"]
+    assert made.values() == {"discount": [0.9, 0.99], "actor_fc_layer_params": [[64, 64]]}
 
 
 def test_seeds_are_one_more_axis() -> None:
-    made = Grid(entries=[{"discount": 0.9}, {"discount": 0.99}]).with_axis("SAC_SEED", [5, 6])
+    made = Grid([{"discount": 0.9}, {"discount": 0.99}]).with_axis("SAC_SEED", [5, 6])
     assert [made.settings(task) for task in range(4)] == [
         {"discount": discount, "SAC_SEED": seed} for discount in (0.9, 0.99) for seed in (5, 6)
     ]
@@ -71,7 +71,7 @@ def test_other_seeds_are_refused(text: str) -> None:
 @pytest.mark.parametrize("task", [-1, 2, 10**30])
 def test_ids_out_of_range_are_refused(task: int) -> None:
     with pytest.raises(UserError, match="ids go from 0 to 1"):
-        Grid([("discount", [0.9, 0.99])]).settings(task)
+        Grid([{"discount": 0.9}, {"discount": 0.99}]).settings(task)
 
 
 def test_all_findings_come_together(tmp_path: Path) -> None:
@@ -97,8 +97,6 @@ def test_all_findings_come_together(tmp_path: Path) -> None:
         ("[3]", "task 0 must be an object"),
         ('{"discount": [1e999]}', "1e999 is larger than numbers can be"),
         ('{"discount": [NaN]}', "NaN is no number of JSON"),
-        ({"SAC_SEED": [[1]]}, "SAC_SEED must be text or a number, found [1]"),
-        ([{"SAC_SEED": None}], "SAC_SEED must be text or a number, found null"),
         (json.dumps({name: list(range(1000)) for name in "abc"}), "it has 1000000000 tasks"),
     ],
 )
@@ -121,11 +119,10 @@ def test_values_are_json_or_text(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("True", "JSON writes true"), ("None", "JSON writes null"), ("(1, 2)", r"\[256, 256\]"),
-        ("[1,", "not valid JSON"),
-        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "numbers"), ("nan", "numbers"), ("NaN", "numbers"),
-        ("1e999", "1e999 is larger than numbers can be: give a smaller one"), ("[-1e999]", "-1e999 is larger"),
-        ("007", '"007"'), ("[" * 100_000, "JSON|too deep"),
+        ("True", "true, false, null"), ("None", "null"), ("(1, 2)", r"\[256, 256\]"), ("[1,", "not valid JSON"),
+        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "1e-3"), ("nan", "not valid"), ("NaN", "no number of"),
+        ("1e999", "1e999 is larger than numbers can be"), ("[-1e999]", "-1e999 is larger"),
+        ("007", 'give the text as "007"'), ("[" * 100_000, "JSON"), ('{"a": 1, "a": 2}', 'the key "a" twice'),
     ],
 )  # fmt: skip
 def test_what_python_writes_otherwise_is_refused(text: str, part: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.settings import other_libraries, params_check, rules
+from tfagents_system.settings import other_libraries, params_check
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -86,7 +86,7 @@ def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None
 
 def test_what_is_plainly_the_users_own_passes(tmp_path: Path) -> None:
     params = loaded(tmp_path, "    _gamma = 1\n    wind = 0.3\n    policy = object()\n")
-    assert params_check.check_params(params) == [] == rules.advice(params)
+    assert params_check.check_params(params) == [] == params_check.advice(params)
 
 
 def test_no_name_is_in_the_table_twice_or_ours() -> None:

@@ -269,7 +269,7 @@ def test_every_field_is_a_variable_with_a_meaning_and_a_kind() -> None:
         ),
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_DETERMINISTIC": "1"},
-            "SAC_EXPERT_WORKERS=2 does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, or",
+            "SAC_EXPERT_WORKERS=2 does not work with SAC_DETERMINISTIC=1, where a run plans all of its roles and",
         ),
         (
             {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1"},

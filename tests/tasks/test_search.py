@@ -202,7 +202,7 @@ def test_settings_at_the_ends_of_shipped_spaces_are_right(algorithm: str) -> Non
 def test_a_shipped_space_is_printed_as_it_is_read(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert search.main(["--show_space", "sac"]) == 0
     assert read_space(project.write("mine.json", json.loads(capsys.readouterr().out))) == SPACES["sac"]
-    wrong = {"a": [1], "b": {"low": 2, "high": 1}, "c": {"low": 0, "high": 1, "log": True}, "d": {"hi": 1}, "e": 3}
+    wrong = {"a": [1], "b": {"low": 2, "high": 1}, "c": {"low": 0, "high": 1, "log": True}, "d": {"low": 1}, "e": 3}
     with pytest.raises(UserError) as caught:
         read_space(project.write("mine.json", wrong | {"SAC_EXP_NAME": ["f", "g"]}))
     assert [finding.split(": ")[1].split()[0] for finding in caught.value.findings] == ["SAC_EXP_NAME", *"abcde"]

@@ -106,7 +106,7 @@ def test_install_makes_what_is_missing_and_keeps_the_rest(home: Path, capsys: py
 def test_a_broken_file_and_a_missing_one_are_told(data: Path) -> None:
     file = data / "config" / "config.json"
     file.write_text('{"RUN_NAME": "x", // the name\n"PORT": 1}')
-    with pytest.raises(UserError, match="JSON has no comments, remove it"):
+    with pytest.raises(UserError, match="JSON has .* no comments"):
         tmrl.load()
     file.unlink()
     with pytest.raises(UserError, match="can't be read .*: make it with --install"):

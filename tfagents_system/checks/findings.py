@@ -91,11 +91,6 @@ class Findings:
         )
 
 
-def have(number: int) -> str:
-    """`has` of one, `have` of others."""
-    return "has" if number == 1 else "have"
-
-
 def counted(number: int, what: str) -> str:
     """`1 error`, `2,000 errors`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

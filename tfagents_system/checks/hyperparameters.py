@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -18,21 +17,18 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from tfagents_system.checks.rules import (
     TRUE_OR_FALSE,
     Rule,
+    broken_keys,
     integer_from,
-    is_kept,
     is_number,
     layers_such_as,
-    meant_in_words,
     number_above,
     number_where,
     one_of,
     or_none,
 )
-from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import UserError, shown
 
 _Settings = TypeVar("_Settings")
-_MOST_CHARACTERS = 80
 REQUIRED = object()  # The default of a key that a dictionary must set.
 
 
@@ -75,19 +71,8 @@ class Options:
 
     def findings(self, where: str, value: Mapping[str, Any]) -> list[str]:
         """What is wrong with single keys, one sentence each."""
-        findings = [
-            f'{where} has no "{key}": add it'
-            for key, option in self.keys.items()
-            if option.default is REQUIRED and key not in value
-        ]
-        for key, own in value.items():
-            if key not in self.keys:
-                meant = near_misses([key], self.keys, SIMILARITY_OF_KEYS) if isinstance(key, str) else []
-                hint = f'"{meant[0][1]}" is meant' if meant else f"there are {', '.join(self.keys)}"
-                findings.append(f'{where}["{key}"] is not known: {hint}')
-            elif not is_kept(rule := self.keys[key].rule, own):
-                findings.append(f'{where}["{key}"] must be {rule.words}, found {shown(own)}')
-        return findings
+        required = [key for key, option in self.keys.items() if option.default is REQUIRED]
+        return broken_keys(where, value, {key: option.rule for key, option in self.keys.items()}, required)
 
     def filled(self, value: Any) -> Any:
         """The dictionary with all keys; False and None stay what they are."""
@@ -121,26 +106,21 @@ Optimizer = Annotated[
         ),
     ),
 ]
-IMAGES = "images"
 
 
 class When(NamedTuple):
     """What another attribute must be for this one to have an effect.
 
     Attributes:
-      attribute: The other attribute, or `images`: whether observations have any, which the environment decides.
+      attribute: The other attribute.
       value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple. A tuple matches
         any of its values.
-      of_agent: The toolkit's own agent and networks read it. What a user's hooks build may differ.
       is_equal: If False, it must be anything else.
-      or_with: Another attribute: where that is true, this one has an effect whatever `attribute` is.
     """
 
     attribute: str
     value: Any = True
-    of_agent: bool = True
     is_equal: bool = True
-    or_with: str = ""
 
     def holds(self, found: Any) -> bool:
         """Whether this attribute has an effect when the other one is `found`."""
@@ -149,9 +129,9 @@ class When(NamedTuple):
         return is_it == self.is_equal
 
 
-def Unless(attribute: str, value: Any, of_agent: bool = True) -> When:
+def Unless(attribute: str, value: Any) -> When:
     """What another attribute must not be for this one to have an effect."""
-    return When(attribute, value, of_agent, is_equal=False)
+    return When(attribute, value, is_equal=False)
 
 
 class ByAlgorithm:
@@ -264,36 +244,7 @@ def read_section(settings_class: type[_Settings], section: Any, where: str) -> _
     if not isinstance(section, Mapping):
         raise UserError(f'"{where}" must be an object, found {shown(section)}: correct it')
     described: Mapping[str, Hyperparameter] = described_by(settings_class)  # type: ignore[arg-type]
-    meant = dict(near_misses(section, described, SIMILARITY_OF_KEYS))
-    findings = [
-        f'"{where}.{key}" is unknown: '
-        + (f'"{meant[key]}" is meant' if key in meant else "it has " + ", ".join(described))
-        for key in section
-        if key not in described
-    ]
-    values = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in section.items() if key in described
-    }
-    findings += [
-        f'"{where}.{key}" must be {_in_json(described[key].rule.words)}, found {_as_json(section[key])}'
-        + (meant_in_words(described[key].rule, section[key]) or ": correct it")
-        for key, value in values.items()
-        if not is_kept(described[key].rule, value)
-    ]
-    if findings:
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
+    if findings := broken_keys(where, values, {name: field.rule for name, field in described.items()}):
         raise UserError(*findings)
     return settings_class(**values)
-
-
-def _in_json(words: str) -> str:
-    """A rule's words, which are about Python's values, as JSON calls these."""
-    return words.replace(", or None", ", or null").replace("True or False", "true or false")
-
-
-def _as_json(value: Any) -> str:
-    """A value of the JSON as it is written there, cut if it is long."""
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError):  # It was set from Python.
-        return shown(value)
-    return text if len(text) <= _MOST_CHARACTERS else shown(value)

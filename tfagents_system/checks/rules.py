@@ -22,14 +22,13 @@ class Rule(NamedTuple):
       holds: Whether a value satisfies it; a value for which this raises does not.
       details: Of a value with parts that does not satisfy it: what is wrong with which part, one sentence each, given
         the name of what has the value and the value. None or []: the words say it all.
-      meant: Of a value that does not satisfy it, pairs (wrong name, known name) of names in it that were probably meant
-        to be other ones.
+      names: The texts that it may be; one that looks like a wrong value is told.
     """
 
     words: str
     holds: Callable[[Any], bool]
     details: Callable[[str, Any], list[str]] | None = None
-    meant: Callable[[Any], Sequence[tuple[str, str]]] | None = None
+    names: Sequence[str] = ()
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
@@ -45,23 +44,29 @@ def broken(rule: Rule, where: str, value: Any) -> list[str]:
     if is_kept(rule, value):
         return []
     details = rule.details(where, value) if rule.details is not None else []
-    return details or [f"{where} must be {rule.words}, found {shown(value)}{meant_in_words(rule, value)}"]
+    meant = "".join(f": {name!r} is meant" for _, name in near_misses([value], rule.names, SIMILARITY_OF_KEYS))
+    return details or [f"{where} must be {rule.words}, found {shown(value)}{meant}"]
 
 
-def meant_in_words(rule: Rule, value: Any) -> str:
-    """`, "actor" is meant by "actors"` of each near miss of a name in a value that breaks the rule."""
-    found = rule.meant(value) if rule.meant is not None else ()
-    return "".join(f', "{known}" is meant by "{wrong}"' for wrong, known in found)
+def broken_keys(
+    where: str, values: Mapping[Any, Any], rules: Mapping[str, Rule], required: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with the keys and values of a dictionary, the value of `where`, one sentence each.
 
-
-def meant_among(known: Sequence[str]) -> Callable[[Any], Sequence[tuple[str, str]]]:
-    """`Rule.meant` for the keys of a dictionary, or the entries of a list, that are some of `known`."""
-
-    def meant(value: Any) -> Sequence[tuple[str, str]]:
-        has_names = isinstance(value, (Mapping, list, tuple))
-        return near_misses(value, known, SIMILARITY_OF_KEYS) if has_names else ()
-
-    return meant
+    Args:
+      rules: By key; there are no others.
+      required: Keys that it must have.
+    """
+    meant = dict(near_misses(values, rules, SIMILARITY_OF_KEYS))
+    missing = [key for key in required if key not in values and key not in meant.values()]
+    findings = [f"{where} has no {key}: add {key}, {rules[key].words}" for key in missing]
+    for key, value in values.items():
+        if key in rules:
+            findings += broken(rules[key], f"{where}.{key}", value)
+        else:
+            hint = f"{meant[key]} is meant" if key in meant else f"there are {', '.join(rules)}"
+            findings.append(f"{where}.{key} is not known: {hint}")
+    return findings
 
 
 def is_number(value: Any) -> bool:
@@ -106,7 +111,11 @@ def one_of(values: Sequence[Any]) -> Rule:
     """The rule for one of several values; 1, 1.0 and True differ."""
     *others, last = map(repr, values)
     words = f"one of {', '.join(others)}, {last}" if len(others) > 1 else f"{others[0]} or {last}"
-    return Rule(words, lambda value: any(value == each and is_integer(value) == is_integer(each) for each in values))
+    return Rule(
+        words,
+        lambda value: any(value == allowed and is_integer(value) == is_integer(allowed) for allowed in values),
+        names=[name for name in values if isinstance(name, str)],
+    )
 
 
 def layers_such_as(words: str) -> Rule:
@@ -126,7 +135,7 @@ def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lam
 
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.meant)
+    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.names)
 
 
 def _is_layers(value: Any) -> bool:

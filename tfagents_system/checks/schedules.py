@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Union
 
-from tfagents_system.checks.rules import Rule, is_kept, is_number, number_above, number_in
-from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
+from tfagents_system.checks.rules import Rule, broken_keys, is_kept, is_number, number_above, number_in, one_of
 from tfagents_system.errors import shown
-
-INTERPOLATIONS = ("linear", "exponential", "step")
-UNITS = ("env_steps", "train_steps", "iterations")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +94,22 @@ SchedulableFraction = Annotated[Schedulable, schedulable(number_in(0, 1))]
 SchedulablePositive = Annotated[Schedulable, schedulable(number_above(0))]
 
 
+def _are_points(value: Any) -> bool:
+    points = [(position, number) for position, number in value]
+    positions = [position for position, _ in points]
+    ascend = all(earlier < later for earlier, later in zip(positions[:-1], positions[1:]))  # noqa: B905  (Python 3.9)
+    return bool(points) and all(map(is_number, positions)) and positions[0] >= 0 and ascend
+
+
+_KEYS = {
+    "points": Rule(
+        "pairs of a position, from 0 on and ascending, and a value, such as [[0, 1.0], [50000, 0.1]]", _are_points
+    ),
+    "interpolation": one_of(("linear", "exponential", "step")),
+    "by": one_of(("env_steps", "train_steps", "iterations")),
+}
+
+
 def schedule_findings(where: str, given: Mapping[str, Any], rule: Rule) -> list[str]:
     """What is wrong with a schedule, one sentence each.
 
@@ -106,62 +118,17 @@ def schedule_findings(where: str, given: Mapping[str, Any], rule: Rule) -> list[
       given: Its value.
       rule: What each value must be.
     """
-    known = [field.name for field in dataclasses.fields(Schedule)]
-    meant = dict(near_misses((key for key in given if isinstance(key, str)), known, SIMILARITY_OF_KEYS))
-    findings = [
-        f"{where}[{shown(key)}] is not known: "
-        + (f'"{meant[key]}" is meant' if key in meant else f"a schedule has {', '.join(known)}")
-        for key in given
-        if key not in known
-    ]
-    for key, words in (("interpolation", INTERPOLATIONS), ("by", UNITS)):
-        if key in given and given[key] not in words:
-            findings.append(
-                f'{where}["{key}"] must be {_one_of(words)}, found {shown(given[key])}{_near(given[key], words)}'
-            )
-    if "points" in given:
-        return findings + _point_findings(where, given["points"], given.get("interpolation"), rule)
-    if "points" not in meant.values():
-        findings.append(f'{where} has no "points": add them, as in {{"points": [[0, 1.0], [50000, 0.1]]}}')
-    return findings
-
-
-def _point_findings(where: str, points: Any, interpolation: Any, rule: Rule) -> list[str]:
-    if not (_is_list(points) and points and all(map(_is_point, points))):
-        return [
-            f'{where}["points"] must be pairs of a position of at least 0 and a value, such as '
-            f"[[0, 1.0], [50000, 0.1]], found {shown(points)}"
-        ]
-    findings = [
-        f'{where}["points"] must have ascending positions, found {earlier[0]:g} before {later[0]:g}: sort them'
-        for earlier, later in zip(points[:-1], points[1:])  # noqa: B905  (Python 3.9)
-        if earlier[0] >= later[0]
-    ]
+    findings = broken_keys(where, given, _KEYS, required=("points",))
+    if not is_kept(_KEYS["points"], given.get("points")):
+        return findings
+    wrong = {position: value for position, value in given["points"] if not is_kept(rule, value)}
     findings += [
-        f'{where}["points"] must have values that are {rule.words}, found {shown(value)} at {position:g}'
-        for position, value in points
-        if not is_kept(rule, value)
+        f"{where}.points must have values that are {rule.words}, found {shown(value)} at {position:g}"
+        for position, value in wrong.items()
     ]
-    if interpolation == "exponential" and any(value <= 0 for _, value in points if is_number(value)):
+    if given.get("interpolation") == "exponential" and any(is_number(v) and v <= 0 for _, v in given["points"]):
         findings.append(
-            f'{where}["interpolation"]="exponential" needs values above 0, it multiplies by the same factor in each '
+            f'{where}.interpolation="exponential" needs values above 0, it multiplies by the same factor in each '
             'step: raise them, or set it to "linear"'
         )
     return findings
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-
-
-def _is_point(point: Any) -> bool:
-    return _is_list(point) and len(point) == 2 and is_number(point[0]) and point[0] >= 0
-
-
-def _one_of(words: Sequence[str]) -> str:
-    return " or ".join(f'"{word}"' for word in words)
-
-
-def _near(value: Any, words: Sequence[str]) -> str:
-    meant = near_misses([value], words, SIMILARITY_OF_KEYS) if isinstance(value, str) else []
-    return f': "{meant[0][1]}" is meant' if meant else ""

@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tfagents_system.checks.rules import integer_from, is_kept, is_number
+from tfagents_system.checks.rules import TRUE_OR_FALSE, Rule, broken, broken_keys, integer_from, is_kept, is_number
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError, shown
 
 APPLY_TO_EVAL = "apply_to_eval"
-_KEYS = ("iters", "range", APPLY_TO_EVAL)
 _ITERATION = integer_from(0)
 _GUIDE = "docs/how_to/iterations.md"
-_EXAMPLES = {"iters": "[0, 100, 200]", "range": "[1.0, 2.0]"}
 
 
 Values = dict[str, int | float]  # by parameter
@@ -254,60 +252,45 @@ def values_in_words(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in values.items())
 
 
+def _are_iterations(value: Any) -> bool:
+    # Several values in the same iteration are set one after the other; the last one remains.
+    ascend = all(earlier <= later for earlier, later in zip(value, value[1:], strict=False))
+    return isinstance(value, list) and bool(value) and ascend and all(is_kept(_ITERATION, entry) for entry in value)
+
+
+def _are_bounds(value: Any) -> bool:
+    low, high = value
+    return is_number(low) and is_number(high) and math.isfinite(float(high) - float(low))
+
+
+_KEYS = {
+    "iters": Rule("a list of iterations such as [0, 100, 200], integers from 0 that increase", _are_iterations),
+    "range": Rule("two numbers [first value, last value] such as [1.0, 2.0]", _are_bounds),
+    APPLY_TO_EVAL: TRUE_OR_FALSE,
+}
+
+
 def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
-    """Mistakes in the key `curriculum`: one finding each."""
+    """Mistakes in the key `curriculum`: one finding each. A parameter may have further keys, such as a comment."""
     if "curriculum" not in env_config:
         return []
     section = env_config["curriculum"]
     if not isinstance(section, dict):
         return [f'"curriculum" must be an object of parameters, found {shown(section)}: remove it, or see {_GUIDE}']
-    findings = []
     names = [name for name in section if name != APPLY_TO_EVAL]
+    findings = broken(TRUE_OR_FALSE, f"curriculum.{APPLY_TO_EVAL}", section.get(APPLY_TO_EVAL, False))
     if not names:
         findings.append(
             '"curriculum" is empty: name a parameter such as {"mass": {"iters": [0, 100], "range": [1, 2]}}'
         )
-    if not isinstance(section.get(APPLY_TO_EVAL, False), bool):
-        findings.append(f'"curriculum.{APPLY_TO_EVAL}" must be true or false, found {shown(section[APPLY_TO_EVAL])}')
-    whole = [name for name in names if isinstance(section[name], dict) and {"iters", "range"} <= section[name].keys()]
-    meant = dict(near_misses(names, whole))
     for name in names:
-        has_misspelt_keys = isinstance(section[name], dict) and _misspelt_keys(section[name])
-        hint = f' (or is "{meant[name]}" meant?)' if name in meant and not has_misspelt_keys else ""
-        findings += [finding + hint for finding in _check_parameter(f"curriculum.{name}", section[name])]
+        where, entry = f"curriculum.{name}", section[name]
+        if isinstance(entry, dict):
+            meant = {key: value for key, value in entry.items() if key in _KEYS or near_misses([key], _KEYS, 0.75)}
+            findings += broken_keys(where, meant, _KEYS, required=("iters", "range"))
+        else:
+            findings.append(f'{where} must be an object with "iters" and "range", found {shown(entry)}')
     return findings
-
-
-def _check_parameter(where: str, entry: Any) -> list[str]:
-    if not isinstance(entry, dict):
-        return [f'"{where}" must be an object with "iters" and "range", found {shown(entry)}']
-    misspelt = _misspelt_keys(entry)
-    findings = [f'"{where}.{wrong}" is unknown: "{right}" is meant' for wrong, right in misspelt]
-    meant = {right for _, right in misspelt}
-    missing = [key for key in ("iters", "range") if key not in entry and key not in meant]
-    findings += [f'"{where}" has no "{key}": {_EXAMPLES[key]} is one' for key in missing]
-    if "iters" in entry:
-        findings += _check_iters(f"{where}.iters", entry["iters"])
-    if "range" in entry:
-        bounds = entry["range"]
-        if not (isinstance(bounds, list) and len(bounds) == 2 and _are_bounds(*bounds)):
-            findings.append(f'"{where}.range" must be two numbers [first value, last value], found {shown(bounds)}')
-    if not isinstance(entry.get(APPLY_TO_EVAL, False), bool):
-        findings.append(f'"{where}.{APPLY_TO_EVAL}" must be true or false, found {shown(entry[APPLY_TO_EVAL])}')
-    return findings
-
-
-def _misspelt_keys(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return near_misses(entry, _KEYS, similarity=0.75)
-
-
-def _check_iters(where: str, iters: Any) -> list[str]:
-    if not isinstance(iters, list) or not iters or not all(is_kept(_ITERATION, value) for value in iters):
-        return [f'"{where}" must be a list of at least one iteration (integers from 0), found {shown(iters)}']
-    # Several values in the same iteration are set one after the other; the last one remains.
-    if any(later < earlier for earlier, later in zip(iters, iters[1:], strict=False)):
-        return [f'"{where}" must increase, found {shown(iters)}: sort them']
-    return []
 
 
 def _values(entry: Mapping[str, Any]) -> list[int | float]:
@@ -316,7 +299,3 @@ def _values(entry: Mapping[str, Any]) -> list[int | float]:
     if isinstance(low, int) and isinstance(high, int) and all(value.is_integer() for value in values):
         return [int(value) for value in values]
     return list(values)
-
-
-def _are_bounds(low: Any, high: Any) -> bool:
-    return is_number(low) and is_number(high) and math.isfinite(float(high) - float(low))

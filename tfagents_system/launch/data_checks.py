@@ -5,9 +5,10 @@ Modules that need TensorFlow are imported where they are used: the first of thes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,10 @@ import tree
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept
-from tfagents_system.envs.faults import describe_error
+from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
-from tfagents_system.run_files.run_directory import from_line, read_run_json
+from tfagents_system.run_files.run_directory import from_line
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.variables import NETWORKS
@@ -30,7 +30,20 @@ if TYPE_CHECKING:
     from tfagents_system.transport.layout import Layout
 
 PRIOR, ANOTHER_RUN, EXPERTS = "prior data", "another run", "experts"
-_GIVEN = "given.json"  # In the ring's folder: what `prior_data` was.
+
+
+@contextlib.contextmanager
+def told(findings: Findings, where: str, what: str, *, names_it: bool = True) -> Iterator[None]:
+    """Turns an exception of the user's code into errors; `names_it`: those that explain themselves name `what`, too."""
+    try:
+        yield
+    except UserError as error:
+        findings.error(where, *(f"{what}: {finding}" if names_it else finding for finding in error.findings))
+    except EnvironmentFault as fault:
+        step = f"step {fault.step}" if fault.step else "its first reset"
+        findings.error(where, f"{what} failed in {step}: {describe_error(fault.__cause__ or fault)}")
+    except (Exception, SystemExit) as error:
+        findings.error(where, f"{what} raised {describe_error(error)}: correct the hook of TrainParams")
 
 
 # Prior data.
@@ -87,25 +100,10 @@ def make_prior_data(
         form = PriorForm(_conversion(params, specs), params.sample_form_ctor().sequence_length, params.frame_stack)
         try:
             findings.fact(PRIOR, build(sources, ring, form, lambda note: findings.note(PRIOR, note)))
-            write_json(ring / _GIVEN, {"prior_data": _texts(params.prior_data)})
             return ring
         except OSError as error:
             raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
     return None
-
-
-def check_kept_prior_data(params: TrainParamsBase, run: RunPaths, findings: Findings) -> None:
-    """Whether an agent that goes on began with the prior data that its parameters name now."""
-    given = _texts(params.prior_data)
-    kept = (read_json(run.prior_data / _GIVEN) or {}).get("prior_data")
-    if not given or kept == given:
-        return
-    if kept is None:
-        words = f"TrainParams.prior_data={', '.join(given)}: the agent of this run began without it"
-        findings.error(PRIOR, f"{words}. Choose another SAC_EXP_NAME, or set it to None")
-    else:
-        words = f"TrainParams.prior_data={', '.join(given)} is for a run that begins"
-        findings.note(PRIOR, f"{words}: this one keeps {', '.join(kept)}")
 
 
 def _texts(prior_data: Any) -> list[str]:
@@ -232,9 +230,6 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: Ru
     lines = differences(layout, ring.layout, makes_do=False, words=("now", "before"))
     if not lines and (rows := capacity_rows(params, layout)) != ring.capacity_rows:
         lines = [f"rows: now {rows:,} (buffer_size={params.buffer_size}), before {ring.capacity_rows:,}"]
-    stack = read_run_json(run).get("attributes", {}).get("frame_stack", 1)
-    if not lines and layout.history_rows(params.frame_stack) > layout.history_rows(stack):
-        lines = [f"frame_stack: now {params.frame_stack}, before {stack}"]
     return lines and [
         f"the experience in {folder} does not fit: {'; '.join(lines)}. A run's replay buffer keeps its columns and its "
         f"size: restore what it was, or begin another run with {from_line(run)} (--take all takes what fits)"
@@ -258,17 +253,13 @@ def check_kinds_of_workers(
         findings.fact(EXPERTS, f"{count} with {saved or 'TrainParams.expert_policy_ctor'}")
     if count and saved is None:
         enter("expert_policy_ctor")
-        try:
+        with told(findings, EXPERTS, "expert_policy_ctor", names_it=False):
             if not callable(policy := params.expert_policy_ctor()):
-                findings.error(
-                    EXPERTS,
+                raise UserError(
                     f"SAC_EXPERT_WORKERS={count} needs a policy, and TrainParams.expert_policy_ctor returned "
                     f"{shown(policy)}: set SAC_EXPERT_POLICY to a SavedModel, a policy checkpoint or an exported file, "
-                    "or have the hook return a function",
+                    "or have the hook return a function"
                 )
-        except (Exception, SystemExit) as error:
-            words = f"expert_policy_ctor raised {describe_error(error)}"
-            findings.error(EXPERTS, f"{words}: correct the hook, or remove it")
     if not is_kept(integer_from(0), params.num_eval_episodes) or params.num_eval_episodes:
         return
     if count := values.get("eval_workers"):

@@ -22,7 +22,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.block_update import check_agent
-from tfagents_system.checks.findings import Findings, have
+from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.backends import is_batched
@@ -36,7 +36,8 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs, spec_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.spec_checks import ENVIRONMENT, take_steps, told, trial_action
+from tfagents_system.launch.data_checks import told
+from tfagents_system.launch.spec_checks import ENVIRONMENT, take_steps, trial_action
 from tfagents_system.machine import memory
 from tfagents_system.policies.network_check import inference_findings
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
@@ -53,9 +54,9 @@ EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 _OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 _HOOKS = {
-    "train_observers_ctor": ("observer", "a Trajectory"),
-    "eval_observers_ctor": ("observer", "a Trajectory"),
-    "callbacks_ctor": ("callback", "what is logged"),
+    "train_observers_ctor": "a Trajectory",
+    "eval_observers_ctor": "a Trajectory",
+    "callbacks_ctor": "what is logged",
 }
 _LANES_NEED_SINGLE = {
     "greedy_episode_share": "whose lanes have one inference",
@@ -100,7 +101,6 @@ class EnvironmentTrial:
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
       envs_per_worker, deterministic: SAC_ENVS_PER_WORKER and SAC_DETERMINISTIC.
-      has_evaluators: There are workers that only evaluate.
       has_workers: The start has workers of any kind here; without them a device is built for its specs and not stepped.
     """
 
@@ -112,7 +112,6 @@ class EnvironmentTrial:
     plan: CpuPlan | None = None
     envs_per_worker: int = 1
     deterministic: bool = False
-    has_evaluators: bool = False
     has_workers: bool = True
 
     def __post_init__(self) -> None:
@@ -208,13 +207,6 @@ class EnvironmentTrial:
                 "simulation"
             )
         errors += self._half_episode_findings("an environment that acts in real time")
-        arguments = spec_checks.overridden(self.params) & {"collect_env_args_kwargs", "eval_env_args_kwargs"}
-        if self.has_evaluators and arguments == {"collect_env_args_kwargs"}:
-            errors.append(
-                "workers that only evaluate build a device with eval_env_args_kwargs, and TrainParams has only "
-                "collect_env_args_kwargs: add eval_env_args_kwargs(self, id=0, collect_env=None), or set "
-                "SAC_EVAL_WORKERS=0 to evaluate in the devices that collect"
-            )
         self.findings.error(ENVIRONMENT, *errors)
         if self.params.action_history == 0:
             self.findings.note(
@@ -251,12 +243,19 @@ class EnvironmentTrial:
                 words += f"{getattr(TrainParamsBase, name)!r}, or return single environments and set"
                 errors.append(f"{words} SAC_ENVS_PER_WORKER={count}")
         self.findings.error(CONTRACT, *errors)
-        if params.env_steps_per_iter is None and (idle := count - params.num_train_episodes_per_iter) > 0:
-            words = f"num_train_episodes_per_iter={params.num_train_episodes_per_iter} for a worker, so {idle} of its"
-            words += f" {count} lanes {have(idle)} nothing to do: set env_steps_per_iter instead"
-            self.findings.note(CONTRACT, f"{words}, or a multiple of {count}")
+        self._check_idle(count)
         end = _step_lanes(lanes)
         self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
+
+    def _check_idle(self, lanes: int) -> None:
+        """Lanes or environments of a worker that no episode of an iteration is for."""
+        episodes = self.params.num_train_episodes_per_iter
+        if self.params.env_steps_per_iter is None and lanes > episodes:
+            self.findings.note(
+                CONTRACT,
+                f"num_train_episodes_per_iter={episodes} for a worker, which steps {lanes} environments: the others "
+                f"have nothing to do. Set env_steps_per_iter instead, or a multiple of {lanes}",
+            )
 
     def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> None:
         """All that needs an episode."""
@@ -266,6 +265,8 @@ class EnvironmentTrial:
             self.enter("reset() or step() of all lanes of the collect environment")
             with told(findings, CONTRACT, "the collect environment"):
                 self._check_lanes(env)
+        elif self.envs_per_worker > 1:
+            self._check_idle(self.envs_per_worker)
         eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
         if self._is_fine:
             self.enter("compute_reward of the collect environment")
@@ -362,56 +363,38 @@ class EnvironmentTrial:
 
     def _build_agent(self, env: TrainingEnvironment) -> Any:
         """Calls the user's other hooks: a mistake in them would end every role repeatedly."""
-        try:
+        for name, argument in _HOOKS.items():
+            with told(self.findings, AGENT, name, names_it=False):
+                _check_hook(self.params, name, argument)
+        agent = None
+        with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
             agent = make_agent_for(self.params, env)
-        except UserError as error:
-            self.findings.error(AGENT, *error.findings)
-            return None
-        except (Exception, SystemExit) as error:
-            words = f"agent_ctor, actor_ctor or critic_ctor raised {describe_error(error)}"
-            self.findings.error(AGENT, f"{words}: correct the hook, or remove it")
-            return None
-        self.findings.fact(AGENT, f"{type(agent).__name__}, {sum(map(_count, agent.trainable_variables)):,} weights")
-        for name in _HOOKS:
-            self.findings.error(AGENT, *_hook_findings(self.params, name))
-        try:
-            faults = inference_findings(agent, self.params.frame_stack, deterministic=self.deterministic)
-            self.findings.error(AGENT, *faults)
-        except UserError as error:
-            self.findings.error(AGENT, *error.findings)
-        except (Exception, SystemExit) as error:
-            words = f"an action of the agent's policy raised {describe_error(error)}"
-            self.findings.error(AGENT, f"{words}: correct the hook")
+            weights = sum(map(_count, agent.trainable_variables))
+            self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
+        if agent is not None:
+            with told(self.findings, AGENT, "an action of the agent's policy", names_it=False):
+                faults = inference_findings(agent, self.params.frame_stack, deterministic=self.deterministic)
+                self.findings.error(AGENT, *faults)
         return agent
 
     def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:
         """An update, and the SavedModels of a start, written to a temporary folder."""
         errors = len(self.findings.errors)
         self.enter("trying an update of the agent")
-        try:
+        with told(self.findings, AGENT, "an update of the agent", names_it=False):
             check_agent(self.params, agent)
-        except UserError as error:
-            self.findings.error(AGENT, *error.findings)
-        except (Exception, SystemExit) as error:
-            words = f"an update of the agent raised {describe_error(error)}"
-            self.findings.error(AGENT, f"{words}: correct agent_ctor")
         # The toolkit's own networks can be saved: no start waits for that.
         is_own = bool(_OWN_NETWORKS & spec_checks.overridden(self.params))
         if len(self.findings.errors) > errors or not (self.render or is_own):
             return
         self.enter("saving the agent's policies")
-        with tempfile.TemporaryDirectory(prefix="sac_check_") as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="sac_check_") as folder,
+            told(self.findings, AGENT, "saving the agent's policies as SavedModels"),
+            contextlib.suppress(OSError, tf.errors.ResourceExhaustedError),  # A full disk says nothing of the agent.
+        ):
             paths, train_step = RunPaths(Path(folder)), agent.train_step_counter
-            try:
-                PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_models()
-            except (OSError, tf.errors.ResourceExhaustedError):
-                pass  # A full disk says nothing about the agent.
-            except (Exception, SystemExit) as error:
-                self.findings.error(
-                    AGENT,
-                    f"the agent's policies can't be saved as SavedModels ({describe_error(error)}): correct "
-                    "agent_ctor, actor_ctor or preprocessing_combiner",
-                )
+            PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_models()
 
     def _foretell(self, plan: CpuPlan, agent: Any, env: TrainingEnvironment) -> None:
         """Measures updates and steps, and reports how long the run takes."""
@@ -505,16 +488,13 @@ def _count(variable: Any) -> int:
     return int(np.prod(variable.shape, dtype=np.int64))
 
 
-def _hook_findings(params: TrainParamsBase, name: str) -> list[str]:
-    kind, argument = _HOOKS[name]
-    try:
-        observers = getattr(params, name)()
-    except (Exception, SystemExit) as error:
-        return [f"{name} raised {describe_error(error)}: correct the hook, or remove it"]
-    if not isinstance(observers, tuple | list):
-        return [f"{name} must return a list or tuple of {kind}s, found {shown(observers)}: () is none"]
-    return [
-        f"{name}: each {kind} must be callable with {argument}, found {shown(observer)}"
-        for observer in observers
-        if not (callable(observer) or (kind == "observer" and takers_of([observer])))
-    ]
+def _check_hook(params: TrainParamsBase, name: str, argument: str) -> None:
+    """Raises:
+    UserError: It does not return what is called with `argument`.
+    """
+    returned = getattr(params, name)()
+    if not isinstance(returned, tuple | list):
+        raise UserError(f"{name} must return a list or tuple, found {shown(returned)}: () is none")
+    for observer in returned:
+        if not (callable(observer) or (name != "callbacks_ctor" and takers_of([observer]))):
+            raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(observer)}")

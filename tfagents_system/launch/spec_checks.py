@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,16 +15,12 @@ from tfagents_system.agents.encoder import convolutions, has_own_networks, is_en
 from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
-from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
-from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
-from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings.rules import hindsight_in_words, without_effect
+from tfagents_system.launch.data_checks import told
 from tfagents_system.train_params_base import TrainParamsBase
 
 ENVIRONMENT, CURRICULUM = "environment", "curriculum"
@@ -34,20 +28,6 @@ _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3,
 _SIMILARITY_OF_PARTS = 0.6  # Their names are short.
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
-
-
-@contextlib.contextmanager
-def told(findings: Findings, where: str, what: str) -> Iterator[None]:
-    """Turns an exception of the user's code into errors."""
-    try:
-        yield
-    except UserError as error:
-        findings.error(where, *(f"{what}: {finding}" for finding in error.findings))
-    except EnvironmentFault as fault:
-        step = f"step {fault.step}" if fault.step else "its first reset"
-        findings.error(where, f"{what} failed in {step}: {describe_error(fault.__cause__ or fault)}")
-    except (Exception, SystemExit) as error:
-        findings.error(where, f"{what}: env_ctor or one of its hooks raised {describe_error(error)}")
 
 
 def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
@@ -97,8 +77,6 @@ def check_specs(params: TrainParamsBase, env: TrainingEnvironment, findings: Fin
         findings.error(ENVIRONMENT, *find(params, env))
     if not findings.errors:
         _check_images(params, env, findings)
-        notes = without_effect(params, has_images(env.observation_spec()))
-        findings.note(ENVIRONMENT, *(note for note in notes if note not in without_effect(params)))
 
 
 def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
@@ -147,13 +125,7 @@ def actor_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterato
     spec, names = env.observation_spec(), params.actor_observations
     if names is None:
         return
-    if not isinstance(spec, Mapping):
-        yield (
-            f"TrainParams.actor_observations={tuple(names)} names parts of the observation, and this one has none, it "
-            f"is {in_words(spec)}: let env_ctor give it a Dict space, or set actor_observations to None"
-        )
-        return
-    paths = [name.split("/") for name in leaf_names(spec)]
+    paths = [name.split("/") for name in leaf_names(spec)] if isinstance(spec, Mapping) else []
     known = dict.fromkeys("/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
     yield from _unknown_parts("actor_observations has", names, known)
 
@@ -164,7 +136,11 @@ def _unknown_parts(what: str, names: Iterable[str], known: Iterable[str]) -> lis
     meant = dict(near_misses(names, known, _SIMILARITY_OF_PARTS))
     return [
         f'TrainParams.{what} "{name}", but the observations have no such part: '
-        + (f'"{meant[name]}" is meant' if name in meant else f"they have {', '.join(known)}. Name one of these")
+        + (
+            f'"{meant[name]}" is meant'
+            if name in meant
+            else f"they have {', '.join(known) or 'none'}. Name one of these"
+        )
         for name in names
         if name not in known
     ]
@@ -229,40 +205,34 @@ def check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnviron
 
 def _goal_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     """What is wrong with the goals; nothing where no sample gets another one."""
-    if (hindsight := params.sample_form_ctor().hindsight) is None:
+    if params.sample_form_ctor().hindsight is None:
         return
-    asked, remedy = hindsight_in_words(params, hindsight.share)
-    spec, keys = env.observation_spec(), (OBSERVATION, ACHIEVED, DESIRED)
+    spec, keys, remedy = env.observation_spec(), (OBSERVATION, ACHIEVED, DESIRED), "or do without hindsight_share"
     if env.device is not None:
         yield (
-            f"{asked} does not work with an environment that acts in real time: the replay server needs another one, "
-            f"to compute rewards: {remedy}"
+            "hindsight does not work with an environment that acts in real time, the replay server needs another one "
+            "to compute rewards: do without hindsight_share"
         )
         return
-    if not (isinstance(spec, Mapping) and spec.keys() >= set(keys)):
-        parts = ", ".join(spec) if isinstance(spec, Mapping) else in_words(spec)
+    parts = spec if isinstance(spec, Mapping) else {}
+    kinds = {(getattr(parts.get(key), "shape", None), getattr(parts.get(key), "dtype", None)) for key in keys[1:]}
+    if not parts.keys() >= set(keys) or len(kinds) > 1 or (None, None) in kinds:
         yield (
-            f"{asked} needs observations that are a dictionary with the keys {', '.join(keys)}, as Gymnasium-Robotics "
-            f"has them, and there is {parts}: build such a dictionary in env_ctor, or {remedy}"
-        )
-        return
-    kinds = [(getattr(spec[key], "shape", None), getattr(spec[key], "dtype", None)) for key in (ACHIEVED, DESIRED)]
-    if kinds[0] != kinds[1] or None in kinds[0]:
-        yield (
-            f"{ACHIEVED} and {DESIRED} must be arrays of one shape and dtype, one takes the place of the other, found "
-            f"{in_words(spec[ACHIEVED])} and {in_words(spec[DESIRED])}: give them the same space, or {remedy}"
+            f"hindsight needs observations that are a dictionary with the keys {', '.join(keys)}, as "
+            f"Gymnasium-Robotics has them, both goals arrays of one shape and dtype, found {in_words(spec)}: build "
+            f"such a dictionary in env_ctor, {remedy}"
         )
         return
     frames = dict(zip(leaf_names(spec), frames_in(spec, params.frame_stack), strict=True))
     if stacked := [key for key in (ACHIEVED, DESIRED) if frames[key] > 1]:
         yield (
             f"TrainParams.frame_stack={shown(params.frame_stack)} stacks {' and '.join(stacked)}, and a stack of goals "
-            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, or {remedy}'
+            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, {remedy}'
         )
     elif not env.goal_functions.has_reward:
         yield (
-            f"{asked} needs rewards as a function of goals, and the environment has no {REWARD}(achieved_goal, "
-            f"desired_goal, info): give it, or a wrapper of it, this method, for arrays of goals [N, ...], or {remedy}"
+            f"hindsight needs rewards as a function of goals, and the environment has no {REWARD}(achieved_goal, "
+            f"desired_goal, info): give it, or a wrapper of it, this method, for arrays of goals [N, ...], {remedy}"
         )
 
 
@@ -329,65 +299,17 @@ def check_values(
     """
     if not params.env_config.get("curriculum") or check_curriculum(params.env_config):
         return  # None, or reported by the check of the JSON.
-    curriculum, tried = Curriculum.from_config(params.env_config), Findings()
-    for name in curriculum.names:
-        envs = [collect_env, *([eval_env] if eval_env is not None and curriculum.apply_to_eval(name) else [])]
-        effects = []
-        for value in (value for parameter, value in curriculum.end_values() if parameter == name):
+    curriculum, failed = Curriculum.from_config(params.env_config), set[str]()
+    for name, value in curriculum.end_values():
+        for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
+            if env is None or name in failed:  # With the other value most likely the same again.
+                continue
             enter(f"set_state() of {name} = {value} or step() with it")
-            of_value = Findings()
-            effects.append([_try_value(env, name, value, of_value) for env in envs][0])
-            tried.error(CURRICULUM, *of_value.errors)
-            if of_value.errors:
-                break  # Of the other value most likely the same again.
-        else:
-            if len(effects) == 2 and None not in effects and effects[0] == effects[1]:
-                tried.note(CURRICULUM, _without_effect(collect_env, name))
-    if not tried.errors:
+            before = len(findings.errors)
+            with told(findings, CURRICULUM, f"curriculum.{name}: set_state({{{name!r}: {value}}})"):
+                env.set_state({name: value})
+                take_steps(env, 0, _STEPS_WITH_VALUE)
+            failed |= {name} if len(findings.errors) > before else set()
+    if not failed:
         values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
-        tried.fact(CURRICULUM, f"set_state works with {values}")
-    findings.extend(tried)
-
-
-def _try_value(env: TrainingEnvironment, name: str, value: Any, findings: Findings) -> bytes | None:
-    """Sets a parameter and takes a few steps with it; these where no attribute has changed, None otherwise."""
-    can_be_seen = not (env.device or is_batched(env.user_env) or isinstance(env.user_env, EnvProcess))
-    before = _attributes(env) if can_be_seen else {}
-    try:
-        env.set_state({name: value})
-        is_unseen = can_be_seen and _attributes(env) == before
-    except UserError as error:
-        findings.error(CURRICULUM, *(f"curriculum.{name}: {finding}" for finding in error.findings))
-        return None
-    except (Exception, SystemExit) as error:
-        findings.error(
-            CURRICULUM,
-            f"curriculum.{name}: set_state({{{name!r}: {value}}}) of the environment raised {describe_error(error)}",
-        )
-        return None
-    with told(findings, CURRICULUM, f"the environment with {name} = {value}"):
-        if is_unseen:
-            env.reseed(0)
-        steps = take_steps(env, 0, _STEPS_WITH_VALUE)
-        return pickle.dumps(tree.flatten(steps)) if is_unseen else None
-    return None
-
-
-def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
-    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
-    contents = {}
-    for depth, layer in enumerate(gym_layers(env.user_env)):
-        for name, value in getattr(layer, "__dict__", {}).items():
-            with contextlib.suppress(Exception):
-                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
-    return contents
-
-
-def _without_effect(env: TrainingEnvironment, name: str) -> str:
-    inner = list(gym_layers(env.user_env))[-1]
-    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
-    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
-    return (
-        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
-        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
-    )
+        findings.fact(CURRICULUM, f"set_state works with {values}")

@@ -29,16 +29,14 @@ from tfagents_system.agents.iteration_counts import (
 from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
-from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import SettingsError, UserError
 from tfagents_system.launch import costs, data_checks, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.machine.worker_slots import EVAL
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints, run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import Taken, find
-from tfagents_system.settings import params_check, rules
+from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import (
     WITHOUT_RANDOM_STEPS,
     defaults_of,
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from tfagents_system.launch.prepare import Preparation
 
 PARAMS, CONFIG = "params", "config"
-_SPEAK_SECS = 20.0
 
 
 @dataclasses.dataclass
@@ -138,7 +135,7 @@ def _can_be_read(values: Mapping[str, Any]) -> bool:
 
 
 class _Watch:
-    """Whether a trial's current activity takes too long; says at intervals what it waits for.
+    """Whether a trial's current activity takes too long.
 
     Args:
       step_timeout_secs: Limit of a step or a reset; all else may take longer, as in workers.
@@ -149,22 +146,17 @@ class _Watch:
     def __init__(self, step_timeout_secs: float, copy: Path | None, work: LongWork) -> None:
         self._step_timeout_secs, self._copy, self._work = step_timeout_secs, copy, work
         self._inspection: Inspection | None = None
-        self._since = self._spoke = time.monotonic()
+        self._since = time.monotonic()
         self.is_hung = False
 
     def __call__(self, inspection: Inspection | None) -> bool:
         self._work.look()
-        now = time.monotonic()
         if inspection is not self._inspection:
             assert inspection is not None
-            self._inspection, self._since, self._spoke = inspection, now, now
+            self._inspection, self._since = inspection, time.monotonic()
             self._work.doing = inspection.doing.replace(f"{self._copy}/", "")
-        elif inspection and inspection.doing and now - self._spoke >= min(_SPEAK_SECS, self._step_timeout_secs):
-            self._spoke, limit_secs = now, self._limit_secs(inspection.doing)
-            self.is_hung = now - self._since >= limit_secs
-            if not self.is_hung:
-                waited = f"{inspection.doing} takes {now - self._since:.0f} s, of at most {limit_secs:g} s"
-                print(f"note: check: {waited}", flush=True)
+        elif inspection and inspection.doing:
+            self.is_hung = time.monotonic() - self._since >= self._limit_secs(inspection.doing)
         return self.is_hung
 
     def _limit_secs(self, doing: str) -> float:
@@ -237,7 +229,7 @@ class Inspector:
             self._findings.error(PARAMS, *findings)
             if not self._has_wrong(PARAMS):
                 self._findings.fact(PARAMS, f"{path}: {_in_words(params)}")
-                self._findings.note(PARAMS, *rules.advice(params))
+                self._findings.note(PARAMS, *params_check.advice(params))
                 self._inspection.num_iter, self._inspection.config = params.num_iter, config
                 self._inspection.attributes = _plain(params_check.resolved_attributes(params))
         return params
@@ -293,17 +285,13 @@ class Inspector:
         from tfagents_system.envs.loading import time_limit  # It imports TensorFlow.
 
         self._enter("building the environment")
-        try:
-            if (limit := time_limit(params)) is None:
-                self._findings.error(CONFIG, *params_check.check_env_config(config))
-                return {}
-            config[HORIZON] = params.env_config[HORIZON] = limit
-            self._findings.fact(CONFIG, f"horizon={limit}, the time limit of the environment")
-            return {HORIZON: limit}
-        except (Exception, SystemExit) as error:
-            told = error.findings[0] if isinstance(error, UserError) else describe_error(error)
-            self._findings.error("environment", f"it can't be built to know its time limit: {told}")
-            return {}
+        with data_checks.told(self._findings, "environment", "building it to know its time limit"):
+            if (limit := time_limit(params)) is not None:
+                config[HORIZON] = params.env_config[HORIZON] = limit
+                self._findings.fact(CONFIG, f"horizon={limit}, the time limit of the environment")
+                return {HORIZON: limit}
+            self._findings.error(CONFIG, *params_check.check_env_config(config))
+        return {}
 
     def _defaults(self, params: TrainParamsBase) -> dict[str, Any]:
         """For what the params leave open: those that the run has, or begins with."""
@@ -384,7 +372,6 @@ class Inspector:
             plan=plan,
             envs_per_worker=int(values.get("envs_per_worker") or 1),
             deterministic=bool(values.get("deterministic")),
-            has_evaluators=bool(values.get("eval_workers")) or values.get("worker_role") == EVAL,
             has_workers="server" in values or machine_checks.workers_here(values) > 0,  # Those that join are workers.
         ).run()
         if outcome is None:
@@ -407,14 +394,11 @@ class Inspector:
             return
         if inspection.taken is not None:
             data_checks.check_taken(inspection.taken, params, outcome, inspection.specs, findings)
-        if start.has_replay_server:
-            if start.run_before is not None and run_directory.has_begun(start.run_before):
-                data_checks.check_kept_prior_data(params, start.run_before, findings)
-            elif has_prior_data(params):
-                self._enter("reading prior_data")
-                inspection.prior_data = data_checks.make_prior_data(
-                    params, inspection.specs, start.temporary, self._folders(), findings
-                )
+        if start.has_replay_server and has_prior_data(params) and not run_directory.has_begun(start.run_before):
+            self._enter("reading prior_data")
+            inspection.prior_data = data_checks.make_prior_data(
+                params, inspection.specs, start.temporary, self._folders(), findings
+            )
         if start.paths is not None and not self._has_wrong(CONFIG):
             self._check_sizes(start.paths, params, outcome, max(0, outcome.resident_bytes - bytes_before))
 

@@ -17,15 +17,18 @@ JSON, or a variable.
 from __future__ import annotations
 
 import collections
+import dataclasses
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.checks.rules import TRUE_OR_FALSE, Rule, broken_keys, is_number
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings.values import as_object, read_json
+from tfagents_system.settings.values import read_json
 from tfagents_system.settings.variables import VARIABLES
 
 _NOT_IN_A_GRID = {
@@ -34,7 +37,7 @@ _NOT_IN_A_GRID = {
     "SAC_LOGS_DIR": "all tasks have their run directories in one folder",
     "SAC_GRID": "a grid names no other grid",
 }
-_MOST_TASKS = 1_000_000
+_MOST_TASKS = 100_000
 _MOST_SEEDS = 10_000
 # What a job's request follows from (cluster/submit.py).
 REQUESTED = (
@@ -49,51 +52,30 @@ PATHS = tuple(
 )
 
 
+@dataclasses.dataclass(frozen=True)
 class Grid:
-    """Settings by task id, from 0.
+    """The settings of each task, by task id from 0, in the order of the file."""
 
-    Args:
-      axes: Keys with their values, whose product is taken.
-      entries: Or the settings of each task themselves.
-    """
-
-    def __init__(
-        self, axes: Sequence[tuple[str, Sequence[Any]]] = (), entries: Sequence[dict[str, Any]] | None = None
-    ) -> None:
-        self._axes = list(axes)
-        self._entries = entries
+    tasks: Sequence[Mapping[str, Any]] = ({},)
 
     def __len__(self) -> int:
-        count = 1 if self._entries is None else len(self._entries)
-        return count * math.prod(len(values) for _, values in self._axes)
+        return len(self.tasks)
 
     def settings(self, task: int) -> dict[str, Any]:
-        """The settings of a task, in the order of the file.
+        """The settings of a task.
 
         Raises:
           UserError: There is no such task.
         """
         if not 0 <= task < len(self):
             raise UserError(f"there is no task {task}, ids go from 0 to {len(self) - 1}")
-        chosen = []
-        for key, values in reversed(self._axes):
-            task, index = divmod(task, len(values))
-            chosen.append((key, values[index]))
-        entry = [] if self._entries is None else list(self._entries[task].items())
-        return dict(entry + chosen[::-1])
-
-    def names(self) -> list[str]:
-        """Every key that some task has, in the order of the file."""
-        return list(self.values())
+        return dict(self.tasks[task])
 
     def values(self) -> dict[str, list[Any]]:
         """Of every key the values that some task has, in the order of the file."""
-        values_by_name: dict[str, list[Any]] = {}
-        for name, value in (pair for entry in self._entries or () for pair in entry.items()):
-            values_by_name.setdefault(name, []).append(value)
-        for name, values in self._axes:
-            values_by_name.setdefault(name, []).extend(values)
-        return values_by_name
+        names = dict.fromkeys(name for task in self.tasks for name in task)
+        values = {name: [task[name] for task in self.tasks if name in task] for name in names}
+        return {name: list({_canonical(value): value for value in own}.values()) for name, own in values.items()}
 
     def with_axis(self, key: str, values: Sequence[Any]) -> Grid:
         """The same for each of `values`, which vary fastest.
@@ -101,9 +83,9 @@ class Grid:
         Raises:
           UserError: The grid has that key already.
         """
-        if key in self.names():
+        if key in self.values():
             raise UserError(f"{key} is in the grid already: give it once")
-        return Grid([*self._axes, (key, list(values))], self._entries)
+        return Grid([{**task, key: value} for task in self.tasks for value in values])
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -140,7 +122,7 @@ def read_grid(path: str) -> Grid:
 
 def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
     findings = check_keys(content)
-    axes = []
+    axes: dict[str, list[Any]] = {}
     for key, values in content.items():
         if not isinstance(values, list):
             findings.append(f"{key} must be a list of values, found {_shown(values)}: write [{_shown(values)}]")
@@ -153,14 +135,15 @@ def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
             for text, count in counts.items()
             if count > 1
         ]
-        findings += _check_values(key, values)
-        axes.append((key, values))
+        axes[key] = values
     if not content:
         findings.append("it is empty: give at least one key with a list of values")
-    count = math.prod(len(values) for _, values in axes)
+    count = math.prod(map(len, axes.values()))
     if count > _MOST_TASKS:
         findings.append(f"it has {count} tasks, at most {_MOST_TASKS} are possible: shorten the lists")
-    return Grid(axes), findings
+    if findings:
+        return Grid(), findings
+    return Grid([dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]), []
 
 
 def _list(content: Any) -> tuple[Grid, list[str]]:
@@ -172,29 +155,18 @@ def _list(content: Any) -> tuple[Grid, list[str]]:
         if not isinstance(entry, dict):
             findings.append(f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}')
     entries = [entry for entry in content if isinstance(entry, dict)]
-    for entry in entries:
-        for key, value in entry.items():
-            findings += _check_values(key, [value])
-    grid = Grid(entries=entries)
-    return grid, findings + check_keys(grid.names())
+    grid = Grid(entries)
+    return grid, findings + check_keys(grid.values().keys())
 
 
-def check_keys(keys: Iterable[str]) -> list[str]:
-    """Findings about keys that need no params and configuration; overrides.py checks the rest."""
-    findings = []
-    for key in keys:
-        if key in _NOT_IN_A_GRID:
-            findings.append(f"{key} can't be in a grid, {_NOT_IN_A_GRID[key]}: remove it")
-        elif not re.match(r"[^\W\d]\w*(\.[^.]+)*$", key):
-            findings.append(f'"{key}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME')
-    return findings
-
-
-def _check_values(key: str, values: Sequence[Any]) -> list[str]:
-    if not key.startswith("SAC_"):
-        return []
-    wrong = [value for value in values if not isinstance(value, (str, int, float))]
-    return [f'{key} must be text or a number, found {_shown(value)}: correct it ("" is none)' for value in wrong]
+def check_keys(keys: Collection[str]) -> list[str]:
+    """Findings about keys that no grid can have; each task checks its settings as those of --set."""
+    refused = [f"{key} can't be in a grid, {_NOT_IN_A_GRID[key]}: remove it" for key in keys if key in _NOT_IN_A_GRID]
+    return refused + [
+        f'"{key}" is no key of a grid: give an attribute of TrainParams, config.KEY or SAC_NAME'
+        for key in keys
+        if not re.match(r"[^\W\d]\w*(\.[^.]+)*$", key)
+    ]
 
 
 def faults_in_job(values: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -227,6 +199,8 @@ def _shown(value: Any) -> str:
 # Search spaces.
 
 
+_NUMBER = Rule("a number", is_number)
+_RANGE = {"low": _NUMBER, "high": _NUMBER, "log": TRUE_OR_FALSE}
 Space = Mapping[str, Any]  # Lists of values and objects with `low` and `high`, by the names of settings.
 
 
@@ -271,10 +245,10 @@ def read_space(name: str) -> Space:
         return SPACES[name]
     if not Path(name).exists():
         raise UserError(f"--space {name} must be a JSON file, or one of {', '.join(SPACES)}")
-    content = as_object(read_json(Path(name), f"--space {name}"), f"--space {name}", '{"n_step": [1, 3]}')
+    content: Space = read_json(Path(name), f"--space {name}", '{"n_step": [1, 3]}')
     if not content:
         raise UserError(f"--space {name} is empty: give at least one name with a list or a range")
-    findings = check_keys(content) + [fault for key, values in content.items() for fault in _faults(key, values)]
+    findings = check_keys(content.keys()) + [fault for key, values in content.items() for fault in _faults(key, values)]
     if findings:
         raise UserError(*(f"--space {name}: {finding}" for finding in findings))
     return content
@@ -291,16 +265,12 @@ def _faults(name: str, values: Any) -> list[str]:
         if len(values) < 2:
             return [f"{name} must have two values at least, found {shown(values)}: give them, or use --set"]
         return []
-    is_range = isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"}
-    if not is_range or not _is_number(values["low"]) or not _is_number(values["high"]):
+    if not isinstance(values, dict):
         return [f'{name} must be a list, or such as {{"low": 0.001, "high": 0.01, "log": true}}, found {shown(values)}']
-    findings = []
+    if findings := broken_keys(name, values, _RANGE, required=("low", "high")):
+        return findings
     if values["low"] >= values["high"]:
         findings.append(f"{name} must have a `low` below its `high`, found {values['low']} and {values['high']}")
     if values.get("log") and values["low"] <= 0:
         findings.append(f"{name} must be above 0 with `log`, found {values['low']}: raise it, or leave `log` out")
     return findings
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

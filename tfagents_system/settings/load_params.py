@@ -17,7 +17,7 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.errors import SettingsError, UserError, shown
 from tfagents_system.settings import other_libraries, values
-from tfagents_system.settings.values import parse_object, read_text
+from tfagents_system.settings.values import read_json
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def load_env_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: The file is missing, is not JSON, or is not an object.
     """
-    where = f"SAC_CONFIG={path}"
-    return parse_object(read_text(path, where), where, '{"horizon": 200}')
+    content: dict[str, Any] = read_json(path, f"SAC_CONFIG={path}", '{"horizon": 200}')
+    return content
 
 
 def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParamsBase]:
@@ -153,8 +153,10 @@ def load_params(
 def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
     """Sets those attributes that others say."""
     for kind in _PERIODS:
-        if f"{kind}_iters" in overridden and f"{kind}_env_steps" not in overridden:
-            setattr(params, f"{kind}_env_steps", None)  # `--set` gives the other kind than the file.
+        lengths = [f"{kind}_iters", f"{kind}_env_steps"]
+        if len(given := [name for name in lengths if name in overridden]) == 1:
+            (other,) = set(lengths) - set(given)
+            setattr(params, other, getattr(TrainParamsBase, other))  # `--set` gives the other kind than the file.
     steps = params.num_env_steps
     if isinstance(steps, int) and not is_set(params, "num_iter"):
         params.num_iter = max(1, steps)  # No bound: an iteration has a step at least.
@@ -199,29 +201,15 @@ def _build(
             wrong[name] = str(error)
             return before
 
-    own_assign, assign = vars(params_class).get("__setattr__"), params_class.__setattr__
-    assigned = set[str]()
-
-    def assign_overridden(params: Any, name: str, value: Any) -> None:
-        if name in attributes:
-            assigned.add(name)
-            value = overridden(name, value)
-        assign(params, name, value)
+    class Overridden(params_class):  # type: ignore[misc, valid-type]
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, overridden(name, value) if name in attributes else value)
 
     for name in known:
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
-    params_class.__setattr__ = assign_overridden  # type: ignore[method-assign]
-    try:
-        params = params_class(env_config, **size)
-    finally:
-        if own_assign is None:
-            del params_class.__setattr__
-        else:
-            params_class.__setattr__ = own_assign  # type: ignore[method-assign]
-    for name in (attributes.keys() & vars(params).keys()) - assigned:  # Written past `__setattr__`.
-        assigned.add(name)
-        vars(params)[name] = overridden(name, vars(params)[name])
-    return params, [name for name in attributes if name not in known | assigned], wrong
+    params = Overridden(env_config, **size)
+    object.__setattr__(params, "__class__", params_class)  # From now on they are attributes like any others.
+    return params, [name for name in attributes if name not in known | vars(params).keys()], wrong
 
 
 def fixed_attribute(params_class: type, name: str) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.hyperparameters import IMAGES, REQUIRED, Hyperparameter, Options, When, described_by
+from tfagents_system.checks.hyperparameters import REQUIRED, Hyperparameter, Options, When, described_by
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.variables import attribute_docs, linked
@@ -71,11 +71,8 @@ def _conditions(each: Hyperparameter) -> str:
 
 
 def _condition(when: When) -> str:
-    if when.attribute == IMAGES:
-        return "with images in the observations"
     value = "" if when.value is True else f" = {when.value!r}"
-    more = f"{' or' if when.is_equal else ', or with'} `{when.or_with}`" if when.or_with else ""
-    return f"{'with' if when.is_equal else 'unless'} `{when.attribute}{value}`{more}"
+    return f"{'with' if when.is_equal else 'unless'} `{when.attribute}{value}`"
 
 
 def in_lines(words: Sequence[str], width: int) -> list[str]:

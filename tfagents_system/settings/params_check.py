@@ -1,27 +1,41 @@
-"""Finds impossible values and misspelt names in TrainParams and in the JSON, before any process starts."""
+"""What is wrong, or seldom meant, in TrainParams and in the JSON: names, single values, and values together."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from tfagents_system.agents.algorithms import ALGORITHMS, PARTS, optimizer_settings
-from tfagents_system.agents.algorithms import value as value_of_algorithm
-from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
-from tfagents_system.checks.rules import broken, is_kept
+from tfagents_system.agents.algorithms import ALGORITHMS, PARTS, optimizer_findings, optimizer_settings, value
+from tfagents_system.agents.iteration_counts import (
+    has_prior_data,
+    iterations_of_run,
+    most_updates_per_env_step,
+    offline_updates,
+    prior_samples,
+    random_count,
+    random_steps,
+    updates_ratio,
+)
+from tfagents_system.checks.hyperparameters import Hyperparameter, When, described_by
+from tfagents_system.checks.rules import broken, integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.checks.spelling import near_misses
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
+from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.settings import other_libraries
-from tfagents_system.settings.load_params import own_names
-from tfagents_system.settings.rules import HORIZON, cross_findings
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.settings.load_params import OF_ITERATIONS, is_set, own_names
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 CONFIG_KEYS = ("horizon", "curriculum")
+_HORIZON = integer_from(1)
 _EXAMPLE = '{"horizon": 200}'
-_SIMILARITY_OF_NAMES = 0.6  # They are short.
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+
+
+# The JSON.
 
 
 def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
@@ -34,9 +48,17 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
                 'SAC_CONFIG has no "horizon", the maximum steps of an episode, and no time limit of the environment is '
                 f"known: add it, as in {_EXAMPLE}"
             )
-    elif not is_kept(HORIZON, env_config["horizon"]):
-        findings.append(f'"horizon" in SAC_CONFIG must be {HORIZON.words}, found {shown(env_config["horizon"])}')
+    elif not has_horizon(env_config):
+        findings.append(f'"horizon" in SAC_CONFIG must be {_HORIZON.words}, found {shown(env_config["horizon"])}')
     return findings
+
+
+def has_horizon(env_config: Mapping[str, Any]) -> bool:
+    """Whether there is a possible one."""
+    return is_kept(_HORIZON, env_config.get("horizon"))
+
+
+# Names and single values of TrainParams.
 
 
 def check_params(params: TrainParamsBase) -> list[str]:
@@ -48,45 +70,49 @@ def check_params(params: TrainParamsBase) -> list[str]:
         if other_libraries.meant(wrong) is None  # Such as learning_rate, which looks like alpha_learning_rate.
     ]
     described = described_by(TrainParamsBase).values()
-    wrong_values = {each.name: found for each in described if (found := _check_value(params, each))}
-    findings += [finding for found in wrong_values.values() for finding in found]
-    return [*findings, *_foreign_findings(params), *_check_hooks(params), *cross_findings(params, wrong_values)]
-
-
-def _foreign_findings(params: TrainParamsBase) -> list[str]:
-    """Names of other libraries' settings, which would change nothing."""
-    own = {name: inspect.getattr_static(params, name) for name in own_names(params, is_hook=False)}
-    return [
-        f"TrainParams.{name}={shown(value)} is a setting of {other_libraries.in_words(setting.libraries)}: "
+    wrong_values = {attribute.name: wrong for attribute in described if (wrong := _check_value(params, attribute))}
+    findings += [finding for wrong in wrong_values.values() for finding in wrong]
+    findings += [
+        f"TrainParams.{name}={shown(own)} is a setting of {other_libraries.in_words(setting.libraries)}: "
         f"{setting.ours}; rename it if it is your own"
-        for name, value in own.items()
-        if (setting := other_libraries.meant(name)) and isinstance(value, _PLAIN)
+        for name, own in _own_values(params).items()
+        if (setting := other_libraries.meant(name)) and isinstance(own, _PLAIN)
     ]
+    findings += [
+        f"TrainParams.{name} must be a method, found {shown(getattr(params, name))}: it is a hook, see "
+        "train_params_base.py; rename yours"
+        for name in _known_names(is_hook=True)
+        if not callable(getattr(params, name))
+    ]
+    return findings + _cross_findings(_RightValues(params, wrong_values))
 
 
-def _check_value(params: TrainParamsBase, described: Hyperparameter) -> list[str]:
-    name, rule = described.name, described.rule
+def _own_values(params: TrainParamsBase) -> dict[str, Any]:
+    return {name: inspect.getattr_static(params, name) for name in own_names(params, is_hook=False)}
+
+
+def _check_value(params: TrainParamsBase, attribute: Hyperparameter) -> list[str]:
     try:
-        value = getattr(params, name)
+        found = getattr(params, attribute.name)
     except Exception as error:  # A property of the user's.
-        return [f"TrainParams.{name} raises {type(error).__name__}: {error}: it must be {rule.words}"]
-    return [f"{finding}{_meant_algorithm(name, value)}" for finding in broken(rule, f"TrainParams.{name}", value)]
+        words = f"raises {type(error).__name__}: {error}: it must be {attribute.rule.words}"
+        return [f"TrainParams.{attribute.name} {words}"]
+    return broken(attribute.rule, f"TrainParams.{attribute.name}", found)
 
 
-def _meant_algorithm(name: str, value: Any) -> str:
-    if name != "algorithm" or not isinstance(value, str):
-        return ""
-    meant = near_misses([value], ALGORITHMS, _SIMILARITY_OF_NAMES)
-    return f": {meant[0][1]!r} is meant" if meant else ""
+def _known_names(is_hook: bool) -> list[str]:
+    names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
+    known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]
+    return known if is_hook else [*known, "env_config", "compute_config"]
 
 
 def check_deterministic(params: TrainParamsBase) -> list[str]:
     """Which settings do not work with SAC_DETERMINISTIC=1, one sentence each."""
     return sorted(
-        f"TrainParams.{each.name}={shown(value)} does not work with SAC_DETERMINISTIC=1, {each.not_deterministic.why}: "
-        f"set it to {each.default!r}, or SAC_DETERMINISTIC=0"
-        for each in described_by(TrainParamsBase).values()
-        if each.not_deterministic and (value := getattr(params, each.name)) != each.default
+        f"TrainParams.{attribute.name}={shown(own)} does not work with SAC_DETERMINISTIC=1, "
+        f"{attribute.not_deterministic.why}: set it to {attribute.default!r}, or SAC_DETERMINISTIC=0"
+        for attribute in described_by(TrainParamsBase).values()
+        if attribute.not_deterministic and (own := getattr(params, attribute.name)) != attribute.default
     )
 
 
@@ -97,38 +123,408 @@ def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
     follows from the environment (`target_entropy`) stays None.
     """
     described = described_by(TrainParamsBase)
-    known = {name: value_of_algorithm(params, name) for name in sorted(described)}
+    known = {name: value(params, name) for name in sorted(described)}
     known |= {
         name: Schedule.of(known[name]).to_json()
-        for name, each in described.items()
-        if each.takes_schedule and is_schedule(known[name])
+        for name, attribute in described.items()
+        if attribute.takes_schedule and is_schedule(known[name])
     }
     known |= {f"{part}_optimizer": optimizer_settings(params, part) for part in PARTS}
-    own = {name: inspect.getattr_static(params, name) for name in own_names(params, is_hook=False)}
-    return known | {
-        name: value for name, value in own.items() if name not in known and name[0] != "_" and _is_plain(value)
-    }
+    own = _own_values(params).items()
+    return known | {name: plain for name, plain in own if name not in known and name[0] != "_" and _is_plain(plain)}
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def _is_plain(content: Any, depth: int = 0) -> bool:
     """Whether JSON can represent it, and a person can read it."""
-    if isinstance(value, list | tuple | dict):
-        within = value.values() if isinstance(value, dict) else value
-        has_names = not isinstance(value, dict) or all(isinstance(key, str) for key in value)
-        return has_names and depth < 10 and len(value) <= 1000 and all(_is_plain(each, depth + 1) for each in within)
-    return value is None or isinstance(value, bool | int | float | str)
+    if isinstance(content, list | tuple | dict):
+        within = content.values() if isinstance(content, dict) else content
+        has_names = not isinstance(content, dict) or all(isinstance(key, str) for key in content)
+        return has_names and depth < 10 and len(content) <= 1000 and all(_is_plain(item, depth + 1) for item in within)
+    return content is None or isinstance(content, bool | int | float | str)
 
 
-def _known_names(is_hook: bool) -> list[str]:
-    names = [name for name in dir(TrainParamsBase) if not name.startswith("_")]
-    known = [name for name in names if callable(getattr(TrainParamsBase, name)) == is_hook]
-    return known if is_hook else [*known, "env_config", "compute_config"]
+# Values together, each of which is right by itself.
 
 
-def _check_hooks(params: TrainParamsBase) -> list[str]:
+class _AlreadyReported(AttributeError):
+    """A value is wrong by itself."""
+
+
+class _RightValues:
+    """TrainParams without the attributes whose values are wrong."""
+
+    def __init__(self, params: TrainParamsBase, wrong: Collection[str] = ()) -> None:
+        self._params, self._wrong = params, [*wrong, *([] if has_horizon(params.env_config) else ["horizon"])]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._wrong:
+            raise _AlreadyReported
+        return getattr(self._params, name)
+
+
+class Exclusion(NamedTuple):
+    """Two attributes that can't act together.
+
+    Attributes:
+      first: An attribute, or the hook `potential`; second: an attribute.
+      why: Follows a comma.
+    """
+
+    first: str
+    second: str
+    why: str
+
+
+# What they are where they do not act.
+_OFF = {
+    "recurrent": False,
+    "network": "mlp",
+    "n_step": 1,
+    "mini_race": None,
+    "priority_exponent": None,
+    "hindsight_share": None,
+    "normalize_rewards": False,
+    "batch_renormalization": False,
+    "critic_layer_norm": False,
+    "critic_dropout": 0,
+}
+_EXCLUSIONS = (
+    Exclusion("n_step", "recurrent", "sequences are trained on step by step"),
+    Exclusion("mini_race", "recurrent", "sequences have no time of their own"),
+    Exclusion("potential", "recurrent", "the rewards of sequences are not shaped"),
+    Exclusion("priority_exponent", "recurrent", "sequences have no priorities"),
+    Exclusion("batch_renormalization", "recurrent", "its statistics would be of neighbouring, dependent steps"),
+    Exclusion("hindsight_share", "recurrent", "sequences keep the goal that they were collected for"),
+    Exclusion("hindsight_share", "mini_race", "which gives samples a time of their own"),
+    Exclusion("potential", "hindsight_share", "it is stored for the goal that a step was collected for"),
+    Exclusion("hindsight_share", "normalize_rewards", "which divides by returns of the goals that steps had before"),
+    Exclusion("network", "recurrent", "residual blocks have no memory"),
+    Exclusion("critic_layer_norm", "network", "whose blocks have their own layer normalisation"),
+    Exclusion("critic_dropout", "network", "DroQ's dropout is for plain layers"),
+    Exclusion("batch_renormalization", "network", "which normalises layers already"),
+)
+
+
+def _acts(p: Any, name: str) -> bool:
+    if name not in _OFF:
+        return overrides_any(p, name)
+    if name == "recurrent" and ALGORITHMS[p.algorithm].why_not_recurrent:  # Refused for itself.
+        return False
+    return bool(value(p, name) != _OFF[name])
+
+
+def _excluded(p: Any, pair: Exclusion) -> str | None:
+    if not (_acts(p, pair.first) and _acts(p, pair.second)):
+        return None
+    first, remedy = pair.first, f"remove {pair.first}"
+    if pair.first in _OFF:
+        first, remedy = f"{pair.first}={shown(value(p, pair.first))}", f"set {pair.first} to {_OFF[pair.first]!r}"
+    return (
+        f"{first} does not work with {pair.second}={shown(getattr(p, pair.second))}, {pair.why}: {remedy}, or "
+        f"{pair.second} to {_OFF[pair.second]!r}"
+    )
+
+
+class CrossRule(NamedTuple):
+    """A rule over several attributes.
+
+    Attributes:
+      is_broken: Given the params; what it returns, if it is true, is `it` in the text.
+      text: `{p.NAME}` is an attribute.
+    """
+
+    is_broken: Callable[[Any], Any]
+    text: str
+
+
+def _period(kind: str) -> CrossRule:
+    steps, iters = f"{kind}_period_env_steps", f"{kind}_period_iters"
+    default = described_by(TrainParamsBase)[iters].default
+    return CrossRule(
+        lambda p: getattr(p, steps) is not None and getattr(p, iters) != default,
+        f"{steps}={{p.{steps}}} and {iters}={{p.{iters}}} are two lengths of one period: remove one",
+    )
+
+
+def _more_workers(p: Any) -> int | None:
+    """Workers, where an iteration has less than a step for each."""
+    workers: int = p.compute_config.get("num_collect_workers", 1)
+    return workers if p.env_steps_per_iter is not None and p.env_steps_per_iter < workers else None
+
+
+def _more_than_allowed(p: Any) -> float | None:
+    if not p.asynchronous or p.min_updates_per_env_step is None:
+        return None
+    most = most_updates_per_env_step(p)
+    return most if p.min_updates_per_env_step > most else None
+
+
+def _target_critics(p: Any) -> tuple[int, int] | None:
+    few, many = value(p, "num_target_critics"), value(p, "num_critics")
+    is_fixed = "num_target_critics" in ALGORITHMS[p.algorithm].fixed
+    return None if is_fixed or few <= many else (few, many)
+
+
+def _quantiles(p: Any) -> tuple[int, int] | None:
+    tqc = value(p, "tqc")
+    dropped, all_of_them = tqc["num_dropped_quantiles"], tqc["num_quantiles"]
+    return (dropped, all_of_them) if ALGORITHMS[p.algorithm].has_quantiles and dropped >= all_of_them else None
+
+
+def _race_steps(p: Any) -> int:
+    """0: there are no mini-races."""
+    return value(p, "mini_race")["steps"] if p.mini_race is not None else 0
+
+
+def _oversampled(p: Any) -> tuple[tuple[int, int], int] | None:
+    """The numbers of a mini-race's `oversampling`, and the time up to which it is, where that is too far."""
+    if not (steps := _race_steps(p)):
+        return None
+    first, second = value(p, "mini_race")["oversampling"]
+    return ((first, second), first - 2 * second) if first - 2 * second >= steps else None
+
+
+def _without_actor(p: Any) -> str:
+    if p.actor_observations is None:
+        return ""
+    if not ALGORITHMS[p.algorithm].has_actor:
+        return f"algorithm={p.algorithm!r} has none, its values are what acts"
+    return "agent_ctor builds another one" if overrides_any(p, "agent_ctor") else ""
+
+
+def _is_discrete(p: Any) -> bool:
+    return ALGORITHMS[p.algorithm].actions == "discrete"
+
+
+def _networks_of_ones_own(p: Any) -> str:
+    if not _is_discrete(p) or overrides_any(p, "agent_ctor"):
+        return ""
+    hooks = [hook for hook in ("actor_ctor", "critic_ctor") if overrides_any(p, hook)]
+    return ", ".join([*hooks, *(["batch_renormalization"] if p.batch_renormalization else [])])
+
+
+def _uneven_layers(name: str) -> CrossRule:
+    return CrossRule(
+        lambda p: p.network == "simba" and len(set(getattr(p, name))) != 1,
+        f"{name}={{p.{name}}} must be one width, once for each residual block, with network='simba': write it as in "
+        "(256, 256)",
+    )
+
+
+_RULES = (
+    CrossRule(
+        lambda p: p.buffer_size < p.horizon,
+        "buffer_size={p.buffer_size} is less than an episode of horizon={p.horizon} steps: raise it to at least "
+        "{p.horizon}",
+    ),
+    CrossRule(
+        lambda p: p.buffer_size < p.batch_size,
+        "buffer_size={p.buffer_size} is less than a minibatch of batch_size={p.batch_size} steps: raise it to at least "
+        "{p.batch_size}",
+    ),
+    CrossRule(
+        _more_than_allowed,
+        "min_updates_per_env_step={p.min_updates_per_env_step} must be at most updates_per_env_step={it:g}, no more "
+        "updates are allowed: lower it, or raise updates_per_env_step",
+    ),
+    _period("eval"),
+    _period("checkpoint"),
+    CrossRule(
+        _more_workers,
+        "env_steps_per_iter={p.env_steps_per_iter} is less than a step for each of SAC_NUM_COLLECT_WORKERS={it} "
+        "workers: raise it to at least {it}, or take fewer workers",
+    ),
+    CrossRule(
+        lambda p: not p.num_eval_episodes and p.stop_when is not None and shown(p.stop_when),
+        "stop_when={it} needs evaluations, and num_eval_episodes is 0: set it to at least 1, or stop_when to None "
+        "(max_hours and callbacks_ctor end a run without them)",
+    ),
+    CrossRule(
+        lambda p: p.recurrent and ALGORITHMS[p.algorithm].why_not_recurrent,
+        "recurrent=True does not work with algorithm={p.algorithm!r}, {it}: set it to False, or choose another "
+        "algorithm",
+    ),
+    CrossRule(
+        _target_critics,
+        "num_target_critics={it[0]} must be at most num_critics={it[1]}, they are drawn from these: lower it, or raise "
+        "num_critics",
+    ),
+    CrossRule(
+        _quantiles,
+        "tqc: num_dropped_quantiles={it[0]} must be below num_quantiles={it[1]}, nothing would be left: lower it",
+    ),
+    # The replay server follows a scheduled discount: agents and workers know of none.
+    CrossRule(
+        lambda p: is_schedule(p.discount) and not ALGORITHMS[p.algorithm].takes_bootstrap_factor,
+        "discount as a schedule does not work with algorithm={p.algorithm!r}, which multiplies with one discount "
+        "itself: set a number, or choose dqn, iqn or sac_discrete",
+    ),
+    CrossRule(
+        lambda p: is_schedule(p.discount) and p.normalize_rewards,
+        "discount as a schedule does not work with normalize_rewards=True, returns would be discounted in several "
+        "ways: set a number, or normalize_rewards=False",
+    ),
+    # What samples are.
+    CrossRule(
+        lambda p: p.cut_at_exploration and not _is_discrete(p),
+        "cut_at_exploration=True does not work with algorithm={p.algorithm!r}, its actions are samples, and none is "
+        "the greedy one: set it to None, or choose another algorithm",
+    ),
+    CrossRule(
+        lambda p: 0 < _race_steps(p) <= p.n_step and _race_steps(p),
+        "mini_race.steps={it} must be above n_step={p.n_step}, a transition is a part of a mini-race: raise it, or "
+        "lower n_step",
+    ),
+    CrossRule(
+        _oversampled,
+        "mini_race.oversampling={it[0]} is about the times 1 to {it[1]}, and mini_race has fewer steps: lower the "
+        "first number, or set it to (0, 0), which draws all times alike",
+    ),
+    CrossRule(
+        lambda p: p.priority_exponent is not None and _race_steps(p) <= RACE_END_STEPS and _race_steps(p),
+        f"priority_exponent={{p.priority_exponent:g}} does not work with mini_race.steps={{it}}, the last "
+        f"{RACE_END_STEPS} steps of a mini-race change no priority: raise that, or set priority_exponent to None",
+    ),
+    CrossRule(
+        lambda p: has_prior_data(p) and not 0 < prior_samples(p) < p.batch_size and str(prior_samples(p)),
+        "prior_data_share={p.prior_data_share:g} of batch_size={p.batch_size} is {it} samples, and a minibatch has "
+        "some of both: choose another share, or raise batch_size",
+    ),
+    CrossRule(
+        lambda p: p.hindsight_share is not None and not round(p.hindsight_share * (p.batch_size - prior_samples(p))),
+        "hindsight_share={p.hindsight_share:g} of a minibatch is less than half a sample: raise it, or batch_size",
+    ),
+    # Networks, and hooks that build them.
+    _uneven_layers("actor_fc_layer_params"),
+    _uneven_layers("critic_joint_fc_layer_params"),
+    CrossRule(
+        lambda p: p.reset_period_updates is not None and overrides_any(p, "agent_ctor"),
+        "reset_period_updates={p.reset_period_updates} draws the networks of the toolkit's own agents anew, and "
+        "agent_ctor builds another one: set it to None, or remove the hook",
+    ),
+    CrossRule(
+        _without_actor,
+        "actor_observations={p.actor_observations} says what the actors of the toolkit's own agents see, and {it}: set "
+        "it to None, or choose another algorithm or agent",
+    ),
+    CrossRule(
+        _networks_of_ones_own,
+        "{it}: not with algorithm={p.algorithm!r}, which builds networks of its own that score all actions: remove it, "
+        "or build the whole agent with agent_ctor",
+    ),
+)
+
+
+def _fixed_findings(p: Any) -> list[str]:
     return [
-        f"TrainParams.{name} must be a method, found {shown(getattr(params, name))}: "
-        "it is a hook, see train_params_base.py; rename yours"
-        for name in _known_names(is_hook=True)
-        if not callable(getattr(params, name))
+        f"TrainParams.{name}={shown(own)} does not work with algorithm={p.algorithm!r}, {why}: set it to None, or "
+        "choose another algorithm"
+        for name, why in ALGORITHMS[p.algorithm].fixed.items()
+        if (own := getattr(p, name, None)) is not None
     ]
+
+
+def _cross_findings(right: _RightValues) -> list[str]:
+    findings = [f"TrainParams.{text}" for text in _broken(_RULES, right)]
+    for pair in _EXCLUSIONS:
+        with contextlib.suppress(_AlreadyReported):
+            findings += [f"TrainParams.{text}"] if (text := _excluded(right, pair)) else []
+    for findings_of in (_fixed_findings, optimizer_findings):
+        with contextlib.suppress(_AlreadyReported):
+            findings += findings_of(right)
+    return findings
+
+
+def _broken(rules: Iterable[CrossRule], right: _RightValues) -> Iterator[str]:
+    """The texts of those that do not hold, of those that need no wrong value."""
+    for rule in rules:
+        with contextlib.suppress(_AlreadyReported):
+            if it := rule.is_broken(right):
+                yield rule.text.format(p=right, it=it)
+
+
+# What works but is seldom meant.
+
+
+def _random_first(p: Any) -> tuple[str, int, int]:
+    """What says how much is random at first, its value, and the steps."""
+    name = "num_initial_episodes" if p.initial_collect_steps is None else "initial_collect_steps"
+    return name, getattr(p, name), random_steps(p)
+
+
+_NOTES = (
+    CrossRule(
+        lambda p: offline_updates(p) and random_count(p) and _random_first(p),
+        "offline_updates={p.offline_updates}, and the first actions ({it[0]}={it[1]}) are random, not of the policy "
+        "that was trained offline: set initial_collect_steps=0",
+    ),
+    CrossRule(
+        lambda p: (
+            p.algorithm in ("redq", "droq")
+            and p.actor_update_period is None
+            and not (p.asynchronous or updates_ratio(p) is not None)
+        ),
+        "algorithm={p.algorithm!r} without updates_per_env_step: the actor steps in each update, in the paper once in "
+        "20, once for each step of the environment. Set updates_per_env_step, or actor_update_period",
+    ),
+    CrossRule(
+        lambda p: max(Schedule.of(p.discount).values) == 1 and p.mini_race is None,
+        "discount=1 without mini_race: values are sums of all rewards to an episode's end, and grow without bound "
+        "where episodes do not terminate. Lower discount, or set mini_race",
+    ),
+    CrossRule(
+        lambda p: _race_steps(p) > p.horizon and _race_steps(p),
+        "mini_race.steps={it} is more than the horizon of {p.horizon} steps: no episode lasts as long. Lower it, or "
+        "raise the horizon",
+    ),
+    CrossRule(
+        lambda p: p.num_env_steps is not None and random_steps(p) >= p.num_env_steps and _random_first(p),
+        "num_env_steps={p.num_env_steps} may be over before the first update: {it[0]}={it[1]} come first, up to "
+        "{it[2]:,} steps with random actions: lower that, or raise num_env_steps",
+    ),
+)
+
+
+def advice(params: TrainParamsBase) -> list[str]:
+    """What works but is seldom meant, one sentence each; every value is right, by itself and together."""
+    return [*_broken(_NOTES, _RightValues(params)), *_late_curriculum(params), *without_effect(params)]
+
+
+def _late_curriculum(params: TrainParamsBase) -> list[str]:
+    """Values of the curriculum that never fall due in this run."""
+    config = params.env_config
+    if check_curriculum(config) or not has_horizon(config):
+        return []  # Reported already.
+    count = iterations_of_run(params, params.compute_config.get("num_collect_workers", 1))
+    return [
+        f"curriculum.{name}.iters: {', '.join(map(str, late))} come after the last iteration, so their values never "
+        f"fall due: the run has {count} iterations, counted from 0. Lower these, or make the run longer"
+        for name, late in Curriculum.from_config(config).after(count).items()
+    ]
+
+
+def without_effect(params: TrainParamsBase) -> list[str]:
+    """Attributes that were set but have no effect beside the others, one sentence each.
+
+    An agent of the user's own may read any of them: nothing is told then.
+
+    Args:
+      params: Their values must be right, each by itself and together.
+    """
+    if overrides_any(params, "agent_ctor", "actor_ctor", "critic_ctor"):
+        return []
+    notes = []
+    for attribute in described_by(TrainParamsBase).values():
+        because = next((why for when in attribute.acts if (why := _why_not(params, when))), "")
+        own = getattr(params, attribute.name) if because else attribute.default
+        # Of these, one that is set is meant, though it is the default: it decides what an iteration is.
+        is_meant = because and attribute.name in OF_ITERATIONS and is_set(params, attribute.name)
+        if own != attribute.default or is_meant:
+            notes.append(f"TrainParams.{attribute.name}={shown(own)} has no effect {because}")
+    return notes
+
+
+def _why_not(params: TrainParamsBase, when: When) -> str:
+    """Why a condition does not hold, with the remedy; empty if it does."""
+    other = value(params, when.attribute)
+    return "" if when.holds(other) else f"with {when.attribute}={shown(other)}: remove it, or change that"

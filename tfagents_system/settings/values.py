@@ -9,7 +9,6 @@ import collections
 import copy
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,111 +16,70 @@ from typing import Any
 from tfagents_system.errors import UserError, shown
 
 PARAMS = "TrainParams"
-_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 # Reading.
 
 
-def read_json(path: Path, where: str) -> Any:
-    """Reads a JSON file; `where` names it in messages.
+def read_json(path: Path, where: str, example: str = "") -> Any:
+    """Reads a JSON file.
+
+    Args:
+      where: Names it in messages.
+      example: Of the object that it must hold; empty: it may hold anything.
 
     Raises:
-      UserError: See `read_text` and `parse_json`.
-    """
-    return parse_json(read_text(path, where), where)
-
-
-def read_text(path: Path, where: str) -> str:
-    """Reads a text file; `where` names it in messages.
-
-    Raises:
-      UserError: It is missing, or is not UTF-8.
+      UserError: It is missing, or is not UTF-8; see also `parse_json`.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
+        text = path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
     except OSError as error:
         raise UserError(f"{where} cannot be read ({error.strerror}): give the path of a JSON file") from None
     except UnicodeDecodeError as error:
         raise UserError(
             f"{where} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}): save it as UTF-8"
         ) from None
+    return parse_json(text, where, example)
 
 
-def parse_json(text: str, where: str) -> Any:
-    """Reads the text of a JSON file.
+def parse_json(text: str, where: str, example: str = "") -> Any:
+    """Reads the text of a JSON file; `where` and `example`: as of `read_json`.
 
     Raises:
-      UserError: It is not JSON, or has a key twice.
+      UserError: It is not JSON, has a key twice, or is no object where it must be one.
     """
-    twice: list[str] = []
+    if example and not text.strip():
+        raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
     try:
-        content = _load(text, twice)
+        content = _load(text)
     except json.JSONDecodeError as error:
         line = text.split("\n")[error.lineno - 1].strip()
         raise UserError(
-            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)})"
-            f"{_json_remedy(text, error)}"
+            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)}): "
+            "correct it; JSON has double quotes, true, false and null, no comments, and no comma behind the last entry"
         ) from None
-    except (ValueError, OverflowError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
-    if twice:
-        same = f"{where} has the key {{}} twice in one object, only the last would count: remove one"
-        raise UserError(*(same.format(json.dumps(key)) for key in twice))
-    return content
-
-
-def parse_object(text: str, where: str, example: str) -> dict[str, Any]:
-    """Reads the text of a JSON file that must hold an object, such as `example`.
-
-    Raises:
-      UserError: See `parse_json`; also where it is something else.
-    """
-    if not text.strip():
-        raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
-    return as_object(parse_json(text, where), where, example)
-
-
-def as_object(content: Any, where: str, example: str) -> dict[str, Any]:
-    """The content of a JSON file, which must be an object.
-
-    Raises:
-      UserError: It is something else.
-    """
-    if not isinstance(content, dict):
+    if example and not isinstance(content, dict):
         raise UserError(f"{where} must hold a JSON object such as {example}, found {shown(content)}")
     return content
 
 
-def _json_remedy(text: str, error: json.JSONDecodeError) -> str:
-    """The usual cause of an error, to append to its message."""
-    before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip()
-    if before.endswith(",") and here[:1] in ("}", "]"):
-        return ": remove the comma before it"
-    if here.startswith("'"):
-        return ": JSON has double quotes only"
-    if here.startswith(("//", "#", "/*")):
-        return ": JSON has no comments, remove it"
-    if re.match(r"(True|False|None)\b", here):
-        return ": JSON writes true, false and null"
-    return ": correct it"
-
-
-def _load(text: str, twice: list[str]) -> Any:
-    """Parses JSON as the standard has it; adds the keys that an object has twice to `twice`.
+def _load(text: str) -> Any:
+    """Parses JSON as the standard has it.
 
     Raises:
-      ValueError: It is not JSON.
-      OverflowError: A number in it is beyond all floats.
+      ValueError: It is not JSON, has a key twice in one object, or a number beyond all floats.
       RecursionError: Its brackets are too deep.
     """
+    return json.loads(text, object_pairs_hook=_as_dict, parse_constant=_refuse_constant, parse_float=_finite_float)
 
-    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = collections.Counter(key for key, _ in pairs)
-        twice.extend(key for key, count in counts.items() if count > 1)
-        return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=as_dict, parse_constant=_refuse_constant, parse_float=_finite_float)
+def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    twice = [key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise ValueError(f"it has the key {json.dumps(twice[0])} twice in one object, only the last would count")
+    return dict(pairs)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -131,7 +89,7 @@ def _refuse_constant(name: str) -> Any:
 def _finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise OverflowError(f"{text} is larger than numbers can be")
+        raise ValueError(f"{text} is larger than numbers can be")
     return number
 
 
@@ -139,34 +97,20 @@ def parse_value(text: str) -> Any:
     """A value of --set: JSON, else text.
 
     Raises:
-      ValueError: It is not JSON but looks like Python, and would mean something else as a text; or something in it
-        would be lost: a number beyond all floats, a key twice.
+      ValueError: It is not JSON but looks like Python, and would mean something else as a text.
     """
-    twice: list[str] = []
     try:
-        value = _load(text, twice)
-    except RecursionError:
-        raise ValueError("its brackets are too deep") from None
-    except OverflowError as error:
-        raise ValueError(f"{error}: give a smaller one") from None
-    except ValueError as error:
-        if text in _PYTHON_CONSTANTS:
-            rule = f"JSON writes {_PYTHON_CONSTANTS[text]}"
-        elif text[:1] == "(":
-            rule = "a list is written as [256, 256]"
-        elif text[:1] in ("[", "{", '"'):
-            raise ValueError(f"it is not valid JSON ({error}): correct it") from None
-        elif _is_number_of_python(text):
-            rule = "JSON writes numbers as in 0.5, 1e-3 and 12"
-        else:
-            return text
-        raise ValueError(f"{rule}, and the text {text} as {json.dumps(text)}") from None
-    if twice:
-        raise ValueError(f'it has the key "{twice[0]}" twice in one object: remove one')
-    return value
+        return _load(text)
+    except (ValueError, RecursionError) as error:
+        if text in ("True", "False", "None") or text[:1] in ("(", "[", "{", '"') or _is_number(text):
+            raise ValueError(
+                f"it is not valid JSON ({error}), which has true, false, null, 0.5, 1e-3 and [256, 256]: correct it, "
+                f"or give the text as {json.dumps(text[:80])}"
+            ) from None
+        return text
 
 
-def _is_number_of_python(text: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -285,19 +229,21 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
     """
     import numpy as np  # `sac status`, which reads settings, answers without it.
 
-    is_number_now = isinstance(before, (int, float, np.number)) and not isinstance(before, bool)
+    is_bool = isinstance(before, (bool, np.bool_))
+    is_number = isinstance(before, (int, float, np.number)) and not is_bool
     if isinstance(value, dict) and before is not None:
         # A schedule in the place of a number, options in the place of True or False.
-        if (is_number_now and "points" in value) or isinstance(before, bool):
+        if (is_number and "points" in value) or is_bool:
             return value
         raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
-    elsewhere = ": correct it, or write the text into the params file"
-    if isinstance(value, str) and isinstance(before, (bool, np.bool_)):
-        raise UserError(f"{name} must be true or false, as JSON writes them, found {shown(value)}{elsewhere}")
-    if isinstance(value, str) and isinstance(before, (int, float, np.number)):
-        raise UserError(f"{name} must be a number, as JSON writes it (0.5, 1e-3), found {shown(value)}{elsewhere}")
-    if isinstance(value, str) and isinstance(before, Path):
-        return Path(value)
+    if isinstance(value, str) and (is_bool or is_number):
+        wanted = "true or false" if is_bool else "a number"
+        raise UserError(
+            f"{name} must be {wanted}, as JSON writes it, found {shown(value)}: correct it, or write the text into the "
+            "params file"
+        )
     if isinstance(value, list) and isinstance(before, (set, frozenset, np.ndarray)):
         raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
+    if isinstance(value, str) and isinstance(before, Path):
+        return Path(value)
     return tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value

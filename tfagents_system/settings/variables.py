@@ -383,80 +383,21 @@ def _check_workers(values: dict[str, Any]) -> list[str]:
     """Fills in how many slots for workers there are; returns findings if the numbers do not fit each other."""
     if "num_collect_workers" not in values:
         return []
-    planned, is_deterministic = values["num_collect_workers"], values.get("deterministic", False)
-    if "server" in values:
+    planned, joins = values["num_collect_workers"], "server" in values
+    if joins:
         for name in _BESIDE:  # For workers that join, SAC_WORKER_ROLE says what they do.
             values.pop(name, None)
     beside = {variable: count for name, variable in _BESIDE.items() if (count := values.get(name, 0))}
     own = planned + sum(beside.values())
     if "gateway_port" in values:
-        values.setdefault("max_workers", own if is_deterministic else min(MOST, own + _JOINED_SLOTS))
+        values.setdefault("max_workers", own if values.get("deterministic") else min(MOST, own + _JOINED_SLOTS))
     elif beside:
         values.setdefault("max_workers", own)
+    local, most = planned if joins else values.get("local_workers", planned), values.get("max_workers", own)
     findings = []
-    local = values.get("local_workers", planned) if "server" not in values else planned
-    if beside:
-        findings += _check_beside(beside, planned, local, is_deterministic)
     if local > planned:
         findings.append(
             f"SAC_LOCAL_WORKERS={local} must be at most SAC_NUM_COLLECT_WORKERS={planned}: lower it, or raise that"
-        )
-    if local < planned and is_deterministic:
-        findings.append(
-            f"SAC_LOCAL_WORKERS={local} does not work with SAC_DETERMINISTIC=1, where a run restarts all its workers "
-            "with itself: unset it, or set SAC_DETERMINISTIC=0"
-        )
-    most = values.get("max_workers", own)
-    if most < own <= MOST:
-        findings.append(
-            f"SAC_MAX_WORKERS={most} must be at least {own_workers(planned, beside)}: raise it, or lower that"
-        )
-    if most > own and is_deterministic:
-        findings.append(
-            f"SAC_MAX_WORKERS={most} does not work with SAC_DETERMINISTIC=1, where all workers are planned: unset it, "
-            "or set SAC_DETERMINISTIC=0"
-        )
-    return findings
-
-
-def _check_trainer(values: dict[str, Any]) -> list[str]:
-    """Findings about a trainer that is elsewhere than its replay server; removes what is the other one's."""
-    server, is_here = values.get("trainer_server"), values.get("local_trainer", True)
-    findings = []
-    if not is_here and "gateway_port" not in values and server is None:
-        findings.append(
-            "SAC_LOCAL_TRAINER=0 needs SAC_GATEWAY_PORT, at which the trainer joins: set it, 0 is any free port"
-        )
-    if server is not None and "credentials_dir" not in values:
-        findings.append(
-            f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR: copy the folder credentials/client of the run "
-            "directory there, and set it to the copy"
-        )
-    if (server is not None or not is_here) and values.get("deterministic"):
-        what = "SAC_LOCAL_TRAINER=0" if server is None else f"SAC_TRAINER_SERVER={server}"
-        findings.append(
-            f"{what} does not work with SAC_DETERMINISTIC=1, where a run restarts its replay server and its trainer "
-            "together: unset one of them"
-        )
-    if server is not None:
-        for name in ("gateway_port", "reverb_port", *_BESIDE):
-            values.pop(name, None)
-        values |= {"local_workers": 0, "local_trainer": True}
-    return findings
-
-
-def own_workers(planned: int, beside: Mapping[str, int]) -> str:
-    """`SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=2`: the workers that a run starts, of those kinds that it has."""
-    counts = {"SAC_NUM_COLLECT_WORKERS": planned} | {name: count for name, count in beside.items() if count}
-    return " + ".join(f"{name}={count}" for name, count in counts.items())
-
-
-def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_deterministic: bool) -> list[str]:
-    findings = []
-    if is_deterministic and (experts := beside.get("SAC_EXPERT_WORKERS")):
-        findings.append(
-            f"SAC_EXPERT_WORKERS={experts} does not work with SAC_DETERMINISTIC=1, where all workers are planned: "
-            "unset it, or set SAC_DETERMINISTIC=0"
         )
     if local < planned:
         findings += [
@@ -464,9 +405,49 @@ def _check_beside(beside: Mapping[str, int], planned: int, local: int, is_determ
             f"with --nodes: unset it, and let {_JOINING[name]}"
             for name, count in beside.items()
         ]
-    if planned + sum(beside.values()) > MOST:
+    if own > MOST:
         findings.append(f"{own_workers(planned, beside)} must be at most {MOST}: lower one")
-    return findings
+    elif most < own:
+        findings.append(
+            f"SAC_MAX_WORKERS={most} must be at least {own_workers(planned, beside)}: raise it, or lower that"
+        )
+    elsewhere = {
+        "local_workers": local < planned,
+        "max_workers": most > own,
+        "expert_workers": "SAC_EXPERT_WORKERS" in beside,
+        "local_trainer": not values.get("local_trainer", True),
+        "trainer_server": "trainer_server" in values,
+    }
+    return findings + [
+        f"{variable_name(name)}={as_text(values[name])} does not work with SAC_DETERMINISTIC=1, where a run plans all "
+        "of its roles and restarts them together: unset it, or set SAC_DETERMINISTIC=0"
+        for name, is_meant in elsewhere.items()
+        if is_meant and values.get("deterministic")
+    ]
+
+
+def _check_trainer(values: dict[str, Any]) -> list[str]:
+    """Findings about a trainer that is elsewhere than its replay server; removes what is the other one's."""
+    server = values.get("trainer_server")
+    if server is None:
+        if values.get("local_trainer", True) or "gateway_port" in values:
+            return []
+        return ["SAC_LOCAL_TRAINER=0 needs SAC_GATEWAY_PORT, at which the trainer joins: set it, 0 is any free port"]
+    for name in ("gateway_port", "reverb_port", *_BESIDE):
+        values.pop(name, None)
+    values |= {"local_workers": 0, "local_trainer": True}
+    if "credentials_dir" in values:
+        return []
+    return [
+        f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR: copy the folder credentials/client of the run "
+        "directory there, and set it to the copy"
+    ]
+
+
+def own_workers(planned: int, beside: Mapping[str, int]) -> str:
+    """`SAC_NUM_COLLECT_WORKERS=3 + SAC_EXPERT_WORKERS=2`: the workers that a run starts, of those kinds that it has."""
+    counts = {"SAC_NUM_COLLECT_WORKERS": planned} | {name: count for name, count in beside.items() if count}
+    return " + ".join(f"{name}={count}" for name, count in counts.items())
 
 
 def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], here: Path) -> list[str]:

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     array = f"submit an array, with {GRID} in the vars file: sac submit {args.vars_file} --array 0-{len(grid) - 1}"
     refuse_login_node(args.vars_file, array)
     options = [EDIT_OPTIONS[args.edits]] if args.edits else []
-    sweep = Sweep.of_vars_file(args.vars_file, args.assignments, options, grid.names())
+    sweep = Sweep.of_vars_file(args.vars_file, args.assignments, options, list(grid.values()))
     places = sweep.begin(grid, args.parallel)
     # Nothing is running before: a Ctrl-C just ends.
     code = Pool(sweep, places, StopFlag.of_supervisor(), View().show).run()

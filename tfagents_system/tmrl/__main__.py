@@ -20,7 +20,7 @@ from tfagents_system.errors import EXIT_DONE, TERMS, UserError, exit_with
 from tfagents_system.machine import files, gpus, installed
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.run_files import run_directory, run_paths
-from tfagents_system.settings.values import parse_object
+from tfagents_system.settings.values import parse_json
 from tfagents_system.tmrl import keys
 from tfagents_system.tmrl.keys import KEYS, Config
 from tfagents_system.transport.remote import credentials
@@ -99,7 +99,7 @@ def load(override: str = "{}") -> Config:
         text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} can't be read ({error}): make it with --install, or copy yours there") from None
-    config = keys.merged(parse_object(text, str(file), '{"RUN_NAME": "my_run"}'), over)
+    config = keys.merged(parse_json(text, str(file), '{"RUN_NAME": "my_run"}'), over)
     values = keys.read_keys(config, f"{file}{' with --config' if over else ''}")
     return keys.translate(values, has_game=installed.is_installed("tmrl"))
 

