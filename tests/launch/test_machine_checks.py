@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,27 @@ def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone")
     fault = machine_checks.folder_fault(tmp_path / "run", "SAC_LOGS_DIR")
     assert fault is not None and "can't be a folder" in fault
+
+
+# Packages.
+
+
+def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> None:
+    numpy = importlib.metadata.version("numpy")
+    (tmp_path / "requirements.txt").write_text(
+        f"-r other.txt\nnumpy=={numpy}  # As here.\nGymnasium==0.1\nno-such-package==3\ntree>=9\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\ndependencies = ['numpy==1.0; python_version > \"3\"', 'rich']\n"
+    )
+    findings = Findings()
+    machine_checks.check_pins(tmp_path, findings)
+    gymnasium, pinned = findings.errors
+    assert (
+        f"requirements.txt pins Gymnasium==0.1, and {importlib.metadata.version('gymnasium')} is installed" in gymnasium
+    )
+    assert f"run `{sys.executable} -m pip install 'Gymnasium==0.1'`, or change the pin" in gymnasium
+    assert f"pyproject.toml pins numpy==1.0, and {numpy} is installed" in pinned
 
 
 # Trackers.
