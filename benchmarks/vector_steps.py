@@ -32,7 +32,7 @@ from tfagents_system.policies.worker_policy import LaneSteps, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.batched_rollout import BatchedRollout
+from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
 _SEED = 1
@@ -107,7 +107,7 @@ def steps_per_second(env: VectorEnv, params: type[TrainParamsBase] | None, round
         time_step_spec = ts.time_step_spec(observation_spec)
         agent = params({"horizon": HORIZON}).agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64))
         actor = PolicyActor(make_worker_policy(agent, _SEED, lanes.num_lanes), greedy=False)
-    rollout = BatchedRollout([lanes], actor, new_builder=lambda: SegmentBuilder(layout, HORIZON, lambda segment: None))
+    rollout = Rollout([lanes], actor, new_builder=lambda: SegmentBuilder(layout, HORIZON, lambda segment: None))
     count, wall, cpu = 500 * lanes.num_lanes, [], []
     for _ in range(rounds + 1):  # The first one warms up.
         began, cpu_began = time.perf_counter(), time.process_time()

@@ -97,7 +97,7 @@ def user_run(folder):
     demonstration = NamedEpisode(parts, {"": numbers[:30, 3:4]}, numbers[:30, 4], is_terminated=False)
     columns.write(folder / "demos.npz", [demonstration])
     config = {"horizon": 30, "curriculum": CURRICULUM}
-    variables = {"envs_per_worker": 2, "env_python": sys.executable}
+    variables = {"env_python": sys.executable}
     return UserRun(folder, params, config, num_collect_workers=2, seed=3, deterministic=1, **variables)
 
 
@@ -144,7 +144,7 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     assert code == 0, f"{output}\n{run.logs()}"
     for worker in ("worker_0", "worker_1"):
         # Of its stop and its kills, one may have fallen on the end of an episode.
-        assert "episodes go on where iteration" in run.log(worker), "it was in the middle of them"
+        assert "an episode goes on where iteration" in run.log(worker), "it was in the middle of one"
 
     code, output = finish(beside)
     assert code == 0, f"{output}\n{whole.logs()}"

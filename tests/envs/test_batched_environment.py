@@ -21,7 +21,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.worker.lane_logs import LaneLogs
+from tfagents_system.worker.episode_logs import EpisodeLogs
 
 MODES = list(AutoresetMode)
 NEXT_STEP = AutoresetMode.NEXT_STEP
@@ -64,7 +64,7 @@ def test_a_lane_that_ends_keeps_its_true_last_observation_in_each_mode(mode: Aut
         driven.step()
         step = driven.step()
         assert driven.out[0].tolist() == [[0, 0, 2], [1, 0, 2]], "the last observation, not the next first one"
-        assert step.is_last.tolist() == [True, False]
+        assert step.ended == [0]
         assert step.discount.tolist() == [0.0, 1.0] and step.reward.tolist() == [1.0, 1.0]
         if mode is not NEXT_STEP:
             assert step.began is not None and step.began.tolist() == [True, False] and step.resting is None
@@ -74,7 +74,7 @@ def test_a_lane_that_ends_keeps_its_true_last_observation_in_each_mode(mode: Aut
         step = driven.step()
         assert step.resting.tolist() == step.began.tolist() == [True, False], "no step of lane 0"
         assert step.first[0][0].tolist() == [0, 1, 0]
-        assert step.is_last.tolist() == [False, True] and driven.out[0][1].tolist() == [1, 0, 3]
+        assert step.ended == [1] and driven.out[0][1].tolist() == [1, 0, 3]
         step = driven.step()
         assert driven.out[0][0].tolist() == [0, 1, 1] and step.resting.tolist() == [False, True]
     finally:
@@ -87,7 +87,7 @@ def test_the_horizon_ends_one_lane_with_its_discount_and_resets_that_lane_alone(
     driven = Driven(vector_of(own, mode), horizon=4)
     driven.reset()
     steps = [driven.step() for _ in range(4)]
-    assert [step.is_last.tolist() for step in steps] == [[False, False]] * 2 + [[False, True], [True, False]]
+    assert [step.ended for step in steps] == [[], [], [1], [0]]
     assert steps[-1].discount[0] == 1.0 and steps[-1].began[0] and steps[-1].first[0][0].tolist() == [0, 1, 0]
     assert driven.out[0][0].tolist() == [0, 0, 4] and own[0].episode == own[1].episode == 1
     driven.step()
@@ -293,7 +293,7 @@ def test_the_last_step_counts_without_final_info(kind: Any) -> None:
     """`info` then has what it says of all lanes, ended ones too."""
     told = {"log/height": kind(np.array([2.0, 4.0, 6.0])), "is_success": kind(np.array([True, False, True]))}
     made = functools.partial(Bare, "SameStep", kind, {"final_obs": kind(np.zeros((3, 1), np.float32)), **told})
-    driven, logs = Driven(made()), LaneLogs(3)
+    driven, logs = Driven(made()), EpisodeLogs(3)
     driven.reset()
     for _ in range(2):
         logs.add(driven.step())
@@ -337,10 +337,10 @@ def test_batched_environments_of_tf_agents() -> None:
     driven.step()
     step = driven.step()
     assert driven.out[0].tolist() == [[0, 0, 2], [1, 0, 2]]
-    assert step.is_last.tolist() == [True, False] and step.discount.tolist() == [0.0, 1.0]
+    assert step.ended == [0] and step.discount.tolist() == [0.0, 1.0]
     assert step.resting is None and step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
     step = driven.step()
-    assert step.is_last.tolist() == [False, True] and driven.out[0].tolist() == [[0, 1, 1], [1, 0, 3]]
+    assert step.ended == [1] and driven.out[0].tolist() == [[0, 1, 1], [1, 0, 3]]
     driven.env.set_state({"mass": 2.0})
     assert [lane.states for lane in env.envs] == [[{"mass": 2.0}]] * 2
 
@@ -369,10 +369,10 @@ def test_batched_environments_of_tf_agents_that_reset_their_lanes() -> None:
     driven.reset()
     driven.step()
     step = driven.step()
-    assert step.is_last.tolist() == [True, False] and step.began is None
+    assert step.ended == [0] and step.began is None
     step = driven.step()
     assert step.resting.tolist() == step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
-    assert step.is_last.tolist() == [False, True] and driven.out[0][1].tolist() == [1, 0, 3]
+    assert step.ended == [1] and driven.out[0][1].tolist() == [1, 0, 3]
 
 
 def test_a_time_limit_of_tf_agents_gym_wrapper_keeps_the_discount() -> None:
@@ -381,7 +381,7 @@ def test_a_time_limit_of_tf_agents_gym_wrapper_keeps_the_discount() -> None:
     driven.reset()
     driven.step()
     step = driven.step()
-    assert step.is_last.tolist() == [True, False] and step.discount.tolist() == [1.0, 1.0]
+    assert step.ended == [0] and step.discount.tolist() == [1.0, 1.0]
 
 
 def CounterOld(limit: int) -> Any:

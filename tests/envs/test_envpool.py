@@ -8,7 +8,7 @@ import pytest
 
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.batched_rollout import BatchedRollout
+from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
 envpool = pytest.importorskip("envpool", reason="the extra `envpool` is not installed")
@@ -29,7 +29,7 @@ class Damping:
 def collect(env, episodes):
     segments = []
     layout = Layout.from_specs(env.observation_spec(), env.action_spec())
-    rollout = BatchedRollout([env], Damping(), new_builder=lambda: SegmentBuilder(layout, HORIZON, segments.append))
+    rollout = Rollout([env], Damping(), new_builder=lambda: SegmentBuilder(layout, HORIZON, segments.append))
     return rollout.episodes(episodes), segments
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import draw_sequences, draw_transitions
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
@@ -47,15 +48,13 @@ def fill(folder: Path, max_steps: int, reach: tuple[int, int], lengths: tuple[in
             look_ahead=look_ahead,
             look_back=look_back,
         )
-        builder.start(ts.restart(observation(episode, 0)))
+        fed = FedEpisode(builder, ts.restart(observation(episode, 0)))
         for step in range(1, length + 1):
             terminates = step == length and episode % 2 == 0
             discount = np.float32(0.0 if terminates else 1.0)
             reward = np.float32(100 * episode + step)
-            builder.add(
-                np.array([step / 100], np.float32), ts.TimeStep(1, reward, discount, observation(episode, step))
-            )
-        builder.finish(ends_episode=True, end_of_iteration=episode == len(lengths) - 1)
+            fed.add(np.array([step / 100], np.float32), ts.TimeStep(1, reward, discount, observation(episode, step)))
+        fed.finish(end_of_iteration=episode == len(lengths) - 1)
     return ring
 
 
@@ -125,9 +124,9 @@ def test_steps_that_wait_for_the_next_segment_are_not_drawn_before(tmp_path):
     ring = Ring.open(tmp_path, LAYOUT, 2000, 400)
     segments: list[Segment] = []
     builder = SegmentBuilder(LAYOUT, 4, segments.append, gamma=GAMMA, look_ahead=2)
-    builder.start(ts.restart(observation(0, 0)))
+    fed = FedEpisode(builder, ts.restart(observation(0, 0)))
     for step in range(1, 6):
-        builder.add(np.zeros(1, np.float32), ts.TimeStep(1, np.float32(step), np.float32(1), observation(0, step)))
+        fed.add(np.zeros(1, np.float32), ts.TimeStep(1, np.float32(step), np.float32(1), observation(0, step)))
     (segment,) = segments
     segment.incarnation = 1
     assert ring.append(segment)
@@ -173,9 +172,9 @@ def test_impossible_leads_are_refused(changes, message):
     header = {"flags": 5, "new_steps": 6, "history": 7, "lead": 8, "context": 9, "deferred": 10}
     segments: list[Segment] = []
     builder = SegmentBuilder(LAYOUT, 3, segments.append, gamma=GAMMA)
-    builder.start(ts.restart(observation(0, 0)))
+    fed = FedEpisode(builder, ts.restart(observation(0, 0)))
     for step in range(1, 8):
-        builder.add(np.zeros(1, np.float32), ts.TimeStep(1, np.float32(step), np.float32(1), observation(0, step)))
+        fed.add(np.zeros(1, np.float32), ts.TimeStep(1, np.float32(step), np.float32(1), observation(0, step)))
     arrays = segments[1].to_wire()
     changes = types.SimpleNamespace(**{"starts_episode": False, "ends_episode": False, **changes})
     arrays[0][header["flags"]] = changes.starts_episode << 1 | changes.ends_episode << 2

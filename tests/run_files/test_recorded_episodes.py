@@ -12,7 +12,7 @@ EPISODE_ITERATIONS = 10  # Episode n begins in iteration 10 n.
 def cut_of(iteration, steps=2):
     begun = iteration // EPISODE_ITERATIONS * EPISODE_ITERATIONS
     actions = bytes([iteration % 256]) * 4 * steps
-    return Cut(iteration, begun + 1, 0, [EpisodeUnderWay(0, begun, begun, steps, actions, iteration, [b"1234"])])
+    return Cut(iteration, begun + 1, EpisodeUnderWay(begun, begun, steps, actions, iteration, [b"1234"]))
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def iterations_of(place):
 
 def test_an_episode_is_all_that_was_written_of_it_up_to_the_iteration(place):
     filled(place, range(27))
-    cut, (parts,) = EpisodeJournal(place).at(24)
+    cut, parts = EpisodeJournal(place).at(24)
     assert cut == cut_of(24)
-    assert parts == [(iteration, cut_of(iteration).episodes[0]) for iteration in range(20, 25)]
+    assert parts == [(iteration, cut_of(iteration).episode) for iteration in range(20, 25)]
 
 
 def test_an_iteration_that_is_written_again_replaces_those_from_it_on(place):

@@ -8,6 +8,7 @@ from tf_agents.trajectories import time_step
 
 from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
+from tests.support.fed_builder import FedEpisode
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.block_update import BlockUpdate
@@ -109,10 +110,10 @@ def test_workers_cut_episodes_for_sequences_and_stacked_frames():
         sent = []
         builder = segment_builder(params_with(**attributes), images, sent.append, held_out=True)
         image = np.zeros((1024, 1024, 1), np.uint8)
-        builder.start(time_step.restart(image))
+        fed = FedEpisode(builder, time_step.restart(image))
         for _ in range(16):
-            builder.add(np.zeros(2, np.float32), time_step.transition(image, 0.0))
-        builder.finish(ends_episode=True, end_of_iteration=True)
+            fed.add(np.zeros(2, np.float32), time_step.transition(image, 0.0))
+        fed.finish(end_of_iteration=True)
         assert [segment.num_steps for segment in sent] == [15, 1]
         assert [segment.history for segment in sent] == history
         assert [segment.lead for segment in sent] == lead

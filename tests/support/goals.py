@@ -11,6 +11,7 @@ import numpy as np
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
+from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
@@ -108,7 +109,7 @@ class Episode:
 
     def __init__(self, writer: Writer, worker: int, episode: int, held_out: bool, desired: float) -> None:
         self.worker, self.episode, self.t, self.desired = worker, episode, 0, desired
-        self._builder = SegmentBuilder(
+        builder = SegmentBuilder(
             writer.ring.layout,
             writer.max_steps,
             lambda segment: writer.send(worker, segment),
@@ -117,19 +118,19 @@ class Episode:
             look_ahead=writer.look_ahead,
             number=episode,
         )
-        self._builder.start(ts.restart(self._seen()))
+        self._fed = FedEpisode(builder, ts.restart(self._seen()))
 
     def step(self, *, terminates: bool = False) -> None:
         reward = np.float32(-100 - self.t)
         self.t += 1
         discount = np.float32(0.0 if terminates else 1.0)
-        self._builder.add(np.zeros(1, np.float32), ts.TimeStep(1, reward, discount, self._seen()))
+        self._fed.add(np.zeros(1, np.float32), ts.TimeStep(1, reward, discount, self._seen()))
 
     def cut(self) -> None:
-        self._builder.pause(end_of_iteration=False)
+        self._fed.pause()
 
     def end(self) -> None:
-        self._builder.finish(ends_episode=True, end_of_iteration=False)
+        self._fed.finish()
 
     def _seen(self) -> dict[str, np.ndarray]:
         numbers = {

@@ -13,7 +13,6 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.batched_rollout import BatchedRollout
 from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -109,7 +108,7 @@ def single(cuts="plain", **kwargs):
 
 def batched(mode, cuts="plain", of=None, **kwargs):
     env = BatchedEnvironment(vector_of(of or lanes(), mode), HORIZON, potential=potential)
-    return Collected(BatchedRollout, env, cuts, **kwargs)
+    return Collected(Rollout, env, cuts, **kwargs)
 
 
 def assert_same(found, expected):
@@ -270,7 +269,7 @@ def test_after_a_fault_the_whole_vector_is_replaced_and_the_steps_before_it_are_
         faults.append((env, str(fault)))
         envs[0] = vector(None)
 
-    ours = Collected(BatchedRollout, envs, on_fault=on_fault)
+    ours = Collected(Rollout, envs, on_fault=on_fault)
     if by == "steps":
         ours.rollout.steps(60)
         assert sum(segment.num_steps for segment in ours.segments) == 60
@@ -325,7 +324,7 @@ def test_where_values_of_the_curriculum_are_due_all_lanes_begin_anew():
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_observers_see_whole_episodes_one_after_another(mode):
     seen = []
-    ours = Collected(BatchedRollout, BatchedEnvironment(vector_of(lanes(), mode), HORIZON), observers=[seen.append])
+    ours = Collected(Rollout, BatchedEnvironment(vector_of(lanes(), mode), HORIZON), observers=[seen.append])
     episodes = ours.rollout.episodes(7)
     assert len(seen) == sum(episode.length for episode in episodes)
     position = 0
@@ -340,7 +339,7 @@ def test_observers_see_whole_episodes_one_after_another(mode):
 def test_long_runs_move_their_columns_and_lose_nothing():
     own = [NumberedLane(lane, (lengths,)) for lane, lengths in enumerate((900, 7, 333))]
     env = BatchedEnvironment(vector_of(own, AutoresetMode.SAME_STEP), 1000)
-    ours = Collected(BatchedRollout, env, "sequences", max_steps=11)
+    ours = Collected(Rollout, env, "sequences", max_steps=11)
     for _ in range(50):
         ours.rollout.steps(150)
     rows = transitions(ours.segments)

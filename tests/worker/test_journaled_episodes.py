@@ -68,11 +68,10 @@ class Params(TrainParamsBase):
     env_steps_per_iter = STEPS
     num_initial_episodes = 3
     actor_fc_layer_params = (8,)
-    envs = 1
     seen: list
 
     def env_ctor(self, *args, seed=None, **kwargs):
-        return Random(self.envs == 1)
+        return Random(True)
 
     def train_observers_ctor(self):
         return [self.seen.append]
@@ -86,14 +85,10 @@ OPTIONS = {
     "plain": {},
     "n_step": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True},
     "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 5, "burn_in": 2}},
-    "two environments": {"envs": 2, "n_step": 2, "validation_share": 0.5},
+    "numbered": {"n_step": 2, "validation_share": 0.5},
     "greedy, recorded": {"greedy_episode_share": 0.4, "keep_best_episodes": 3},
-    "recurrent, three environments": {
-        "envs": 3,
-        "recurrent": {"lstm_units": 4, "sequence_length": 5},
-        "action_history": 2,
-    },
-    "explored and potential": {"envs": 2, "n_step": 3, "validation_share": 0.3, "sample_form_ctor": cutting_form},
+    "recurrent, history": {"recurrent": {"lstm_units": 4, "sequence_length": 5}, "action_history": 2},
+    "explored and potential": {"n_step": 3, "validation_share": 0.3, "sample_form_ctor": cutting_form},
 }
 
 
@@ -115,7 +110,7 @@ def acting(name):
     layout = run_layout(params, observation, action)
     if "potential" in name:
         layout = dataclasses.replace(layout, potential=OPTIONAL_COLUMNS["potential"])
-    if name == "two environments":  # Segments say of which episode they are.
+    if name == "numbered":  # Segments say of which episode they are.
         layout = dataclasses.replace(layout, episode=OPTIONAL_COLUMNS["episode"])
     return agent, layout
 
@@ -148,7 +143,7 @@ class Start:
     def __init__(self, name, folder, number):
         self.params = params = make_params(name)
         agent, layout = acting(name)
-        policy = Exploring(agent, number, params.envs)
+        policy = Exploring(agent, number, 1)
         self.newest = types.SimpleNamespace(policy=policy, train_step=7, refresh=None)
         self.agent = agent
         role = types.SimpleNamespace(
@@ -164,7 +159,7 @@ class Start:
         self.environments = WorkerEnvironments(
             params,
             1,
-            params.envs,
+            1,
             1,
             lambda stream, *further: role.derived_seed(stream, 1, number, *further),
             self.curriculum,
@@ -225,7 +220,7 @@ def test_a_worker_that_starts_again_in_every_iteration_collects_the_same(tmp_pat
         assert 0 <= more <= start.environments.faults, "steps of its own alone"
 
 
-@pytest.mark.parametrize("name", ["recurrent", "two environments"])
+@pytest.mark.parametrize("name", ["recurrent", "numbered"])
 def test_a_worker_that_goes_back_to_an_earlier_iteration_collects_the_same_again(tmp_path, whole, name):
     """As after a resume: the ring is that of a checkpoint, and the journal has gone further."""
     expected, _ = whole(name)
@@ -267,18 +262,3 @@ def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path
     segments, _ = start.collect(9)
     assert "has nothing of iteration 8" in caplog.text and segments != expected[9][0]
     assert start.collector._held_out.number > 9 * STEPS, "none of those that came before"
-
-
-@pytest.mark.parametrize("before, after", [(3, 1), (3, 2), (2, 4)])
-def test_a_worker_with_another_number_of_environments_goes_on_in_those_that_it_has(
-    tmp_path, monkeypatch, caplog, before, after
-):
-    for envs in (before, after):
-        monkeypatch.setitem(OPTIONS, f"{envs} environments", {"envs": envs})
-    first = Start(f"{before} environments", tmp_path, 1)
-    for iteration in range(5):
-        first.collect(iteration)
-    again = Start(f"{after} environments", tmp_path, 2)
-    again.collect(5)  # Asserts that all steps are there.
-    again.collect(6)
-    assert (f"the worker now has {after} environments: other episodes begin" in caplog.text) == (after < before)

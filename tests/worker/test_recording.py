@@ -24,7 +24,6 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.worker import recording
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.batched_rollout import BatchedRollout
 from tfagents_system.worker.observers import callables
 from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
 from tfagents_system.worker.rollout import Rollout
@@ -160,7 +159,7 @@ def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(m
     lengths = (3, 5, 4)
     lanes = [lambda lane=lane, length=length: Told(lane, length) for lane, length in enumerate(lengths)]
     env = BatchedEnvironment(SyncVectorEnv(lanes, autoreset_mode=mode), HORIZON)
-    rollout = BatchedRollout([env], actor, new_record=recorder(observer, actor).begin)
+    rollout = Rollout([env], actor, new_record=recorder(observer, actor).begin)
     if steps:
         while len(observer.seen) < 9:
             rollout.steps(7)
@@ -196,7 +195,7 @@ def test_whoever_asks_for_nothing_is_recorded_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(EpisodeRecorder, "begin", None)
     rollout = Rollout([TrainingEnvironment(Told(), HORIZON)], Alternating())
     rollout.steps(2)
-    assert rollout._running[0].record is None
+    assert not rollout._records
     assert takers_of([print, object()]) == []
 
 

@@ -10,11 +10,13 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.acting import LaneActor
 from tests.support.fakes import NumberedEnv
+from tests.support.fed_builder import FedEpisode
+from tfagents_system.envs.batched_environment import BatchStep
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
-from tfagents_system.worker.episode_log import EpisodeLog
+from tfagents_system.worker.episode_logs import EpisodeLogs
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
@@ -104,11 +106,11 @@ def test_an_episode_is_cut_into_full_segments_and_the_rest_of_it(history):
         builder = SegmentBuilder(LAYOUT, most, segments.append, history=history)
         env = TrainingEnvironment(NumberedEnv(), length)
         time_step = env.reset()
-        builder.start(time_step)
+        fed = FedEpisode(builder, time_step)
         for step in range(length):
             time_step = env.step(np.zeros(2, np.float32))
-            builder.add(np.full(2, step, np.float32), time_step)
-        builder.finish(ends_episode=True, end_of_iteration=True)
+            fed.add(np.full(2, step, np.float32), time_step)
+        fed.finish(end_of_iteration=True)
         steps = [len(segment.reward) for segment in segments]
         assert len(segments) == LONG.num_segments(length, 4)
         assert steps[:-1] == [most] * (len(steps) - 1)
@@ -397,10 +399,14 @@ def test_a_clock_runs_around_policy_and_simulator_only():
 
 
 def test_a_log_takes_means_of_numbers_and_the_last_success():
-    log = EpisodeLog()
-    log.add(1.0, {"log/height": 1.0, "log/text": "no", "other": 3, "is_success": True})
-    log.add(2.0, {"log/height": np.float32(2.0), "log/text": 5.0, "other": 3, "is_success": False, 7: 1})
-    episode = log.episode()
+    logs = EpisodeLogs(1)
+
+    def add(reward, info):
+        logs.add(BatchStep(np.array([reward], np.float32), np.ones(1, np.float32), [], None, None, (), [(info, 0)]))
+
+    add(1.0, {"log/height": 1.0, "log/text": "no", "other": 3, "is_success": True})
+    add(2.0, {"log/height": np.float32(2.0), "log/text": 5.0, "other": 3, "is_success": False, 7: 1})
+    episode = logs.episode(0)
     assert (episode.episode_return, episode.length, episode.success) == (3.0, 2, False)
     assert episode.logs == {"height": 1.5, "text": 5.0}
 
@@ -430,10 +436,10 @@ def test_returns_that_float32_can_not_hold_are_cut():
     sent = []
     layout = dataclasses.replace(LAYOUT, returns=Column("return", (), "float32"))
     builder = SegmentBuilder(layout, 5, sent.append)
-    builder.start(ts.restart(np.zeros(3, np.float32)))
+    fed = FedEpisode(builder, ts.restart(np.zeros(3, np.float32)))
     for _ in range(3):
-        builder.add(np.zeros(2, np.float32), ts.transition(np.zeros(3, np.float32), np.float32(3e38)))
-    builder.finish(ends_episode=True, end_of_iteration=True)
+        fed.add(np.zeros(2, np.float32), ts.transition(np.zeros(3, np.float32), np.float32(3e38)))
+    fed.finish(end_of_iteration=True)
     assert np.isfinite(sent[0].returns).all() and sent[0].returns.dtype == np.float32
 
 

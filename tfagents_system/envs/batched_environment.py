@@ -1,4 +1,4 @@
-"""BatchedEnvironment: several lanes that are stepped together, each with episodes of its own."""
+"""Environments as lanes with episodes of their own: a vector environment has several, any other a single one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tree
+from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.action_history import KEY, ActionHistory
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.info_keys import RECORD_PREFIX
 from tfagents_system.envs.observations import nest_converter
-from tfagents_system.envs.training_environment import Potential, to_number
+from tfagents_system.envs.training_environment import Potential, TrainingEnvironment, to_number
 
 _MAX_FLOAT32 = np.finfo(np.float32).max
+_LAST = ts.StepType.LAST
+_NO_FAULTS: dict[int, EnvironmentFault] = {}
 
-Infos = list[tuple[Mapping[str, Any], np.ndarray | None]]
+Infos = Sequence[tuple[Mapping[str, Any], np.ndarray | int | None]]
 
 
 class BatchStep(NamedTuple):
@@ -27,24 +31,42 @@ class BatchStep(NamedTuple):
     Attributes:
       reward: `[N]` float32.
       discount: `[N]` float32: 0 where the episode has terminated.
-      is_last: `[N]` bool: the lane's episode has ended with this step.
+      ended: Lanes whose episode has ended with this step.
       resting: `[N]` bool: lanes that took no step, between two episodes; None: none of them.
       began: `[N]` bool: lanes whose next episode has begun; None: none of them.
       first: Leaves `[N, ...]`: the first observations of the lanes in `began`.
-      infos: Pairs of an info and the mask of the lanes that it is about; None: all.
+      infos: Pairs of an info and the mask of the lanes that it is about; None: all. An int: the info is that of this
+        lane, and its values are no arrays.
       potential, first_potential: `[N]` float32: of the observations behind the step, and of those in `first`; None
         where there is no potential.
+      faults: Of lanes that have failed, whose step is none; the others have stepped.
     """
 
     reward: np.ndarray
     discount: np.ndarray
-    is_last: np.ndarray
+    ended: Sequence[int]
     resting: np.ndarray | None
     began: np.ndarray | None
-    first: list[np.ndarray]
+    first: Sequence[np.ndarray]
     infos: Infos
     potential: np.ndarray | None = None
     first_potential: np.ndarray | None = None
+    faults: Mapping[int, EnvironmentFault] = _NO_FAULTS
+
+    def records_of(self, lane: int) -> dict[str, Any]:
+        """What a lane's infos have under `record/...`."""
+        records = dict[str, Any]()
+        for info, lanes in self.infos:
+            is_single = isinstance(lanes, int)
+            if (lanes != lane) if is_single else (lanes is not None and not lanes[lane]):
+                continue
+            for key in info:
+                if isinstance(key, str) and key.startswith(RECORD_PREFIX):
+                    if is_single:
+                        records[key] = info[key]
+                    elif (mask := info.get(f"_{key}")) is None or mask[lane]:
+                        records[key] = info[key][lane]
+        return records
 
 
 class BatchedEnvironment:
@@ -67,10 +89,13 @@ class BatchedEnvironment:
       num_lanes: N.
       environment_action_spec, actions: As of TrainingEnvironment.
       episodes_ended: Episodes completed since it was built, of all lanes.
+      begins_episodes: A lane's next episode begins by itself: see BatchStep.began.
 
     Raises:
       UserError: See make_batched_backend.
     """
+
+    begins_episodes = True
 
     def __init__(
         self,
@@ -118,7 +143,7 @@ class BatchedEnvironment:
         """The agent's, of one lane."""
         return self._action_spec
 
-    def reset(self, out: Sequence[np.ndarray]) -> np.ndarray | None:
+    def reset(self, out: Sequence[np.ndarray], lanes: Sequence[int] = ()) -> np.ndarray | None:
         """Begins an episode in each lane; writes their first observations, and returns their potentials `[N]` if any.
 
         Raises:
@@ -136,7 +161,7 @@ class BatchedEnvironment:
         except Exception as error:
             raise self._fault(error) from error
 
-    def step(self, action: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> BatchStep:
+    def step(self, action: Sequence[np.ndarray], out: Sequence[np.ndarray], lanes: Sequence[int] = ()) -> BatchStep:
         """Steps all lanes; writes the observations that the steps have led to.
 
         Args:
@@ -178,13 +203,12 @@ class BatchedEnvironment:
             if self._history is not None:
                 self._history.values[began] = 0.0
                 self._first[self._history_leaf][began] = 0.0
-        ended = int(np.count_nonzero(is_last))
-        if ended:
-            self.episodes_ended += ended
-            self._episodes += ended
+        ended = np.flatnonzero(is_last).tolist()
+        self.episodes_ended += len(ended)
+        self._episodes += len(ended)
         potential = self._potentials(out, range(self.num_lanes))
         first = None if began is None else self._potentials(self._first, np.flatnonzero(began))
-        return BatchStep(reward, raw.discount, is_last, raw.resting, began, self._first, _infos(raw), potential, first)
+        return BatchStep(reward, raw.discount, ended, raw.resting, began, self._first, _infos(raw), potential, first)
 
     def _potentials(self, leaves: Sequence[np.ndarray], lanes: Iterable[int]) -> np.ndarray | None:
         """`[N]` float32: of the observations `[N, ...]` of these lanes; 0 in all others."""
@@ -301,3 +325,80 @@ def _infos(raw: RawStep) -> Infos:
     if raw.final_info is not None:
         return [(raw.info, ~raw.is_last), (raw.final_info, raw.is_last)]
     return [(raw.info, None if raw.resting is None else ~raw.resting)]
+
+
+class SingleLanes:
+    """Single environments, each a lane; methods as of BatchedEnvironment, but for what is said here.
+
+    Args:
+      envs: The environments; one may be replaced before it is reset.
+
+    Attributes:
+      num_lanes: N.
+      begins_episodes: A lane's next episode begins with `reset`.
+    """
+
+    begins_episodes = False
+
+    def __init__(self, envs: Sequence[TrainingEnvironment]) -> None:
+        self._envs = envs
+        self.num_lanes = len(envs)
+        self._observation_spec, self._action_spec = envs[0].observation_spec(), envs[0].action_spec()
+        self._is_nested = tree.is_nested(self._action_spec)
+        self._is_array = not tree.is_nested(self._observation_spec)
+        self._zeros, self._ones = np.zeros(self.num_lanes, np.float32), np.ones(self.num_lanes, np.float32)
+
+    def observation_spec(self) -> Any:
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        return self._action_spec
+
+    def reset(self, out: Sequence[np.ndarray], lanes: Sequence[int]) -> np.ndarray:
+        """Begins an episode in these lanes."""
+        potential = self._zeros.copy()
+        for lane in lanes:
+            self._write(self._envs[lane].reset().observation, out, lane)
+            potential[lane] = self._envs[lane].potential
+        return potential
+
+    def step(self, action: Sequence[np.ndarray], out: Sequence[np.ndarray], lanes: Sequence[int]) -> BatchStep:
+        """Steps these lanes; those that fail are among the step's `faults`."""
+        reward, discount, potential = self._zeros.copy(), self._ones.copy(), self._zeros.copy()
+        ended, infos, faults = list[int](), [], _NO_FAULTS
+        for lane in lanes:
+            env, taken = self._envs[lane], [leaf[lane, ...] for leaf in action]
+            try:
+                time_step = env.step(tree.unflatten_as(self._action_spec, taken) if self._is_nested else taken[0])
+            except EnvironmentFault as fault:
+                faults = {**faults, lane: fault}
+                continue
+            step_type, reward[lane], discount[lane], observation = time_step
+            self._write(observation, out, lane)
+            potential[lane] = env.potential
+            if step_type == _LAST:  # TimeStep.is_last() takes 10 us: it asks for tensors first.
+                ended.append(lane)
+            if env.info:
+                infos.append((env.info, lane))
+        return BatchStep(reward, discount, ended, None, None, (), infos, potential, None, faults)
+
+    def _write(self, observation: Any, out: Sequence[np.ndarray], lane: int) -> None:
+        if self._is_array:
+            out[0][lane] = observation
+            return
+        for array, leaf in zip(out, tree.flatten(observation), strict=True):
+            array[lane] = leaf
+
+
+def lanes_of(
+    envs: Sequence[TrainingEnvironment] | Sequence[BatchedEnvironment], before: Any = None
+) -> BatchedEnvironment | SingleLanes:
+    """A worker's environments as lanes: a vector environment is the only one, single ones are a lane each.
+
+    Args:
+      envs: The environments.
+      before: What this has returned for them before one was replaced.
+    """
+    if isinstance(envs[0], BatchedEnvironment):
+        return envs[0]
+    return before or SingleLanes(envs)

@@ -224,7 +224,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.transport.run_layout import run_layout
     from tfagents_system.worker.actors import PolicyActor
-    from tfagents_system.worker.batched_rollout import new_rollout
+    from tfagents_system.worker.rollout import Rollout
     from tfagents_system.worker.segment_builder import SegmentBuilder
 
     for env in envs:
@@ -245,7 +245,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
 
     clock = _Clock()
     with contextlib.suppress(_TimeIsUp):
-        new_rollout(
+        Rollout(
             envs,
             actor,
             new_builder=lambda: SegmentBuilder(layout, layout.max_segment_steps(None), lambda segment: None),

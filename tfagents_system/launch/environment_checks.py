@@ -261,6 +261,9 @@ class EnvironmentTrial:
         """All that needs an episode."""
         params, findings = self.params, self.findings
         first_steps = self._try_episode(env)
+        if self.envs_per_worker > 1:
+            several = f"SAC_ENVS_PER_WORKER={self.envs_per_worker} environments of a worker"
+            findings.error(ENVIRONMENT, *self._half_episode_findings(several))
         if self._is_fine and is_batched(env.user_env):
             self.enter("reset() or step() of all lanes of the collect environment")
             with told(findings, CONTRACT, "the collect environment"):

@@ -114,7 +114,6 @@ class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
     """An episode that continues in the next iteration.
 
     Attributes:
-      env: The worker's environment that it is in.
       number: Of the episode, among all of the worker's.
       begun: Iteration that it began in.
       steps: Taken in this iteration.
@@ -124,7 +123,6 @@ class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
       explored: Which of the actions explored, a byte each; empty where none did.
     """
 
-    env: int
     number: int
     begun: int
     steps: int
@@ -140,14 +138,12 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
       iteration: The iteration.
       next_number: Of the next episode to begin.
-      turn: The environment that steps first where not all may.
-      episodes: In the order in which they began.
+      episode: That goes on; None: none does.
     """
 
     iteration: int
     next_number: int
-    turn: int
-    episodes: list[EpisodeUnderWay]
+    episode: EpisodeUnderWay | None
 
 
 class JournalError(Exception):
@@ -185,11 +181,11 @@ class EpisodeJournal:
         self._iterations.append(cut.iteration)
         self._offsets.append(self._offsets[-1] + len(record))
 
-    def at(self, iteration: int) -> tuple[Cut, list[list[tuple[int, EpisodeUnderWay]]]]:
+    def at(self, iteration: int) -> tuple[Cut, list[tuple[int, EpisodeUnderWay]]]:
         """The end of an iteration.
 
         Returns:
-          It, and for each of its episodes what was written of it in each iteration since it began, oldest first.
+          It, and what was written of its episode in each iteration since that began, oldest first.
 
         Raises:
           JournalError: It is not there.
@@ -197,18 +193,15 @@ class EpisodeJournal:
         cuts = {cut.iteration: cut for cut, _ in self._read()}
         if iteration not in cuts:
             raise JournalError(f"{self._path} has nothing of iteration {iteration}")
-        histories = []
-        for episode in cuts[iteration].episodes:
-            parts = [
-                (past, part)
-                for past in range(episode.begun, iteration + 1)
-                for part in (cuts[past].episodes if past in cuts else ())
-                if part.number == episode.number
-            ]
-            if len(parts) != iteration + 1 - episode.begun:
-                raise JournalError(f"{self._path} has not all of the episode that began in iteration {episode.begun}")
-            histories.append(parts)
-        return cuts[iteration], histories
+        cut = cuts[iteration]
+        if cut.episode is None:
+            return cut, []
+        first, number = cut.episode.begun, cut.episode.number
+        between = [(past, cuts[past].episode) for past in range(first, iteration + 1) if past in cuts]
+        parts = [(past, part) for past, part in between if part is not None and part.number == number]
+        if len(parts) != iteration + 1 - first:
+            raise JournalError(f"{self._path} has not all of the episode that began in iteration {first}")
+        return cut, parts
 
     def _read(self) -> list[tuple[Cut, int]]:
         """What is whole, each with the offset of its end."""

@@ -17,7 +17,6 @@ from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import Actor, GreedyEpisodes
 from tfagents_system.worker.background import AnySender
-from tfagents_system.worker.batched_rollout import AnyRollout
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import EpisodeShare, HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
@@ -75,7 +74,7 @@ class Collector:
         self._recorder = self._new_recorder(worker_id, policy)
         self._iteration = INIT_ITERATION
         self._seed: int | None = None  # Of the episode that has begun last.
-        self._rollout: AnyRollout | None = None  # Of iterations of steps, with the episodes under way.
+        self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
         self._journaled: JournaledEpisodes | None = None
         self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), worker_id)
         if role.deterministic and self._params.env_steps_per_iter is not None:
@@ -133,7 +132,6 @@ class Collector:
         if self._journaled is None or self._rollout is not None:
             return
         rollout = self._rollout = self._new_rollout(actor, self._journaled)
-        assert isinstance(rollout, Rollout), "vector environments are refused before the start"
         with self._collecting(iteration):
             first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
             self._journaled.follow(rollout, iteration, first_number)
@@ -176,7 +174,7 @@ class Collector:
                 yield
             self.confirm()
 
-    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> AnyRollout:
+    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> Rollout:
         if self._recorder is not None:
             self._recorder.actor = actor
         return self._runner.rollout(

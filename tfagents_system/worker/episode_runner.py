@@ -18,11 +18,10 @@ from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
-from tfagents_system.worker.batched_rollout import AnyRollout, new_rollout
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.recording import EpisodeRecord
 from tfagents_system.worker.repeatable import RepeatableSeeds
-from tfagents_system.worker.rollout import Observer
+from tfagents_system.worker.rollout import Observer, Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 from tfagents_system.workers import WorkerEnvironments
 
@@ -66,7 +65,7 @@ class EpisodeRunner:
         on_start: Callable[[int], None] = lambda env: None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
         numbers: Sequence[int] = (),
-    ) -> AnyRollout:
+    ) -> Rollout:
         """A rollout in the evaluation or the collect environments, to be run within `stepping`.
 
         Arguments as of Rollout, and `numbers`: which of an evaluation's episodes they are. Raises StoppedError when the
@@ -90,7 +89,7 @@ class EpisodeRunner:
             waiting.put_back(env)
             self._replace(Place(is_eval, env), fault)
 
-        return new_rollout(
+        return Rollout(
             self._envs(is_eval),
             actor,
             must_restart=lambda: self._environments.has_due(Place(is_eval, 0)),

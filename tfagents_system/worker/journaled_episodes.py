@@ -9,12 +9,9 @@ import functools
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import tree
 from absl import logging
-from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.policies.worker_policy import WorkerPolicy
@@ -26,85 +23,66 @@ from tfagents_system.worker.held_out import HeldOutEpisodes
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import EpisodeNumbers, SegmentBuilder
 
-_NUMBERS = struct.Struct("<iff")
-
 
 class Record:
     """What is kept of an episode under way.
 
     Args:
-      env: Its environment.
       number: Of the episode.
       begun: Iteration that it began in.
       action_dtype: Of its actions.
     """
 
-    def __init__(self, env: int, number: int, begun: int, action_dtype: str) -> None:
-        self.env, self.number, self.begun = env, number, begun
-        self.actions: list[np.ndarray] = []  # Of this iteration.
-        self.explored: list[bool] = []
+    def __init__(self, number: int, begun: int, action_dtype: str) -> None:
+        self.number, self.begun = number, begun
+        self._actions: list[np.ndarray] = []  # Of this iteration.
+        self._explored: list[np.ndarray] = []
         self._action_dtype = action_dtype
-        self._checksum = 0
+        self._checksums = dict[str, int]()
 
     @property
     def checksum(self) -> int:
-        """Of all that the environment has returned."""
-        return self._checksum
+        """Of all that the environment has returned, however it was cut into segments."""
+        return zlib.crc32(struct.pack(f"<{len(self._checksums)}I", *self._checksums.values()))
 
-    def see(self, time_step: ts.TimeStep) -> None:
-        """What the environment has returned."""
-        step_type, reward, discount, observation = time_step
-        crc = zlib.crc32(_NUMBERS.pack(step_type, reward, discount), self._checksum)
-        for leaf in tree.flatten(observation):
-            crc = zlib.crc32(np.ascontiguousarray(leaf).data, crc)
-        self._checksum = crc
+    def add(self, segment: Segment) -> None:
+        """The next steps of the episode."""
+        taken = slice(segment.lead, None)
+        observed = slice(segment.history + segment.lead + bool(self._checksums), None)
+        self._actions.append(segment.action[0][taken])
+        if segment.explored is not None:
+            self._explored.append(segment.explored[taken])
+        for name, column in enumerate(segment.observation):
+            self._check(f"observation {name}", column[observed])
+        self._check("reward", segment.reward[taken])
+        self._check("discount", segment.discount[taken])
+
+    def _check(self, name: str, values: np.ndarray) -> None:
+        self._checksums[name] = zlib.crc32(np.ascontiguousarray(values).data, self._checksums.get(name, 0))
 
     def to_write(self, memory: Sequence[np.ndarray]) -> EpisodeUnderWay:
         """For the journal; the next iteration begins."""
-        steps, actions = len(self.actions), np.array(self.actions, self._action_dtype).tobytes()
-        explored = np.array(self.explored, np.uint8).tobytes() if any(self.explored) else b""
+        actions = np.concatenate(self._actions) if self._actions else np.zeros(0)
+        explored = np.concatenate(self._explored) if self._explored else np.zeros(0, np.uint8)
         self.forget()
-        memories = [each.astype(np.float32).tobytes() for each in memory]
-        return EpisodeUnderWay(self.env, self.number, self.begun, steps, actions, self._checksum, memories, explored)
+        return EpisodeUnderWay(
+            self.number,
+            self.begun,
+            len(actions),
+            actions.astype(self._action_dtype).tobytes(),
+            self.checksum,
+            [state.astype(np.float32).tobytes() for state in memory],
+            explored.tobytes() if explored.any() else b"",
+        )
 
     def forget(self) -> None:
         """The actions so far are in the journal."""
-        self.actions.clear()
-        self.explored.clear()
-
-
-class JournaledBuilder(SegmentBuilder):
-    """Builds the segments of an episode, and keeps its record.
-
-    Args:
-      record: Of the episode.
-      under_way: Has the record while the episode is under way, by environment.
-      *args, **kwargs: As of SegmentBuilder.
-    """
-
-    def __init__(self, record: Record, under_way: dict[int, Record], *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._record = record
-        self._under_way = under_way
-
-    def start(self, time_step: ts.TimeStep, potential: float = 0.0) -> None:
-        self._under_way[self._record.env] = self._record
-        self._record.see(time_step)
-        super().start(time_step, potential)
-
-    def add(self, action: Any, next_time_step: ts.TimeStep, explored: bool = False, potential: float = 0.0) -> None:
-        self._record.actions.append(action)
-        self._record.explored.append(explored)
-        self._record.see(next_time_step)
-        super().add(action, next_time_step, explored, potential)
-
-    def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
-        self._under_way.pop(self._record.env, None)  # Before the last segment is sent.
-        super().finish(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+        self._actions.clear()
+        self._explored.clear()
 
 
 class JournaledEpisodes:
-    """A worker's episodes in iterations of steps, and its journal of them.
+    """A worker's episodes in iterations of steps, one after another in its only environment, and its journal of them.
 
     Args:
       journal: The worker's.
@@ -113,7 +91,7 @@ class JournaledEpisodes:
       policy: The one that collects now.
       held_out: Counts the episodes.
       action: The only column of actions.
-      segments: Makes a SegmentBuilder of `send`, `held_out`, `make` and `number`; see `segment_builder`.
+      segments: Makes a SegmentBuilder of `send`, `held_out` and `number`; see `segment_builder`.
       numbers: Of the episodes, in their segments.
       send: Takes the segments.
 
@@ -145,13 +123,12 @@ class JournaledEpisodes:
         self._numbers = numbers
         self._send_on = send
         self._rollout: Rollout | None = None
-        self._under_way: dict[int, Record] = {}
+        self._record: Record | None = None  # Of the newest episode.
         self._iteration = 0
-        self._env = 0  # Where an episode begins.
         self._is_repeating = False
 
     def follow(self, rollout: Rollout, iteration: int, first_number: int) -> None:
-        """Takes over a new rollout before an iteration, with the episodes that were under way at the end of the last.
+        """Takes over a new rollout before an iteration, with the episode that was under way at the end of the last.
 
         Args:
           rollout: Of `on_start` and `new_builder`.
@@ -163,20 +140,18 @@ class JournaledEpisodes:
         if iteration == 0:
             return
         try:
-            cut, episodes = self._journal.at(iteration - 1)
-            if any(parts[-1][1].env >= rollout.num_envs for parts in episodes):
-                raise JournalError(f"the worker now has {rollout.num_envs} environments")
+            cut, parts = self._journal.at(iteration - 1)
         except JournalError as error:
             logging.error("%s: other episodes begin, and the weights are not those of an uninterrupted run", error)
             return
         self._is_repeating = True
         try:
-            for parts in episodes:
+            if parts:
                 self._repeat(rollout, parts)
         finally:
             self._is_repeating = False
-        logging.info("%d episodes go on where iteration %d has left them", len(self._under_way), iteration - 1)
-        rollout.turn = cut.turn
+        if rollout.has_episodes:
+            logging.info("an episode goes on where iteration %d has left it", iteration - 1)
         self._held_out.number = cut.next_number
 
     def begin(self, iteration: int) -> None:
@@ -185,16 +160,15 @@ class JournaledEpisodes:
         self._runner.repeat_steps(iteration)
 
     def on_start(self, env: int) -> None:
-        """An episode begins in an environment; `new_builder` is called next."""
-        self._env = env
+        """An episode begins; `new_builder` is called next."""
         self.seed = self._runner.repeat_episode(env, self._held_out.number)
 
     def new_builder(self) -> SegmentBuilder:
         """Takes the steps of the episode that begins."""
-        record = Record(self._env, self._held_out.number, self._iteration, self._action.dtype)
-        make = functools.partial(JournaledBuilder, record, self._under_way)
+        record = self._record = Record(self._held_out.number, self._iteration, self._action.dtype)
         number = self._numbers.of(self._iteration, self._held_out.number)
-        return self._segments(send=self._send, held_out=self._held_out.is_next(), make=make, number=number)
+        send = functools.partial(self._send, record)
+        return self._segments(send=send, held_out=self._held_out.is_next(), number=number)
 
     def _repeat(self, rollout: Rollout, parts: list[tuple[int, EpisodeUnderWay]]) -> None:
         """Repeats an episode from its beginning to the end of the last part's iteration."""
@@ -202,9 +176,9 @@ class JournaledEpisodes:
         self._held_out.number = episode.number
         self._runner.set_due(episode.begun)
         self.begin(episode.begun)
-        rollout.repeat(episode.env, self._actions(parts))
-        if episode.env in self._under_way:
-            self._policy().remember(episode.env, [np.frombuffer(each, np.float32) for each in episode.memory])
+        rollout.repeat(self._actions(parts))
+        if rollout.has_episodes:
+            self._policy().remember(0, [np.frombuffer(state, np.float32) for state in episode.memory])
 
     def _actions(self, parts: list[tuple[int, EpisodeUnderWay]]) -> Iterator[Sequence[tuple[np.ndarray, bool]]]:
         """The actions of each part, and whether each explored.
@@ -214,7 +188,8 @@ class JournaledEpisodes:
         for iteration, part in parts:
             if iteration > part.begun:
                 self._runner.repeat_steps(iteration)
-            record = self._under_way[part.env]
+            record = self._record
+            assert record is not None
             actions = np.frombuffer(part.actions, self._action.dtype).reshape(part.steps, *self._action.shape)
             explored = np.frombuffer(part.explored, np.uint8) if part.explored else np.zeros(part.steps, np.uint8)
             yield list(zip(actions, explored.astype(bool).tolist(), strict=True))
@@ -229,9 +204,10 @@ class JournaledEpisodes:
             "episodes, clocks or other random numbers; or set SAC_DETERMINISTIC=0"
         )
         where = f"repeating episode {episode.number} after a restart"
-        return EnvironmentFault(self._worker_id, 0, 0, error, f"environment {episode.env}", where)
+        return EnvironmentFault(self._worker_id, 0, 0, error, "environment 0", where)
 
-    def _send(self, segment: Segment) -> None:
+    def _send(self, record: Record, segment: Segment) -> None:
+        record.add(segment)
         if self._is_repeating:
             return
         if segment.end_of_iteration:
@@ -241,7 +217,7 @@ class JournaledEpisodes:
     def _write(self) -> None:
         """Before the iteration's last segment: whoever starts after it is stored needs this."""
         assert self._rollout is not None
-        records = sorted(self._under_way.values(), key=lambda record: record.number)
-        policy = self._policy()
-        episodes = [record.to_write(policy.memory(record.env)) for record in records]
-        self._journal.append(Cut(self._iteration, self._held_out.number, self._rollout.turn, episodes))
+        episode = None
+        if self._record is not None and self._rollout.has_episodes:
+            episode = self._record.to_write(self._policy().memory(0))
+        self._journal.append(Cut(self._iteration, self._held_out.number, episode))

@@ -1,4 +1,4 @@
-"""Runs episodes in a worker's environments, side by side where there are several."""
+"""Runs episodes in a worker's lanes: each is a single environment, or all are those of a vector environment."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.batched_environment import BatchStep, lanes_of
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.report.episodes import Episode
+from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
-from tfagents_system.worker.episode_log import EpisodeLog
+from tfagents_system.worker.episode_logs import EpisodeLogs
 from tfagents_system.worker.recording import EpisodeRecord
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
 
 Observer = Callable[[Any], None]
+
+_FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
 
 
 class StepTimes:
@@ -38,31 +43,36 @@ class StepTimes:
 
 
 class Rollout:
-    """Episodes in some environments: whole ones, or so many steps of them at a time.
+    """Episodes in the lanes of a worker: whole ones, or so many steps of them at a time.
+
+    All lanes step together. Those of a vector environment do so even without an episode that counts; what these do is
+    dropped. So `steps` may take more steps than it hands over: fewer than one for each lane, which belong to the next
+    call.
 
     Args:
-      envs: The environments. One whose episode has ended takes the next.
-      actor: Gives actions for all environments with an episode under way, at once.
+      envs: The environments: single ones, or one vector environment.
+      actor: Gives actions for all lanes at once.
       new_builder: Makes the builder that takes an episode's steps. Only the last segment of a call ends the iteration.
-      observers: Take a Trajectory for every step, in order. Of several environments they see one episode after
-        another, each when it has ended.
-      on_step: Called with the number of environments before they step; may raise to end all episodes early.
+      observers: Take a Trajectory for every step, in order. Of several lanes they see one episode after another, each
+        when it has ended.
+      on_step: Called with the number of episodes under way before they step; may raise to end all of them early.
       on_episode: Called after each episode; may raise to end all episodes early.
-      on_start: Called with an environment's index before an episode begins in it; may replace the environment.
-      on_fault: Called when an environment has failed: replaces it, and the episode begins again in the new one, or
-        raises to end all episodes. The steps before the fault have been handed over, as an episode that was cut short;
-        the step that failed is dropped with all its values. None: every fault is raised.
+      on_start: Called with an environment's index before it is reset; may replace the environment.
+      on_fault: Called when an environment has failed: replaces it, and episodes begin again in the new one, or raises
+        to end all episodes. The steps before the fault have been handed over, as episodes that were cut short; the step
+        that failed is dropped with all its values. None: every fault is raised.
+      must_restart: Whether `steps` is to end all episodes of a vector environment, as cut short, and reset it.
       times: Counts the time of policy and simulator.
-      new_record: Called with an environment's index when an episode begins in it: makes what records its steps.
+      new_record: Called with a lane when an episode begins in it: makes what records its steps.
 
     Attributes:
       actor: As above; may be replaced between two calls.
-      turn: The environment that steps first where not all may.
+      num_lanes: N.
     """
 
     def __init__(
         self,
-        envs: Sequence[TrainingEnvironment],
+        envs: Sequence[AnyEnvironment],
         actor: Actor,
         *,
         new_builder: Callable[[], SegmentBuilder] | None = None,
@@ -71,93 +81,337 @@ class Rollout:
         on_episode: Callable[[Episode], None] = lambda episode: None,
         on_start: Callable[[int], None] = lambda env: None,
         on_fault: Callable[[int, EnvironmentFault], None] | None = None,
+        must_restart: Callable[[], bool] = lambda: False,
         times: StepTimes | None = None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
     ) -> None:
         self.actor = actor
         self._envs = envs
         self._new_builder = new_builder
-        self._observers = observers
         self._on_step = on_step
         self._on_episode = on_episode
         self._on_start = on_start
         self._on_fault = on_fault
+        self._must_restart = must_restart
         self._times = times or StepTimes()
         self._new_record = new_record
-        action_spec = envs[0].action_spec()
-        self._action_spec = action_spec if tree.is_nested(action_spec) else None  # None: one array.
-        self._running: dict[int, _Running] = {}
-        self._faults: dict[int, EnvironmentFault] = {}
-        self._steps_left = math.inf
-        self.turn = 0
-
-    @property
-    def num_envs(self) -> int:
-        """How many environments there are."""
-        return len(self._envs)
+        self._lanes = lanes_of(envs)
+        count = self.num_lanes = self._lanes.num_lanes
+        self._spec, self._action_spec = self._lanes.observation_spec(), self._lanes.action_spec()
+        self._columns: LaneColumns | None = None
+        self._full_at = 0  # The row at which the next segment may be full.
+        self._is_begun = False  # A vector environment was reset, and did not fail since.
+        self._running = list[int]()  # Lanes with an episode under way that counts,
+        self._builders: list[SegmentBuilder | None] = [None] * count  # what takes their steps, if they are stored,
+        self._records = dict[int, EpisodeRecord]()  # and what records them.
+        self._waiting = list[int]()  # Lanes whose newest step is not handed over yet.
+        self._logs = EpisodeLogs(count)
+        self._watched = _Watched(observers, count) if observers else None
+        self._mid = np.full(count, _MID)
+        self._types, self._reward, self._discount = self._mid, np.zeros(count, np.float32), np.ones(count, np.float32)
+        self._newest: BatchStep | None = None
+        self._faults = dict[int, EnvironmentFault]()
 
     def episodes(self, count: int) -> list[Episode]:
         """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
 
-        No episode is started that is not counted: short episodes are not preferred to long ones. In the end some
-        environments have nothing to do.
+        No episode is started that is not counted: short episodes are not preferred to long ones. In the end some lanes
+        have nothing to do.
         """
         ended: list[Episode] = []
         with self._handing_over():
+            self._give_up()
             while len(ended) < count:
-                self._start(count - len(ended) - len(self._running))
-                over = self._advance()
+                self._start(count - len(ended))
+                self._advance()
+                over = self._ended_of(self._running)
                 ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
+                self._waiting = []
+                self._begin_next(count - len(ended))
                 self._answer_faults()
         return ended
 
     def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
-        """Runs exactly `count` steps, of all environments together, and hands all of them over.
+        """Runs exactly `count` steps, of all lanes together, and hands all of them over.
 
         Episodes under way continue in the next call; without `goes_on` there is none, and samples may start at their
         last steps. Returns those that ended in this one.
         """
         ended: list[Episode] = []
-        self._steps_left = count
         with self._handing_over():
-            while self._steps_left:
-                self._start(len(self._envs))
-                over = self._advance()
-                paused: list[_Running] = [] if self._steps_left else self._unsent()
-                ended += self._end(over, end_of_iteration=not self._steps_left and not paused)
-                for number, run in enumerate(paused, 1):
-                    hand_over = run.pause if goes_on else run.break_off
-                    hand_over(end_of_iteration=number == len(paused))
+            if self._is_begun and self._must_restart():
+                self._break_off()
+            while count:
+                if not self._waiting:
+                    self._start(self.num_lanes)
+                    count -= self._advance(count)
+                counted = self._count(count)
+                count -= len(counted)
+                ended += self._hand_over(self._ended_of(counted), is_last=not count, goes_on=goes_on)
+                if not self._waiting:
+                    self._begin_next(self.num_lanes)
                 self._answer_faults()
         return ended
 
-    def repeat(self, env: int, parts: Iterable[Sequence[tuple[Any, bool]]]) -> None:
+    def repeat(self, parts: Iterable[Sequence[tuple[np.ndarray, bool]]]) -> None:
         """Begins an episode with actions that were chosen before; it continues in the next call of `steps`.
 
+        In the only lane of a single environment.
+
         Args:
-          env: An environment without an episode.
           parts: The actions up to each end of an iteration, where the episode is cut, each with whether it explored. An
             EnvironmentFault that they raise counts as one of the environment.
         """
         with self._handing_over():
-            self._begin(env)
+            self._start(1)
             try:
-                for actions in parts if env in self._running else ():
-                    run = self._running[env]
-                    run.record = None  # Its actor was another one.
+                for actions in parts if self._running else ():
+                    self._records.clear()  # Its actor was another one.
                     for action, explored in actions:
-                        if not run.is_over:
+                        if self._running and not self._ended_of([0]):
                             self._on_step(0)
-                            run.advance(action, explored)
-                    run.pause(end_of_iteration=False)
+                            self._step([action[None]], np.array([explored]))
+                    for builder in self._unsent():
+                        builder.pause()
             except EnvironmentFault as fault:
-                self._running.pop(env).break_off()
-                self._faults[env] = fault
+                self._fail(fault)
             self._answer_faults()
 
-    def _unsent(self) -> list[_Running]:
-        """Episodes under way with steps to hand over."""
-        return [run for run in self._running.values() if run.has_unsent_steps]
+    @property
+    def has_episodes(self) -> bool:
+        """Whether episodes are under way."""
+        return bool(self._running)
+
+    # Steps.
+
+    def _advance(self, most: float = math.inf) -> int:
+        """Steps until an episode ends or begins, an environment fails, or `most` steps are taken or more.
+
+        The newest step of the lanes with an episode waits to be counted.
+
+        Returns:
+          How many steps were taken before this one.
+        """
+        taken = 0
+        while self._running or self._is_begun:
+            self._on_step(len(self._running))
+            began = perf_counter()
+            actions = self._act()
+            self._times.policy += perf_counter() - began
+            try:
+                has_news = self._step(actions, self.actor.explored)
+            except EnvironmentFault as fault:
+                self._fail(fault)
+            self._waiting = self._running
+            if self._faults or has_news or taken + len(self._running) >= most:
+                break
+            taken += len(self._running)
+        return taken
+
+    def _act(self) -> list[np.ndarray]:
+        """Actions `[N, ...]`; of single environments, those without an episode have none."""
+        steps, acting = self._steps(), self._running
+        if len(acting) == self.num_lanes or self._lanes.begins_episodes:
+            return self.actor.act(steps)
+        columns = steps.step_type, steps.reward, steps.discount
+        leaves = [leaf[acting] for leaf in steps.observation]
+        chosen = self.actor.act(LaneSteps(*(column[acting] for column in columns), leaves, steps.spec, acting))
+        actions = [np.zeros((self.num_lanes, *leaf.shape[1:]), leaf.dtype) for leaf in chosen]
+        for whole, leaf in zip(actions, chosen, strict=True):
+            whole[acting] = leaf
+        return actions
+
+    def _steps(self) -> LaneSteps:
+        """The newest time steps, for the policy."""
+        assert self._columns is not None
+        return LaneSteps(self._types, self._reward, self._discount, self._columns.newest, self._spec)
+
+    def _step(self, action: Sequence[np.ndarray], explored: np.ndarray) -> bool:
+        """Steps all lanes; returns whether an episode ended or began in one, or one has failed.
+
+        Args:
+          action: Leaves `[N, ...]`.
+          explored: `[N]` bool.
+
+        Raises:
+          EnvironmentFault: The vector environment has failed.
+        """
+        columns = self._columns
+        assert columns is not None
+        if columns.row >= self._full_at:
+            self._make_room()
+        before = None if self._watched is None else self._steps()
+        began = perf_counter()
+        step = self._newest = self._lanes.step(action, columns.following, self._running)
+        self._times.simulator += perf_counter() - began
+        for lane, fault in step.faults.items():
+            self._fail(fault, lane)
+        columns.add(action, step, explored)
+        self._logs.add(step)
+        self._types, self._reward, self._discount = self._mid, step.reward, step.discount
+        if self._records or self._watched is not None:
+            self._show(before, action, step)
+        return bool(step.ended) or step.began is not None
+
+    def _show(self, before: LaneSteps | None, action: Sequence[np.ndarray], step: BatchStep) -> None:
+        """A step for those who record or watch the lanes' episodes."""
+        after = self._steps()
+        for lane in self._running:
+            taken = tree.unflatten_as(self._action_spec, [leaf[lane, ...].copy() for leaf in action])
+            if self._watched is not None and before is not None:
+                self._watched.add(lane, before, taken, after, is_last=lane in step.ended)
+            if lane in self._records:
+                self._records[lane].add(taken, step.reward[lane], step.records_of(lane))
+
+    def _make_room(self) -> None:
+        """Cuts off what is full, and moves the columns if they are."""
+        columns = self._columns
+        assert columns is not None
+        stored = [builder for builder in self._builders if builder is not None]
+        for builder in stored:
+            if builder.room <= 0:
+                builder.pause()
+        if columns.is_full:
+            columns.move([builder.rows for builder in stored])
+        self._full_at = min([columns.capacity, *(columns.row + builder.room for builder in stored)])
+
+    # Episodes begin.
+
+    def _start(self, most: int) -> None:
+        """Begins episodes in environments that have none, up to so many under way."""
+        if self._lanes.begins_episodes and not self._is_begun:
+            self._start_in(0, range(self.num_lanes), most)
+        elif not self._lanes.begins_episodes and len(self._running) < most:
+            for lane in range(self.num_lanes):
+                if lane not in self._running and lane not in self._faults and len(self._running) < most:
+                    self._start_in(lane, [lane], most)
+
+    def _start_in(self, env: int, lanes: Sequence[int], most: int) -> None:
+        """Resets an environment with these lanes, and begins episodes in them, up to so many under way."""
+        self._on_start(env)
+        self._lanes = lanes_of(self._envs, self._lanes)
+        free = most - len(self._running)
+        builders = {lane: self._begin_acting(lane, counts=lane - lanes[0] < free) for lane in lanes}
+        columns = self._columns or self._make_columns(builders[lanes[0]])
+        if not self._running:
+            columns.row = self._full_at = 0
+        try:
+            potential = self._lanes.reset(columns.newest, lanes)
+        except EnvironmentFault as fault:
+            self._fail(fault, env)
+            return
+        self._is_begun = self._lanes.begins_episodes
+        for lane in lanes:
+            self._begin(lane, builders[lane], None, potential, counts=len(self._running) < most)
+
+    def _begin_acting(self, lane: int, *, counts: bool) -> SegmentBuilder | None:
+        self.actor.reset([lane])
+        return self._new_builder() if counts and self._new_builder is not None else None
+
+    def _make_columns(self, builder: SegmentBuilder | None) -> LaneColumns:
+        if builder is None:
+            self._columns = LaneColumns(Layout.from_specs(self._spec, self._action_spec), self.num_lanes)
+        else:
+            self._columns = LaneColumns(builder.layout, self.num_lanes, builder.most_rows, builder.gamma)
+        return self._columns
+
+    def _begin(
+        self,
+        lane: int,
+        builder: SegmentBuilder | None,
+        first: Sequence[np.ndarray] | None,
+        potential: np.ndarray | None,
+        *,
+        counts: bool,
+    ) -> None:
+        """An episode begins in a lane; further arguments as of LaneColumns.begin."""
+        assert self._columns is not None
+        rows = self._columns.begin(lane, first, potential)
+        if self._types is self._mid:
+            self._types = self._mid.copy()
+        self._types[lane] = _FIRST
+        self._reward[lane], self._discount[lane] = 0.0, 1.0
+        if not counts:
+            return
+        self._running = sorted([*self._running, lane])
+        self._logs.begin(lane)
+        if builder is not None:
+            builder.begin(rows)
+            self._builders[lane] = builder
+            self._full_at = min(self._full_at, self._columns.row + builder.room)
+        if self._watched is not None:
+            self._watched.begin(lane)
+        if self._new_record is not None:
+            self._records[lane] = self._new_record(lane)
+
+    def _begin_next(self, most: int) -> None:
+        """Begins episodes in lanes whose next one a vector environment has begun, up to so many under way."""
+        step = self._newest
+        if not self._is_begun or step is None or step.began is None:
+            return
+        for lane in np.flatnonzero(step.began).tolist():
+            counts = len(self._running) < most
+            self._begin(lane, self._begin_acting(lane, counts=counts), step.first, step.first_potential, counts=counts)
+        self._newest = None
+
+    # Episodes end.
+
+    def _ended_of(self, lanes: Sequence[int]) -> list[int]:
+        """Those of some lanes whose episode has ended with the newest step."""
+        ended = self._newest.ended if self._newest is not None else ()
+        return [lane for lane in lanes if lane in ended] if ended else []
+
+    def _count(self, most: int) -> list[int]:
+        """The newest step of up to so many lanes that wait is handed over; returns these lanes."""
+        counted, self._waiting = self._waiting[:most], self._waiting[most:]
+        if self._columns is not None:
+            self._columns.uncounted = frozenset(self._waiting)
+        return counted
+
+    def _hand_over(self, over: Sequence[int], *, is_last: bool, goes_on: bool) -> list[Episode]:
+        """Hands over what is left of episodes that have ended, and at the call's last step of all others."""
+        under_way = self._unsent(over) if is_last else []
+        ended = self._end(over, end_of_iteration=is_last and not under_way)
+        for number, builder in enumerate(under_way, 1):
+            if goes_on:
+                builder.pause(end_of_iteration=number == len(under_way))
+            else:
+                builder.finish(ends_episode=False, end_of_iteration=number == len(under_way))
+        return ended
+
+    def _unsent(self, over: Sequence[int] = ()) -> list[SegmentBuilder]:
+        """Builders of all episodes under way but those in some lanes, as far as they have steps to hand over."""
+        builders = (builder for lane, builder in enumerate(self._builders) if lane not in over)
+        return [builder for builder in builders if builder is not None and builder.has_unsent_steps]
+
+    def _end(self, over: Sequence[int], *, end_of_iteration: bool) -> list[Episode]:
+        """Hands over what is left of episodes that have ended, of all of them before the first is told: that may raise.
+
+        Args:
+          over: Their lanes.
+          end_of_iteration: The last of them ends it.
+        """
+        last = len(over) if end_of_iteration else 0
+        ended = [self._end_one(lane, end_of_iteration=number == last) for number, lane in enumerate(over, 1)]
+        for episode in ended:
+            self._on_episode(episode)
+        return ended
+
+    def _end_one(self, lane: int, *, end_of_iteration: bool) -> Episode:
+        builder = self._builders[lane]
+        self._forget(lane)
+        if builder is not None:
+            builder.finish(ends_episode=True, end_of_iteration=end_of_iteration)
+        if self._watched is not None:
+            self._watched.tell(lane)
+        episode = self._logs.episode(lane)
+        if (record := self._records.pop(lane, None)) is not None:
+            record.end(episode)
+        return episode
+
+    def _forget(self, lane: int) -> None:
+        self._builders[lane] = None
+        self._running = [other for other in self._running if other != lane]
 
     @contextlib.contextmanager
     def _handing_over(self) -> Iterator[None]:
@@ -168,48 +422,37 @@ class Rollout:
         try:
             yield
         except BaseException:
-            for run in self._running.values():
-                run.break_off()
+            self._break_off()
             raise
 
-    def _start(self, most: int) -> None:
-        """Begins up to so many episodes in environments that have none."""
-        for env in [env for env in range(len(self._envs)) if env not in self._running][:most]:
-            self._begin(env)
+    def _break_off(self) -> None:
+        """Hands over all steps so far, without those of the next call; all lanes are to be reset."""
+        for builder in self._builders:
+            if builder is not None:
+                builder.finish(ends_episode=False)
+        self._give_up()
 
-    def _begin(self, env: int) -> None:
-        self._on_start(env)
-        self.actor.reset([env])
-        builder = self._new_builder and self._new_builder()
-        later = len(self._envs) > 1
-        try:
-            self._running[env] = _Running(self._envs[env], builder, self._observers, later, self._times)
-        except EnvironmentFault as fault:
-            self._faults[env] = fault
+    def _give_up(self) -> None:
+        """Forgets the episodes under way; all lanes are to be reset."""
+        if self._columns is not None:
+            self._columns.uncounted = frozenset()
+        self._builders = [None] * self.num_lanes
+        self._records.clear()
+        self._running, self._waiting, self._newest, self._is_begun = [], [], None, False
+
+    # Faults.
+
+    def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
+        """An environment has failed; the steps before are handed over."""
+        self._faults[lane] = fault
+        if self._lanes.begins_episodes:
+            self._break_off()
             return
-        if self._new_record is not None:
-            self._running[env].record = self._new_record(env)
-
-    def _advance(self) -> list[_Running]:
-        """Steps until an episode ends, an environment fails or no step is left; returns the episodes that ended."""
-        ended = [self._running.pop(env) for env in (self._step() if self._running else [])]
-        for env in self._faults:
-            if env in self._running:
-                self._running.pop(env).break_off()
-        return ended
-
-    def _end(self, over: Sequence[_Running], *, end_of_iteration: bool) -> list[Episode]:
-        """Hands over what is left of episodes that have ended, of all of them before the first is told: that may raise.
-
-        Args:
-          over: The episodes.
-          end_of_iteration: The last of them ends it.
-        """
-        last = len(over) if end_of_iteration else 0
-        ended = [run.end(end_of_iteration=number == last) for number, run in enumerate(over, 1)]
-        for episode in ended:
-            self._on_episode(episode)
-        return ended
+        builder = self._builders[lane]
+        self._forget(lane)
+        self._records.pop(lane, None)
+        if builder is not None:
+            builder.finish(ends_episode=False)
 
     def _answer_faults(self) -> None:
         while self._faults:
@@ -218,125 +461,34 @@ class Rollout:
                 raise fault
             self._on_fault(env, fault)
 
-    def _step(self) -> list[int]:
-        """Steps the environments together; returns those whose episode has ended."""
-        faults = self._faults
-        while True:
-            running = self._running if self._steps_left >= len(self._running) else self._some(int(self._steps_left))
-            self._on_step(len(running))
-            began = perf_counter()
-            envs = sorted(running)
-            steps = LaneSteps.of([running[env].time_step for env in envs], envs if len(envs) < self.num_envs else None)
-            actions = self.actor.act(steps)
-            self._times.policy += perf_counter() - began
-            for row, env in enumerate(envs):
-                run = running[env]
-                action = [leaf[row, ...] for leaf in actions]
-                try:
-                    run.advance(
-                        action[0] if self._action_spec is None else tree.unflatten_as(self._action_spec, action),
-                        run.takes_explored and bool(self.actor.explored[env]),
-                    )
-                    self._steps_left -= 1
-                except EnvironmentFault as fault:
-                    faults[env] = fault
-            ended = [env for env, run in running.items() if run.is_over]
-            if ended or faults or not self._steps_left:
-                return ended
 
-    def _some(self, count: int) -> dict[int, _Running]:
-        """So many of the environments, in turn."""
-        envs = sorted(self._running, key=lambda env: (env - self.turn) % len(self._envs))[:count]
-        self.turn = (envs[-1] + 1) % len(self._envs)
-        return {env: self._running[env] for env in envs}
-
-
-class _Running:
-    """An episode under way.
+class _Watched:
+    """The steps of each lane's episode, for observers.
 
     Args:
-      env: Its environment, which is reset.
-      builder: Takes the steps.
-      observers: Take the trajectories.
-      later: They take them when the episode has ended.
-      times: Counts the time of the simulator.
-
-    Attributes:
-      record: Records the steps; None: nobody asks for them.
+      observers: Take the trajectories: those of the only lane at once, of several lanes when an episode has ended.
+      num_lanes: N.
     """
 
-    record: EpisodeRecord | None = None
-
-    def __init__(
-        self,
-        env: TrainingEnvironment,
-        builder: SegmentBuilder | None,
-        observers: Sequence[Observer],
-        later: bool,
-        times: StepTimes,
-    ) -> None:
-        self._env = env
-        self._builder = builder
+    def __init__(self, observers: Sequence[Observer], num_lanes: int) -> None:
         self._observers = observers
-        self._later = later
-        self._seen: list[Any] = []
-        self._times = times
-        self._log = EpisodeLog()
-        self.is_over = False
-        self.takes_explored = builder is not None and builder.takes_explored
-        self.time_step = env.reset()
-        if builder:
-            builder.start(self.time_step, env.potential)
+        self._later = num_lanes > 1
+        self._seen: list[list[Any]] = [[] for _ in range(num_lanes)]
 
-    def advance(self, action: Any, explored: bool = False) -> None:
-        """Takes one step, with an action that may be another one than the greedy one."""
-        began = perf_counter()
-        next_time_step = self._env.step(action)
-        self._times.simulator += perf_counter() - began
-        if self._builder:
-            self._builder.add(action, next_time_step, explored, self._env.potential)
-        self._log.add(next_time_step.reward, self._env.info)
-        if self.record is not None:
-            self.record.add(action, next_time_step.reward, self._env.info)
-        if self._observers:
-            self._observe(action, next_time_step)
-        self.time_step = next_time_step
-        # TimeStep.is_last() takes 10 us: it asks for tensors first.
-        self.is_over = next_time_step.step_type == ts.StepType.LAST
+    def begin(self, lane: int) -> None:
+        self._seen[lane] = []
 
-    @property
-    def has_unsent_steps(self) -> bool:
-        """Whether there are steps to hand over."""
-        return self._builder is not None and self._builder.has_unsent_steps
+    def add(self, lane: int, before: LaneSteps, action: Any, after: LaneSteps, *, is_last: bool) -> None:
+        """A step of a lane."""
+        first, second = (tree.map_structure(np.array, steps.row(lane)) for steps in (before, after))
+        second = second._replace(step_type=np.array(_LAST if is_last else _MID))
+        self._seen[lane].append(trajectory.from_transition(first, policy_step.PolicyStep(action), second))
+        if not self._later:
+            self.tell(lane)
 
-    def pause(self, *, end_of_iteration: bool) -> None:
-        """Hands over the steps so far; the episode continues."""
-        if self._builder:
-            self._builder.pause(end_of_iteration=end_of_iteration)
-
-    def end(self, *, end_of_iteration: bool) -> Episode:
-        """Hands over what is left of the episode."""
-        if self._builder:
-            self._builder.finish(ends_episode=True, end_of_iteration=end_of_iteration)
-        for step in self._seen:
-            self._tell(step)
-        episode = self._log.episode()
-        if self.record is not None:
-            self.record.end(episode)
-        return episode
-
-    def break_off(self, *, end_of_iteration: bool = False) -> None:
-        """Hands over the steps so far; the episode does not continue."""
-        if self._builder:
-            self._builder.finish(ends_episode=False, end_of_iteration=end_of_iteration)
-
-    def _observe(self, action: Any, next_time_step: ts.TimeStep) -> None:
-        step = trajectory.from_transition(self.time_step, policy_step.PolicyStep(action), next_time_step)
-        if self._later:
-            self._seen.append(step)
-        else:
-            self._tell(step)
-
-    def _tell(self, step: Any) -> None:
-        for observer in self._observers:
-            observer(step)
+    def tell(self, lane: int) -> None:
+        """The observers see what they have not seen of the lane's episode."""
+        for step in self._seen[lane]:
+            for observer in self._observers:
+                observer(step)
+        self._seen[lane] = []

@@ -1,44 +1,193 @@
-"""Gathers an episode's steps into segments."""
+"""Keeps the steps of a worker's lanes in columns, and cuts an episode's into segments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import tree
-from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.schedules import initial_value
+from tfagents_system.envs.batched_environment import BatchStep
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 
 _LARGEST = float(np.finfo(np.float32).max)
+_ROOMY_BYTES = 64 * 2**20
 
 
-class HeldRows(Protocol):
-    """The steps of an episode that are held for the next segments.
+class LaneColumns:
+    """Rows of steps, each of N lanes: row t has the observations before step t, and what step t was and gave.
+
+    When the rows are full, those that are still held move to the beginning.
+
+    Args:
+      layout: Of a lane.
+      num_lanes: N.
+      most_rows: Observations of a lane that are held at most.
+      gamma: Discount of a step, for the returns, where the layout has them.
 
     Attributes:
-      steps: How many there are.
-      observations: How many observations: one behind each step, and those before them.
+      row: Steps taken since row 0: `observation[...][row]` are the newest observations.
+      observation, action: Leaves `[rows + 1, N, ...]` and `[rows, N, ...]`.
+      reward, discount: `[rows, N]` float32.
+      returns: `[rows, N]` float64, where the layout has them.
+      explored, potential: `[rows, N]` uint8 and `[rows + 1, N]` float32, likewise.
+      uncounted: Lanes whose newest step is not handed over yet.
     """
 
-    @property
-    def steps(self) -> int: ...
+    def __init__(self, layout: Layout, num_lanes: int, most_rows: int = 1, gamma: float = 1.0) -> None:
+        step_bytes = layout.step_bytes * num_lanes
+        self._rows = most_rows + max(most_rows // 4, min(most_rows, _ROOMY_BYTES // step_bytes), 16)
+        self._gamma = gamma
+        self.observation = [_empty(self._rows + 1, num_lanes, column) for column in layout.observation]
+        self.action = [_empty(self._rows, num_lanes, column) for column in layout.action]
+        self.reward, self.discount = np.empty((2, self._rows, num_lanes), np.float32)
+        self.returns = np.zeros((self._rows, num_lanes)) if layout.returns else None
+        self.explored = np.zeros((self._rows, num_lanes), np.uint8) if layout.explored else None
+        self.potential = np.zeros((self._rows + 1, num_lanes), np.float32) if layout.potential else None
+        self._return = np.zeros(num_lanes)  # Of each episode so far: R_t = gamma R_(t-1) + r_t.
+        self.row = 0
+        self.uncounted: frozenset[int] = frozenset()
 
     @property
-    def observations(self) -> int: ...
+    def capacity(self) -> int:
+        """Steps that there are rows for."""
+        return self._rows
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `move` must be called before the next step."""
+        return self.row >= self._rows
+
+    def move(self, held: Sequence[LaneRows]) -> None:
+        """Makes room: the oldest row that is held becomes row 0."""
+        first = min([self.row, *(rows.first_observation for rows in held)])
+        end = self.row
+        for observations in (*self.observation, *_present(self.potential)):
+            observations[: end + 1 - first] = observations[first : end + 1]
+        for of_steps in (*self.action, self.reward, self.discount, *_present(self.returns, self.explored)):
+            of_steps[: end - first] = of_steps[first:end]
+        self.row -= first
+        for rows in held:
+            rows.moved(first)
+
+    @property
+    def newest(self) -> list[np.ndarray]:
+        """Leaves `[N, ...]`: the observations before the next step."""
+        row = self.row
+        return [column[row] for column in self.observation]
+
+    @property
+    def following(self) -> list[np.ndarray]:
+        """Leaves `[N, ...]`: where the observations behind the next step are to be written."""
+        row = self.row + 1
+        return [column[row] for column in self.observation]
+
+    def add(self, action: Sequence[np.ndarray], step: BatchStep, explored: np.ndarray) -> None:
+        """The step that `following` is behind, and which lanes explored in it, `[N]` bool."""
+        row = self.row
+        for column, leaf in zip(self.action, action, strict=True):
+            column[row] = leaf
+        self.reward[row] = step.reward
+        self.discount[row] = step.discount
+        if self.returns is not None:
+            self._return *= self._gamma
+            self._return += step.reward
+            self.returns[row] = self._return
+        if self.explored is not None:
+            self.explored[row] = explored
+        if self.potential is not None:
+            self.potential[row + 1] = step.potential
+        self.row = row + 1
+
+    def begin(self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None = None) -> LaneRows:
+        """An episode begins in a lane.
+
+        Args:
+          lane: From 0.
+          first: Leaves `[N, ...]`, of which this lane's is its first observation; None: the newest one is.
+          potential: Those of the first observations `[N]`, where there is a column.
+        """
+        if first is not None:
+            for column, leaf in zip(self.observation, first, strict=True):
+                column[self.row, lane] = leaf[lane]
+        if self.potential is not None and potential is not None:
+            self.potential[self.row, lane] = potential[lane]
+        self._return[lane] = 0.0
+        return LaneRows(self, lane)
+
+
+def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
+    return [column for column in columns if column is not None]
+
+
+def _empty(rows: int, num_lanes: int, column: Any) -> np.ndarray:
+    return np.empty((rows, num_lanes, *column.shape), column.dtype)
+
+
+class LaneRows:
+    """The rows of one lane's episode that are held for its next segments.
+
+    Args:
+      columns: Of all lanes.
+      lane: From 0; its episode begins with the newest observation.
+
+    Attributes:
+      first_observation: Row of the oldest observation that is held.
+    """
+
+    def __init__(self, columns: LaneColumns, lane: int) -> None:
+        self._columns = columns
+        self._lane = lane
+        self.first_observation = self._first_step = columns.row
+
+    @property
+    def _end(self) -> int:
+        return self._columns.row - (self._lane in self._columns.uncounted)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are held."""
+        return self._end - self._first_step
+
+    @property
+    def observations(self) -> int:
+        """How many observations are held: one behind each step, and those before them."""
+        return self._end + 1 - self.first_observation
 
     def columns(self) -> dict[str, Any]:
         """All of them, as a Segment's `observation`, `action`, `reward`, `discount` and those of `Layout.optional`."""
+        lane, columns = self._lane, self._columns
+        seen, taken = slice(self.first_observation, self._end + 1), slice(self._first_step, self._end)
+        return {
+            "observation": [column[seen, lane].copy() for column in columns.observation],
+            "action": [column[taken, lane].copy() for column in columns.action],
+            "reward": columns.reward[taken, lane].copy(),
+            "discount": columns.discount[taken, lane].copy(),
+            "returns": None if columns.returns is None else _as_returns(columns.returns[taken, lane]),
+            "explored": None if columns.explored is None else columns.explored[taken, lane].copy(),
+            "potential": None if columns.potential is None else columns.potential[seen, lane].copy(),
+        }
 
     def drop(self, steps: int, observations: int) -> None:
         """Forgets so many, from the oldest on."""
+        self._first_step += steps
+        self.first_observation += observations
+
+    def moved(self, rows: int) -> None:
+        """All rows have moved by so many."""
+        self._first_step -= rows
+        self.first_observation -= rows
 
 
-class EpisodeCuts:
+def _as_returns(returns: np.ndarray) -> np.ndarray:
+    """Returns of float64 as the layout has them."""
+    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
+
+
+class SegmentBuilder:
     """Cuts one episode into segments.
 
     However the episode is cut, its samples are those of the whole episode (transport/segments.py).
@@ -55,9 +204,11 @@ class EpisodeCuts:
       number: Of the episode, as of Segment.episode.
 
     Attributes:
-      layout, max_steps, gamma: As above.
-      lead: Steps held that were sent already.
+      layout, gamma: As above.
+      rows: The episode's steps, from `begin` on.
     """
+
+    rows: LaneRows
 
     def __init__(
         self,
@@ -72,8 +223,8 @@ class EpisodeCuts:
         number: int = 0,
     ) -> None:
         self.layout = layout
-        self.max_steps = max_steps
         self.gamma = gamma
+        self._max_steps = max_steps
         self._send = send
         self._held_out = held_out
         self._history = history
@@ -82,18 +233,46 @@ class EpisodeCuts:
         self._number = number
         self._dropped = 0  # Observations of the episode that are not held any more.
         self._starts_episode = True
-        self.lead = 0
+        self._lead = 0  # Steps held that were sent already.
         self._context = 0  # Steps of the lead at which no sample starts any more.
+
+    def begin(self, rows: LaneRows) -> None:
+        """The episode begins in these rows."""
+        self.rows = rows
 
     @property
     def most_rows(self) -> int:
         """Observations that are held at most."""
-        return self._history + self._look_ahead + self._look_back + self.max_steps + 1
+        return self._history + self._look_ahead + self._look_back + self._max_steps + 1
 
-    def cut(
-        self, rows: HeldRows, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False
-    ) -> None:
+    @property
+    def room(self) -> int:
+        """Steps that the episode may take until its segment is full."""
+        return self._max_steps - (self.rows.steps - self._lead)
+
+    @property
+    def has_unsent_steps(self) -> bool:
+        """Whether it holds steps that no segment has brought yet."""
+        return self.rows.steps > self._lead
+
+    def pause(self, *, end_of_iteration: bool = False) -> None:
+        """Sends the steps so far; the episode continues."""
+        if self.has_unsent_steps:
+            self._cut(goes_on=True, end_of_iteration=end_of_iteration)
+
+    def finish(self, *, ends_episode: bool, end_of_iteration: bool = False) -> None:
+        """Sends what is left.
+
+        Args:
+          ends_episode: False where the worker stops in mid-episode.
+          end_of_iteration: Nothing more follows in this iteration.
+        """
+        if self.has_unsent_steps:
+            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+
+    def _cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
         """Sends the steps that are held; if the episode continues, keeps those that the next segment begins with."""
+        rows = self.rows
         steps = rows.steps
         deferred = min(self._look_ahead, steps - self._context) if goes_on else 0
         history = rows.observations - 1 - steps
@@ -107,7 +286,7 @@ class EpisodeCuts:
             ends_episode=ends_episode,
             held_out=self._held_out,
             history=history,
-            lead=self.lead,
+            lead=self._lead,
             context=self._context,
             deferred=deferred,
             episode=np.array([[self._number, self._dropped]], np.int64) if self.layout.episode else None,
@@ -117,8 +296,8 @@ class EpisodeCuts:
         dropped = max(0, history + given_up - self._history)
         rows.drop(given_up, dropped)
         self._dropped += dropped
-        self.lead = steps - given_up
-        self._context = self.lead - deferred
+        self._lead = steps - given_up
+        self._context = self._lead - deferred
         self._starts_episode &= given_up == 0
         self._send(segment)
 
@@ -141,128 +320,17 @@ class EpisodeNumbers:
         return ((iteration + 1) << 20) + number % (1 << 20)  # Numbers may begin anew with each iteration.
 
 
-class SegmentBuilder:
-    """Gathers consecutive steps of one episode, one at a time, and cuts them into segments.
-
-    Arguments as of EpisodeCuts.
-
-    Attributes:
-      cuts: Cuts the episode.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.cuts = EpisodeCuts(*args, **kwargs)
-        self._layout, self._max_steps, self._gamma = self.cuts.layout, self.cuts.max_steps, self.cuts.gamma
-        self._observations: list[Any] = []
-        self._actions: list[Any] = []
-        self._rewards: list[Any] = []
-        self._discounts: list[Any] = []
-        self._return = 0.0  # Of the episode so far: R_t = gamma R_(t-1) + r_t.
-        self._returns: list[float] = []
-        self._explored: list[bool] = []
-        self._potentials: list[float] = []
-
-    def start(self, time_step: ts.TimeStep, potential: float = 0.0) -> None:
-        """The episode's first time step, and the potential of its observation, where the layout has them."""
-        self._observations = [time_step.observation]
-        if self._layout.potential:
-            self._potentials = [potential]
-
-    @property
-    def takes_explored(self) -> bool:
-        """Whether `add` wants to know which actions explored."""
-        return self._layout.explored is not None
-
-    def add(self, action: Any, next_time_step: ts.TimeStep, explored: bool = False, potential: float = 0.0) -> None:
-        """An action and what it led to. A full segment is cut off; the last one waits for `finish`.
-
-        Args:
-          action: The agent's.
-          next_time_step: Behind it.
-          explored: It was another action than the greedy one.
-          potential: Of the next observation.
-        """
-        if len(self._rewards) - self.cuts.lead >= self._max_steps:
-            self.cuts.cut(self, goes_on=True)
-        _, reward, discount, observation = next_time_step
-        self._actions.append(action)
-        self._observations.append(observation)
-        self._rewards.append(reward)
-        self._discounts.append(discount)
-        if self._layout.returns:
-            self._return = self._gamma * self._return + float(reward)
-            self._returns.append(self._return)
-        if self._layout.explored:
-            self._explored.append(explored)
-        if self._layout.potential:
-            self._potentials.append(potential)
-
-    @property
-    def has_unsent_steps(self) -> bool:
-        """Whether it holds steps that no segment has brought yet."""
-        return len(self._rewards) > self.cuts.lead
-
-    def pause(self, *, end_of_iteration: bool) -> None:
-        """Sends what is left of an iteration; the episode continues."""
-        if self.has_unsent_steps:
-            self.cuts.cut(self, goes_on=True, end_of_iteration=end_of_iteration)
-
-    def finish(self, *, ends_episode: bool, end_of_iteration: bool) -> None:
-        """Sends what is left.
-
-        Args:
-          ends_episode: False where the worker stops in mid-episode.
-          end_of_iteration: Nothing more follows in this iteration.
-        """
-        if self.has_unsent_steps:
-            self.cuts.cut(self, ends_episode=ends_episode, end_of_iteration=end_of_iteration)
-
-    # What is held.
-
-    @property
-    def steps(self) -> int:
-        return len(self._rewards)
-
-    @property
-    def observations(self) -> int:
-        return len(self._observations)
-
-    def columns(self) -> dict[str, Any]:
-        """See HeldRows."""
-        return {
-            "observation": _stack(self._observations, self._layout.observation),
-            "action": _stack(self._actions, self._layout.action),
-            "reward": np.array(self._rewards, np.float32),
-            "discount": np.array(self._discounts, np.float32),
-            "returns": as_returns(np.array(self._returns)) if self._layout.returns else None,
-            "explored": np.array(self._explored, np.uint8) if self._layout.explored else None,
-            "potential": np.array(self._potentials, np.float32) if self._layout.potential else None,
-        }
-
-    def drop(self, steps: int, observations: int) -> None:
-        """See HeldRows."""
-        del self._observations[:observations], self._potentials[:observations]
-        for column in (self._actions, self._rewards, self._discounts, self._returns, self._explored):
-            del column[:steps]
-
-
-def as_returns(returns: np.ndarray) -> np.ndarray:
-    """Returns of float64 as the layout has them."""
-    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
-
-
 def segment_builder(
     params: TrainParamsBase,
     layout: Layout,
     send: Callable[[Segment], None],
     held_out: bool,
-    make: Callable[..., SegmentBuilder] = SegmentBuilder,
     number: int = 0,
 ) -> SegmentBuilder:
     """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
     form = params.sample_form_ctor()
     look_back, look_ahead = form.reach
-    return make(
+    return SegmentBuilder(
         layout,
         layout.max_segment_steps(form.sequence_length),
         send,
@@ -273,10 +341,3 @@ def segment_builder(
         look_back=look_back,
         number=number,
     )
-
-
-def _stack(rows: list[Any], columns: Sequence[Any]) -> list[np.ndarray]:
-    if len(columns) == 1 and isinstance(rows[0], np.ndarray):
-        return [np.array(rows, np.dtype(columns[0].dtype))]
-    leaves = zip(*map(tree.flatten, rows), strict=True)
-    return [np.array(values, np.dtype(column.dtype)) for column, values in zip(columns, leaves, strict=True)]

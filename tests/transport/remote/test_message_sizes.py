@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams
+from tests.support.fed_builder import FedEpisode
 from tests.support.settings_for_tests import write_run_json
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.envs.specs import load_specs, save_specs
@@ -66,12 +67,12 @@ def test_segments_from_within_a_long_episode_pass(tmp_path: Path, settings: dict
     layout = run_layout(params, *load_specs(RunPaths(tmp_path).specs))
     builder = segment_builder(params, layout, send, held_out=False)
     image = np.zeros((128, 128, 3), np.uint8)
-    builder.start(ts.restart(image))
+    fed = FedEpisode(builder, ts.restart(image))
     for _ in range(EPISODE_STEPS):
-        builder.add(np.zeros(2, np.float32), ts.transition(image, reward=1.0))
-    builder.finish(ends_episode=True, end_of_iteration=True)
+        fed.add(np.zeros(2, np.float32), ts.transition(image, reward=1.0))
+    fed.finish(end_of_iteration=True)
     rows, largest = max(sizes)
-    assert len(sizes) >= 3 and rows == builder.cuts.most_rows
+    assert len(sizes) >= 3 and rows == builder.most_rows
     assert largest > facts.max_worker_bytes - 2**20 - 32 * rows, "what the limit has beyond is a MiB"
 
 

@@ -1,7 +1,9 @@
-"""What the episodes of all lanes are like: EpisodeLog for a vector environment."""
+"""What the episodes of a worker's lanes are like: return, length and success, and the environment's own numbers."""
 
 from __future__ import annotations
 
+import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from tfagents_system.report.episodes import Episode
 _UNKNOWN = -1
 
 
-class LaneLogs:
+class EpisodeLogs:
     """Return, length, success and `log/...` means of the episode under way in each lane.
 
     Args:
@@ -22,14 +24,14 @@ class LaneLogs:
 
     def __init__(self, num_lanes: int) -> None:
         self._return = np.zeros(num_lanes)
-        self._length = np.zeros(num_lanes, np.int64)
+        self._steps, self._steps_before = 0, [0] * num_lanes  # Of all lanes so far, and before each lane's episode.
         self._success = np.full(num_lanes, _UNKNOWN, np.int8)
         self._sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # and how many numbers they are of.
         self._ignored: set[Any] = set()
 
     def begin(self, lane: int) -> None:
         """An episode begins."""
-        self._return[lane] = self._length[lane] = 0
+        self._return[lane], self._steps_before[lane] = 0.0, self._steps
         self._success[lane] = _UNKNOWN
         for sums, counts in self._sums.values():
             sums[lane] = counts[lane] = 0
@@ -37,26 +39,36 @@ class LaneLogs:
     def add(self, step: BatchStep) -> None:
         """One step of all lanes."""
         self._return += step.reward
-        self._length += 1
+        self._steps += 1
         for info, lanes in step.infos:
             for key in info:
                 if key not in self._ignored:
-                    mask = info.get(f"_{key}") if isinstance(key, str) else None
-                    self._add_entry(key, info[key], _both(lanes, mask))
+                    self._add_entry(key, info, lanes)
 
-    def _add_entry(self, key: Any, values: Any, mask: np.ndarray | None) -> None:
+    def _add_entry(self, key: Any, info: Any, lanes: np.ndarray | int | None) -> None:
+        values = info[key]
         if isinstance(key, str) and key.startswith(LOG_PREFIX):
-            numbers = np.asarray(values)
-            if numbers.shape != self._return.shape or numbers.dtype.kind not in "iufb":
+            sums, counts = self._sums.setdefault(
+                key, (np.zeros_like(self._return), np.zeros(len(self._return), np.int64))
+            )
+            if isinstance(lanes, int):
+                if _is_finite_number(values):
+                    sums[lanes] += float(values)
+                    counts[lanes] += 1
+                return
+            values = np.asarray(values)
+            if values.shape != self._return.shape or values.dtype.kind not in "iufb":
                 return  # Of another form, or words.
-            sums, counts = self._sums.setdefault(key, (np.zeros_like(self._return), np.zeros_like(self._length)))
-            is_number = _both(np.isfinite(numbers), mask)
-            np.add(sums, numbers, out=sums, where=is_number)
+            is_number = _both(np.isfinite(values), _both(lanes, info.get(f"_{key}")))
+            np.add(sums, values, out=sums, where=is_number)
             np.add(counts, 1, out=counts, where=is_number)
-        elif key in SUCCESS_KEYS:
-            np.copyto(self._success, np.asarray(values).astype(bool), where=True if mask is None else mask)
-        else:
+        elif key not in SUCCESS_KEYS:
             self._ignored.add(key)
+        elif isinstance(lanes, int):
+            self._success[lanes] = bool(values)
+        else:
+            mask = _both(lanes, info.get(f"_{key}"))
+            np.copyto(self._success, np.asarray(values).astype(bool), where=True if mask is None else mask)
 
     def episode(self, lane: int) -> Episode:
         """The lane's episode, which has ended."""
@@ -66,7 +78,12 @@ class LaneLogs:
             if counts[lane]
         }
         success = None if self._success[lane] == _UNKNOWN else bool(self._success[lane])
-        return Episode(float(self._return[lane]), int(self._length[lane]), success, means)
+        return Episode(float(self._return[lane]), self._steps - self._steps_before[lane], success, means)
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    return is_number and math.isfinite(value)
 
 
 def _both(one: Any, other: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Gives a SegmentBuilder the steps of an episode one at a time, as a rollout in one lane does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tree
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.envs.batched_environment import BatchStep
+from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
+
+
+class FedEpisode:
+    """An episode under way.
+
+    Args:
+      builder: Cuts it.
+      first: Its first time step.
+    """
+
+    def __init__(self, builder: SegmentBuilder, first: ts.TimeStep) -> None:
+        self._builder = builder
+        self._columns = LaneColumns(builder.layout, 1, builder.most_rows, builder.gamma)
+        self._write(self._columns.newest, first)
+        builder.begin(self._columns.begin(0, None))
+
+    @staticmethod
+    def _write(leaves: list[np.ndarray], time_step: ts.TimeStep) -> None:
+        for array, leaf in zip(leaves, tree.flatten(time_step.observation), strict=True):
+            array[0] = leaf
+
+    def add(self, action: Any, following: ts.TimeStep) -> None:
+        """A step."""
+        if self._builder.room <= 0:
+            self._builder.pause()
+        if self._columns.is_full:
+            self._columns.move([self._builder.rows])
+        self._write(self._columns.following, following)
+        reward, discount = (np.array([value], np.float32) for value in (following.reward, following.discount))
+        step = BatchStep(reward, discount, [], None, None, (), ())
+        self._columns.add([np.asarray(leaf)[None] for leaf in tree.flatten(action)], step, np.zeros(1, bool))
+
+    def pause(self) -> None:
+        """Hands over the steps so far."""
+        self._builder.pause()
+
+    def finish(self, *, ends_episode: bool = True, end_of_iteration: bool = False) -> None:
+        """Hands over what is left."""
+        self._builder.finish(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
