@@ -283,6 +283,26 @@ def test_after_a_fault_the_whole_vector_is_replaced_and_the_steps_before_it_are_
     assert [s.end_of_iteration for s in ours.segments].count(True) == 1 and ours.segments[-1].end_of_iteration
 
 
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_an_evaluation_counts_each_episode_that_it_began_with_its_return_up_to_a_fault(is_vector):
+    def envs_of(fails):
+        own = [NumberedLane(lane, (6,), fails=fails if lane == 1 else None) for lane in range(3)]
+        if is_vector:
+            return [BatchedEnvironment(vector_of(own, AutoresetMode.SAME_STEP), HORIZON)]
+        return [TrainingEnvironment(lane, HORIZON) for lane in own]
+
+    envs = envs_of((0, 4))
+
+    def on_fault(env, fault):
+        envs[env] = envs_of(None)[env]
+
+    episodes = Rollout(envs, Actor(), on_fault=on_fault, counts_faults=True).episodes(5)
+    three, whole = 0.5 * (1 + 2 + 3), 0.5 * (1 + 2 + 3 + 4 + 5 + 6)
+    failed = [(three, 3, True)] * (3 if is_vector else 1)
+    found = [(episode.episode_return, episode.length, episode.has_failed) for episode in episodes]
+    assert sorted(found) == sorted(failed + [(whole, 6, False)] * (5 - len(failed)))
+
+
 def test_a_fault_nobody_answers_is_raised_after_the_steps_before_it_were_handed_over():
     own = [NumberedLane(lane, (6,), fails=(0, 4)) for lane in range(3)]
     ours = batched(AutoresetMode.SAME_STEP, of=own)

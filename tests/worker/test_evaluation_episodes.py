@@ -17,7 +17,7 @@ from tests.support.fakes import CounterEnv, FakeParams
 from tests.support.tracks_driven import Tracks
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.examples.racing import params as racing
-from tfagents_system.report.episodes import Episode, eval_episodes
+from tfagents_system.report.episodes import Episode, Report, eval_episodes, summarize
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.activity import Activity
@@ -143,14 +143,15 @@ def test_each_evaluation_of_a_race_has_each_of_the_held_out_tracks_once(workers:
 
 
 @pytest.mark.parametrize("envs", [1, 2, 3])
-def test_an_episode_that_fails_begins_again_as_the_same_one(envs: int) -> None:
+def test_an_episode_that_fails_counts_and_no_other_takes_its_place(envs: int) -> None:
     params = ToldParams(faults=[2, 4])
     evaluator = evaluator_of(params, 0, 1, 7, envs)
-    for _ in range(3):
+    for whole in ([0, 1, 3, 5, 6], list(range(7))):
         params.log.clear()
-        assert len(evaluate([evaluator], 0)) == 7
-        assert sorted(params.log) == list(range(7))
-    assert not params.faults
+        episodes = evaluate([evaluator], 0)
+        assert sorted(params.log) == whole
+        assert len(episodes) == 7 and sum(episode.has_failed for episode in episodes) == 7 - len(whole)
+        assert summarize("eval", [Report("eval", 0, 0, 0, 0, 0, episodes)])["eval_faults"] == 7 - len(whole)
 
 
 def test_environments_that_want_to_know_nothing_are_told_nothing() -> None:

@@ -16,12 +16,14 @@ class Episode(msgspec.Struct):
       episode_return: Undiscounted sum of rewards.
       success: From the environment (`is_success` or `success` in its info); None if it does not report it.
       logs: Means over the episode of the numeric `log/...` values of its info, without that prefix.
+      has_failed: A fault of the environment ended it; all else is up to there.
     """
 
     episode_return: float
     length: int
     success: bool | None = None
     logs: dict[str, float] = {}
+    has_failed: bool = False
 
 
 TRAIN, EVAL, KEPT = "train", "eval", "kept"  # Kinds of reports.
@@ -109,8 +111,8 @@ def _in_parts(episodes: list[Episode]) -> list[list[Episode]]:
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     """Columns of metrics.csv for the episodes of some reports: means over episodes, `<kind>_return_std` their spread.
 
-    For evaluations also `eval_episodes`, their number. Without episodes only what devices say: the largest of the
-    durations, and the sums of counts.
+    For evaluations also `eval_episodes`, their number, and `eval_faults`, those that failed. Without episodes only what
+    devices say: the largest of the durations, and the sums of counts.
     """
     reports = list(reports)
     of_devices = _of_devices(f"{kind}/", [report.device for report in reports])
@@ -123,6 +125,7 @@ def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:
     if kind == "eval":
         columns["eval_return_std"] = statistics.pstdev(returns)
         columns["eval_episodes"] = len(episodes)
+        columns["eval_faults"] = sum(episode.has_failed for episode in episodes)
     if (rate := success_rate(episode.success for episode in episodes)) is not None:
         columns[f"{kind}_success"] = rate
     if kind == "train":

@@ -27,6 +27,7 @@ METRIC_COLUMNS: Mapping[str, str] = {
     "eval_return": "undiscounted return of the greedy policy: mean over the evaluation's episodes",
     "eval_return_std": "standard deviation of that over the episodes",
     "eval_episodes": "episodes of the evaluation",
+    "eval_faults": "those that a fault of the environment ended: they count with their return up to there",
     "eval_success": "share of them that the environment calls a success",
     "critic_loss": "loss of the critics, summed over them: mean over updates",
     "actor_loss": "loss of the actor",

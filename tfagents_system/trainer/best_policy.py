@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
@@ -38,6 +40,11 @@ class BestPolicy:
 
     def take(self, row: Mapping[str, Any], iteration: int, checkpoint: str) -> tuple[str | None, int]:
         """Makes it the best one; returns checkpoint and iteration of the one before."""
+        if faults := row.get("eval_faults"):
+            logging.warning(
+                "the policy of iteration %d is the best one, but a fault ended %d of its %d episodes",
+                *(iteration, faults, row["eval_episodes"]),
+            )
         state = self._state
         replaced = state.best_checkpoint, state.best_iteration
         state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")

@@ -70,7 +70,7 @@ class EpisodeLogs:
             mask = _both(lanes, info.get(f"_{key}"))
             np.copyto(self._success, np.asarray(values).astype(bool), where=True if mask is None else mask)
 
-    def episode(self, lane: int) -> Episode:
+    def episode(self, lane: int, *, has_failed: bool = False) -> Episode:
         """The lane's episode, which has ended."""
         means = {
             key.removeprefix(LOG_PREFIX): float(sums[lane] / counts[lane])
@@ -78,7 +78,8 @@ class EpisodeLogs:
             if counts[lane]
         }
         success = None if self._success[lane] == _UNKNOWN else bool(self._success[lane])
-        return Episode(float(self._return[lane]), self._steps - self._steps_before[lane], success, means)
+        length = self._steps - self._steps_before[lane]
+        return Episode(float(self._return[lane]), length, success, means, has_failed)
 
 
 def _is_finite_number(value: Any) -> bool:

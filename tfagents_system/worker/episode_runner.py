@@ -86,7 +86,8 @@ class EpisodeRunner:
             on_start(env)
 
         def answer(env: int, fault: EnvironmentFault) -> None:
-            waiting.put_back(env)
+            if fault.step == 0:  # Otherwise its episode counts.
+                waiting.put_back(env)
             self._replace(Place(is_eval, env), fault)
 
         return Rollout(
@@ -99,6 +100,7 @@ class EpisodeRunner:
             on_episode=on_episode,
             on_start=begin_episode,
             on_fault=answer,
+            counts_faults=is_eval,
             times=step_times,
             new_record=new_record,
         )
@@ -196,7 +198,7 @@ class EpisodeRunner:
 
 
 class _EpisodeNumbers:
-    """Deals numbers to episodes: each of them to one that comes to its end.
+    """Deals numbers to episodes: each of them to one that was begun.
 
     Args:
       numbers: Without any, episodes have none.
@@ -215,6 +217,6 @@ class _EpisodeNumbers:
         return self._taken[env]
 
     def put_back(self, env: int) -> None:
-        """An environment has failed: its episode begins again."""
+        """An environment has failed in a reset: its episode begins again."""
         if env in self._taken:
             self._waiting.appendleft(self._taken.pop(env))

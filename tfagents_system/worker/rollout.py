@@ -61,6 +61,7 @@ class Rollout:
       on_fault: Called when an environment has failed: replaces it, and episodes begin again in the new one, or raises
         to end all episodes. The steps before the fault have been handed over, as episodes that were cut short; the step
         that failed is dropped with all its values. None: every fault is raised.
+      counts_faults: An episode of `episodes` that a fault ends counts, with its return up to there.
       must_restart: Whether `steps` is to end all episodes of a vector environment, as cut short, and reset it.
       times: Counts the time of policy and simulator.
       new_record: Called with a lane when an episode begins in it: makes what records its steps.
@@ -81,6 +82,7 @@ class Rollout:
         on_episode: Callable[[Episode], None] = lambda episode: None,
         on_start: Callable[[int], None] = lambda env: None,
         on_fault: Callable[[int, EnvironmentFault], None] | None = None,
+        counts_faults: bool = False,
         must_restart: Callable[[], bool] = lambda: False,
         times: StepTimes | None = None,
         new_record: Callable[[int], EpisodeRecord] | None = None,
@@ -92,6 +94,7 @@ class Rollout:
         self._on_episode = on_episode
         self._on_start = on_start
         self._on_fault = on_fault
+        self._counts_faults = counts_faults
         self._must_restart = must_restart
         self._times = times or StepTimes()
         self._new_record = new_record
@@ -111,6 +114,7 @@ class Rollout:
         self._types, self._reward, self._discount = self._mid, np.zeros(count, np.float32), np.ones(count, np.float32)
         self._newest: BatchStep | None = None
         self._faults = dict[int, EnvironmentFault]()
+        self._failed = list[Episode]()  # That count.
 
     def episodes(self, count: int) -> list[Episode]:
         """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
@@ -126,6 +130,7 @@ class Rollout:
                 self._advance()
                 over = self._ended_of(self._running)
                 ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
+                ended += self._take_failed()
                 self._waiting = []
                 self._begin_next(count - len(ended))
                 self._answer_faults()
@@ -445,6 +450,9 @@ class Rollout:
     def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
         """An environment has failed; the steps before are handed over."""
         self._faults[lane] = fault
+        if self._counts_faults:
+            lanes = self._running if self._lanes.begins_episodes else {lane}.intersection(self._running)
+            self._failed += [self._logs.episode(other, has_failed=True) for other in lanes]
         if self._lanes.begins_episodes:
             self._break_off()
             return
@@ -453,6 +461,12 @@ class Rollout:
         self._records.pop(lane, None)
         if builder is not None:
             builder.finish(ends_episode=False)
+
+    def _take_failed(self) -> list[Episode]:
+        failed, self._failed = self._failed, []
+        for episode in failed:
+            self._on_episode(episode)
+        return failed
 
     def _answer_faults(self) -> None:
         while self._faults:
