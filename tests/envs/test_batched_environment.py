@@ -168,7 +168,7 @@ def test_what_a_lane_must_not_observe_is_a_fault_that_names_the_lane(spoil: Any,
         return result
 
     env.step = wrong  # type: ignore[method-assign]
-    driven = Driven(env, name="environment 0", worker_id=3)
+    driven = Driven(env, name="environment 0", worker_id=3, strict_observation_bounds=True)
     driven.reset()
     with pytest.raises(EnvironmentFault, match=f"worker 3: environment 0 failed in step 1 of its 3 lanes.*{words}"):
         driven.step()

@@ -13,7 +13,7 @@ from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.contract import check_contract
-from tfagents_system.envs.observations import Bounds, observation_converter
+from tfagents_system.envs.observations import Bounds, OutsideBounds, observation_converter
 from tfagents_system.envs.specs import observation_spec_of_space
 
 # Bounds of observations.
@@ -22,23 +22,31 @@ from tfagents_system.envs.specs import observation_spec_of_space
 @pytest.mark.parametrize(
     ("low", "high", "value", "is_outside"),
     [(-1, 1, 1.001, False), (-1, 1, 1.1, True), (-1, 1, -1.1, True), (0, np.inf, -0.0005, False),
-     (0, np.inf, -0.1, True), (-np.inf, np.inf, 1e30, False), (0, 1000, 1001, False), (0, 1000, 1003, True)],
+     (0, np.inf, -0.1, True), (-np.inf, np.inf, 1e30, False), (0, 1000, 1009, False), (0, 1000, 1011, True)],
 )  # fmt: skip
-def test_bounds_have_a_little_slack(low: float, high: float, value: float, is_outside: bool) -> None:
-    class Env(CounterEnv):
-        observation_space = gymnasium.spaces.Box(low, high, (2,), np.float64)
-
-        def reset(self, **kwargs: Any) -> Any:
-            return np.full(2, value), {}
-
-        def step(self, action: Any) -> Any:
-            return np.full(2, value), 0.0, False, False, {}
-
-    found = Findings()
-    check_contract(Env(), found)
-    assert bool(found.errors) == is_outside
-    if is_outside:
-        assert f"is {value:.6g} at [0] where its space has bounds [{low:.6g}, {high:.6g}]" in found.errors[0]
+def test_beyond_its_bounds_an_observation_is_kept_and_told_of_once_or_a_fault(
+    low: float, high: float, value: float, is_outside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = gymnasium.spaces.Box(low, high, (3,), np.float64)
+    spec, inside = observation_spec_of_space(space), np.clip(0.0, low, high)
+    outside = OutsideBounds("worker 2: environment 0")
+    convert, writer = observation_converter(spec, space, outside), ObservationWriter(spec, space, outside)
+    out = np.zeros((2, 3), np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(convert([inside, value, inside]), np.float32([inside, value, inside]))
+        writer.write(np.array([[inside] * 3, [inside, value, value]]), [out])
+    np.testing.assert_array_equal(out[1], np.float32([inside, value, value]))
+    assert outside.count == 4 * is_outside
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.split(" is ")[0] for line in told] == is_outside * [
+        f"worker 2: environment 0: observation[{element}]" for element in (1, 2)
+    ]
+    for wrong in is_outside * [observation_converter(spec, space), ObservationWriter(spec, space)]:
+        with pytest.raises(ValueError, match=r"observation\[1\] is .*: correct the observation, or widen the bound"):
+            if isinstance(wrong, ObservationWriter):
+                wrong.write(np.array([[inside] * 3, [inside, value, value]]), [out])
+            else:
+                wrong([inside, value, inside])
 
 
 @pytest.mark.parametrize(("dtype", "high"), [(np.int64, np.inf), (np.int64, 10), (np.int32, np.inf)])

@@ -258,7 +258,7 @@ def collect(tmp_path, lengths, count, wrong, on_fault=True):
     def build(env, first_episode=0):
         inner = FaultyEnv(env, lengths[env], by_env[env])
         inner._episode = first_episode - 1
-        return TrainingEnvironment(inner, HORIZON)
+        return TrainingEnvironment(inner, HORIZON, strict_observation_bounds=True)
 
     envs = [build(env) for env in range(len(lengths))]
 

@@ -17,7 +17,7 @@ import tree
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec
 
-from tfagents_system.envs.observations import Bounds, observation_converter
+from tfagents_system.envs.observations import Bounds, OutsideBounds, observation_converter
 from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 # Writes a batch [M, ...] into an array of the same shape; returns whether all of it is as its space says.
@@ -30,19 +30,20 @@ class ObservationWriter:
     Args:
       spec: Nest of ArraySpecs, of one lane.
       own: Nest of the environment's own spaces or specs, of one lane.
+      outside: Takes what is beyond its bounds; None: it is a fault.
 
     Attributes:
       specs: The flattened spec.
     """
 
-    def __init__(self, spec: Any, own: Any) -> None:
+    def __init__(self, spec: Any, own: Any, outside: OutsideBounds | None = None) -> None:
+        outside = outside or OutsideBounds(is_fault=True)
         self.specs = tree.flatten(spec)
         paths = [path for path, _ in tree.flatten_with_path(spec)]
         self._getters = [_getter(path) for path in paths]
-        self._writes = [_leaf_write(leaf, _getter(path)(own)) for path, leaf in zip(paths, self.specs, strict=True)]
-        self._of_one_lane = [
-            observation_converter(leaf, _getter(path)(own)) for path, leaf in zip(paths, self.specs, strict=True)
-        ]
+        leaves = [(leaf, _getter(path)(own)) for path, leaf in zip(paths, self.specs, strict=True)]
+        self._writes = [_leaf_write(leaf, of_leaf, outside) for leaf, of_leaf in leaves]
+        self._of_one_lane = [observation_converter(leaf, of_leaf, outside) for leaf, of_leaf in leaves]
 
     def empty(self, count: int) -> list[np.ndarray]:
         """Arrays for so many observations."""
@@ -107,7 +108,7 @@ def _explain(batch: np.ndarray, one: Callable[[Any], Any], lanes: np.ndarray | N
     raise ValueError("the observations are not as their space says")
 
 
-def _leaf_write(spec: array_spec.ArraySpec, own: Any) -> Write:
+def _leaf_write(spec: array_spec.ArraySpec, own: Any, outside: OutsideBounds) -> Write:
     kind = space_kind(own)
     if kind in ("Discrete", "MultiDiscrete"):
         return _one_hot_write(one_hot_sizes(own), np.asarray(getattr(own, "start", 0)).reshape(-1))
@@ -116,7 +117,7 @@ def _leaf_write(spec: array_spec.ArraySpec, own: Any) -> Write:
     bounds = Bounds.of(spec, low, high)
     is_integer = np.issubdtype(np.dtype(spec.dtype), np.integer)
     write = _integer_write(np.dtype(spec.dtype)) if is_integer else _float_write
-    return write if bounds is None else _bounded(write, spec, bounds)
+    return write if bounds is None else _bounded(write, spec, bounds, outside)
 
 
 def _float_write(batch: np.ndarray, out: np.ndarray) -> bool:
@@ -138,11 +139,17 @@ def _integer_write(dtype: np.dtype) -> Write:
     return write
 
 
-def _bounded(write: Write, spec: array_spec.ArraySpec, bounds: Bounds) -> Write:
+def _bounded(write: Write, spec: array_spec.ArraySpec, bounds: Bounds, outside: OutsideBounds) -> Write:
     low, high = bounds.in_dtype(np.dtype(spec.dtype))
 
     def write_within_bounds(batch: np.ndarray, out: np.ndarray) -> bool:
-        return write(batch, out) and bool((clip(out, low, high) == out).all())
+        if not write(batch, out):
+            return False
+        if not (clip(out, low, high) == out).all():
+            if outside.is_fault:
+                return False
+            outside.take(spec.name, out, bounds)
+        return True
 
     return write_within_bounds
 

@@ -15,7 +15,7 @@ from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.info_keys import RECORD_PREFIX
-from tfagents_system.envs.observations import nest_converter
+from tfagents_system.envs.observations import OutsideBounds, nest_converter
 from tfagents_system.envs.training_environment import Potential, TrainingEnvironment, to_number
 
 _MAX_FLOAT32 = np.finfo(np.float32).max
@@ -82,12 +82,12 @@ class BatchedEnvironment:
       seed: For the environment, each lane gets one of its own from it; None leaves it as it is.
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
-      action_history, action_table, potential: As of TrainingEnvironment.
+      action_history, action_table, potential, strict_observation_bounds: As of TrainingEnvironment.
 
     Attributes:
       user_env: What `env_ctor` returned.
       num_lanes: N.
-      environment_action_spec, actions: As of TrainingEnvironment.
+      environment_action_spec, actions, outside: As of TrainingEnvironment.
       episodes_ended: Episodes completed since it was built, of all lanes.
       begins_episodes: A lane's next episode begins by itself: see BatchStep.began.
 
@@ -108,16 +108,18 @@ class BatchedEnvironment:
         action_history: int = 0,
         action_table: Sequence[Sequence[float]] | None = None,
         potential: Potential | None = None,
+        strict_observation_bounds: bool = False,
     ) -> None:
         self._backend = make_batched_backend(env, seed)
         self._potential = potential
         self.user_env = env
+        self.outside = OutsideBounds(f"worker {worker_id}: {name}", strict_observation_bounds)
         self.num_lanes = self._backend.num_lanes
         self.environment_action_spec = self._backend.environment_action_spec
         self._observation_spec = self._backend.observation_spec
         self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
-        self._writer = ObservationWriter(self._observation_spec, self._backend.own_observation_spec)
+        self._writer = ObservationWriter(self._observation_spec, self._backend.own_observation_spec, self.outside)
         self._history: _Histories | None = None
         self._history_leaf = -1
         if action_history:

@@ -95,6 +95,7 @@ def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
             params.horizon,
             action_history=params.action_history,
             action_table=params.action_table,
+            strict_observation_bounds=params.strict_observation_bounds,
             potential=params.potential if has_potential(params) else None,
         )
     return env
@@ -158,6 +159,7 @@ def _settings(params: TrainParamsBase, what: Mapping[str, Any], worker_id: int, 
         "name": name,
         "action_history": params.action_history,
         "action_table": params.action_table,
+        "strict_observation_bounds": params.strict_observation_bounds,
         "potential": params.potential if has_potential(params) and what["kind"] == "collect" else None,
     }
 

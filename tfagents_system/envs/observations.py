@@ -1,8 +1,9 @@
-"""Converts observations to float32 or integer arrays of the right shape, finite and within their bounds."""
+"""Converts observations to finite float32 or integer arrays of the right shape; counts those beyond their bounds."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 # np.clip without its Python layers, which take four times as long.
+from absl import logging
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec
 
@@ -76,8 +78,46 @@ class Bounds:
         element = f"{name}[{', '.join(map(str, index))}]" if array.ndim else name
         return (
             f"{element} is {value:.6g}, {'below its low' if is_low else 'above its high'} of {bound:.6g}: "
-            f"correct the observation, or widen the bound of the space"
+            "correct the observation, or widen the bound of the space"
         )
+
+
+class OutsideBounds:
+    """What to do with an observation beyond its declared bounds: it is kept, counted, and told of once an element.
+
+    Args:
+      name: Which environment; for the warnings.
+      is_fault: It raises an error instead (`strict_observation_bounds`).
+
+    Attributes:
+      is_fault: As above.
+      count: Observations, or batches of them, that were outside.
+      first: The first one, in words; empty where there was none.
+    """
+
+    def __init__(self, name: str = "the environment", is_fault: bool = False) -> None:
+        self.count, self.first = 0, ""
+        self._name, self.is_fault = name, is_fault
+        self._told = dict[str, np.ndarray]()
+
+    def take(self, leaf: str, array: np.ndarray, bounds: Bounds) -> None:
+        """A leaf of an observation is outside, or of a batch: `[..., *shape]`.
+
+        Raises:
+          ValueError: It is a fault.
+        """
+        if self.is_fault:
+            raise ValueError(bounds.explain(leaf, array))
+        self.count += 1
+        low, high = bounds.tolerated()
+        outside = ((array < low) | (array > high)).reshape(-1, *low.shape)
+        told = self._told.setdefault(leaf, np.zeros(low.shape, bool))
+        if (new := outside.any(axis=0) & ~told).any():
+            row = int(np.argmax((outside & new).reshape(len(outside), -1).any(axis=1)))
+            text = bounds.explain(leaf, np.where(new, array.reshape(outside.shape)[row], np.clip(0.0, low, high)))
+            logging.warning("%s: %s. It is kept, and not told of again", self._name, text)
+            self.first = self.first or text
+            told |= new
 
 
 def _as_integers(bound: np.ndarray, dtype: np.dtype, where_infinite: int) -> np.ndarray:
@@ -88,14 +128,15 @@ def _as_integers(bound: np.ndarray, dtype: np.dtype, where_infinite: int) -> np.
     return integers
 
 
-def observation_converter(spec: Any, own: Any) -> Convert:
+def observation_converter(spec: Any, own: Any, outside: OutsideBounds | None = None) -> Convert:
     """The function from an environment's observations to nests of arrays that match `spec`.
 
     Args:
       spec: Nest of ArraySpecs.
       own: Nest of the environment's own spaces or, for a PyEnvironment, specs, which may have bounds.
+      outside: Takes those beyond their bounds; None: they are a fault.
     """
-    return nest_converter(_leaf_converter, spec, own)
+    return nest_converter(functools.partial(_leaf_converter, outside or OutsideBounds(is_fault=True)), spec, own)
 
 
 def nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
@@ -116,22 +157,15 @@ def nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
     return make_leaf(*nests)
 
 
-def _leaf_converter(spec: array_spec.ArraySpec, own: Any) -> Convert:
+def _leaf_converter(outside: OutsideBounds, spec: array_spec.ArraySpec, own: Any) -> Convert:
     kind = space_kind(own)
     if kind in ("Discrete", "MultiDiscrete"):
         return _one_hot_converter(one_hot_sizes(own), getattr(own, "start", 0))
     names = ("low", "high") if kind == "Box" else ("minimum", "maximum")
     low, high = (getattr(own, name, bound) for name, bound in zip(names, (-np.inf, np.inf), strict=True))
-    return array_converter(spec, Bounds.of(spec, low, high))
-
-
-def array_converter(spec: array_spec.ArraySpec, bounds: Bounds | None = None) -> Convert:
-    """The function from one leaf of an observation to an array of its own.
-
-    It raises ValueError or TypeError for a wrong shape or kind, for NaN and infinity, and outside the bounds.
-    """
+    bounds = Bounds.of(spec, low, high)
     convert = _integer_converter(spec) if np.issubdtype(np.dtype(spec.dtype), np.integer) else _float_converter(spec)
-    return convert if bounds is None else _bounded(convert, spec, bounds)
+    return convert if bounds is None else _bounded(convert, spec, bounds, outside)
 
 
 def _float_converter(spec: array_spec.ArraySpec) -> Convert:
@@ -168,7 +202,7 @@ def _integer_converter(spec: array_spec.ArraySpec) -> Convert:
     return convert
 
 
-def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds) -> Convert:
+def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds, outside: OutsideBounds) -> Convert:
     """`convert`, then a check of the bounds."""
     dtype = np.dtype(spec.dtype)
     low, high = bounds.in_dtype(dtype)
@@ -179,7 +213,7 @@ def _bounded(convert: Convert, spec: array_spec.ArraySpec, bounds: Bounds) -> Co
         clip(array, low, high, within)
         # The fastest comparison, but it also finds signs of zeros that differ: hence the second test.
         if within.tobytes() != array.tobytes() and (within != array).any():
-            raise ValueError(bounds.explain(spec.name, array))
+            outside.take(spec.name, array, bounds)
         return array
 
     return convert_within_bounds

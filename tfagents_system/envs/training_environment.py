@@ -17,7 +17,7 @@ from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.layers import set_evaluation_episode
-from tfagents_system.envs.observations import nest_converter, observation_converter
+from tfagents_system.envs.observations import OutsideBounds, nest_converter, observation_converter
 from tfagents_system.errors import UserError
 
 Potential = Callable[[Any], float]  # From an observation.
@@ -45,9 +45,11 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       action_history: Last actions that its observations hold, see ActionHistory.
       action_table: Of TrainParams: rows in the environment's units that are the agent's actions.
       potential: Of TrainParams; what it raises is a fault of the environment. None: observations have no potential.
+      strict_observation_bounds: Of TrainParams.
 
     Attributes:
       user_env: What `env_ctor` returned.
+      outside: Its observations beyond their bounds.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the last step; empty after a reset.
@@ -72,10 +74,12 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         action_history: int = 0,
         action_table: Sequence[Sequence[float]] | None = None,
         potential: Potential | None = None,
+        strict_observation_bounds: bool = False,
     ) -> None:
         super().__init__(handle_auto_reset=False)
         self._backend = make_backend(env, seed)
         self.user_env = env
+        self.outside = OutsideBounds(f"worker {worker_id}: {name}", strict_observation_bounds)
         self.environment_action_spec = self._backend.environment_action_spec
         self.info: Mapping[str, Any] = {}
         self.potential = 0.0
@@ -83,7 +87,9 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._observation_spec = self._backend.observation_spec
         self.actions = actions_of(self.environment_action_spec, action_table, self._backend.own_action_spec)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
-        self._convert_observation = observation_converter(self._observation_spec, self._backend.own_observation_spec)
+        self._convert_observation = observation_converter(
+            self._observation_spec, self._backend.own_observation_spec, self.outside
+        )
         self.device = device_of(self._backend.layers())
         if self.device is not None:
             self.device.limit_steps(horizon)
