@@ -49,6 +49,23 @@ def test_beyond_its_bounds_an_observation_is_kept_and_told_of_once_or_a_fault(
                 wrong([inside, value, inside])
 
 
+def test_a_check_notes_observations_beyond_their_bounds() -> None:
+    class Env(CounterEnv):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+        def reset(self, **kwargs: Any) -> Any:
+            return np.zeros(2), {}
+
+        def step(self, action: Any) -> Any:
+            return np.full(2, 7.0), 0.0, False, False, {}
+
+    checks, _ = report(Env)
+    assert not checks.errors
+    assert any("observation[0] is 7, above its high of 1" in note and "strict" in note for note in checks.notes)
+    (error,), _ = check(Env, strict_observation_bounds=True)
+    assert "observation[0] is 7, above its high of 1" in error
+
+
 @pytest.mark.parametrize(("dtype", "high"), [(np.int64, np.inf), (np.int64, 10), (np.int32, np.inf)])
 def test_integers_may_be_bounded_on_one_side(dtype: Any, high: float) -> None:
     """The largest of 64 bits is no float64: as one it became the smallest, and nothing was within the bounds."""
