@@ -29,8 +29,7 @@ from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.background import BackgroundHeartbeat
-from tfagents_system.worker.background_sender import BackgroundSender
+from tfagents_system.worker.background import BackgroundHeartbeat, BackgroundSender
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 

@@ -27,16 +27,16 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout, Segment
-from tfagents_system.worker import background, background_sender
+from tfagents_system.worker import background
 from tfagents_system.worker import progress as progress_module
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.background import (
     BackgroundConnection,
     BackgroundHeartbeat,
     BackgroundReader,
+    BackgroundSender,
     Chore,
 )
-from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.links import make_links
 from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.rollout import Rollout
@@ -170,7 +170,7 @@ def test_beyond_the_bound_the_oldest_are_dropped_before_they_get_a_number(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(background_sender.logging, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(background.logging, "warning", lambda text, *args: told.append(text % args))
     sender = sender_to(server)  # Room for three.
     server.is_up.clear()
     sender.send(large(0))
@@ -227,7 +227,7 @@ def test_a_server_that_is_away_for_longer_than_anybody_waits_costs_nothing(
     """A connection gives up after ten minutes; what it could not bring is kept, and brought in order later."""
     monkeypatch.setattr("tfagents_system.worker.sender._RESEND_SECS", 0.05)
     told: list[str] = []
-    monkeypatch.setattr(background_sender.logging, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(background.logging, "warning", lambda text, *args: told.append(text % args))
     sender = sender_to(server)
     connection: Any = BackgroundConnection(server, sender)  # type: ignore[arg-type]
     server.error = ServerUnreachableError("waited 600 s: giving up")

@@ -21,9 +21,8 @@ from tfagents_system.report.episodes import Episode, Report, eval_episodes, summ
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.workers import WorkerEnvironments
 
 CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}

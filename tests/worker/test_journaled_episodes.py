@@ -25,9 +25,8 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 18, 7

@@ -18,8 +18,8 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker import worker as worker_module
-from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.newest_policy import NewestPolicy
+from tfagents_system.worker.progress import BackPressure
 from tfagents_system.worker.worker import Worker
 
 

@@ -34,9 +34,8 @@ from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
-from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.worker.repeatable import RepeatableSeeds
 from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
 from tfagents_system.workers import WorkerEnvironments

@@ -24,8 +24,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.worker import recording
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.observers import callables
-from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
+from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, callables, takers_of
 from tfagents_system.worker.rollout import Rollout
 
 HORIZON = 20

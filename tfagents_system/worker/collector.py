@@ -21,8 +21,7 @@ from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.held_out import EpisodeShare, HeldOutEpisodes
 from tfagents_system.worker.journaled_episodes import JournaledEpisodes
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.observers import callables, observed
-from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, takers_of
+from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, callables, observed, takers_of
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import EpisodeNumbers, SegmentBuilder, segment_builder
 

@@ -17,8 +17,7 @@ from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.background import AnyConnection, look
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.observers import callables, observed
-from tfagents_system.worker.recording import Begun, EpisodeRecord, EpisodeRecorder, takers_of
+from tfagents_system.worker.recording import Begun, EpisodeRecord, EpisodeRecorder, callables, observed, takers_of
 
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
 _TELL_RARELY_SECS = 60.0  # The same, where asynchronous and therefore never waiting.

@@ -16,9 +16,9 @@ from tfagents_system.worker.background import (
     AnySender,
     BackgroundConnection,
     BackgroundHeartbeat,
+    BackgroundSender,
     Chore,
 )
-from tfagents_system.worker.background_sender import BackgroundSender
 from tfagents_system.worker.progress import ProgressReader
 from tfagents_system.worker.sender import SegmentSender
 

@@ -24,6 +24,7 @@ from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, Re
 from tfagents_system.worker.actors import Actor
 
 TakeEpisode = Callable[[RecordedEpisode], None]
+Observer = Callable[[Any], None]  # Of a Trajectory.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,3 +236,15 @@ def _tell_too_large(episode: KeptEpisode) -> None:
         "Record less (%s<name> in the environment's info), or shorter episodes",
         *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
     )
+
+
+def callables(observers: Sequence[Any]) -> list[Observer]:
+    """Those that are called with each step: one with `take_episode` (see recording.py) may ask for episodes alone."""
+    return [observer for observer in observers if callable(observer)]
+
+
+def observed(observers: Sequence[Any]) -> dict[str, float]:
+    """`result()` of those observers that have a name and one (PyMetrics)."""
+    named = [observer for observer in observers if hasattr(observer, "name") and hasattr(observer, "result")]
+    results = {str(observer.name): float(observer.result()) for observer in named}
+    return {name: value for name, value in results.items() if math.isfinite(value)}

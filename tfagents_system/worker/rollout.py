@@ -21,10 +21,8 @@ from tfagents_system.report.episodes import Episode
 from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.episode_logs import EpisodeLogs
-from tfagents_system.worker.recording import EpisodeRecord
+from tfagents_system.worker.recording import EpisodeRecord, Observer
 from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
-
-Observer = Callable[[Any], None]
 
 _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
 

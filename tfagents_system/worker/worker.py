@@ -31,14 +31,13 @@ from tfagents_system.transport.remote.errors import GatewayRefusedError, SlotLos
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
-from tfagents_system.worker.back_pressure import BackPressure
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
-from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.links import make_links
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.repeatable import RepeatableSeeds
+from tfagents_system.worker.progress import BackPressure
 from tfagents_system.worker.run_end import RunEnd
 from tfagents_system.workers import WorkerEnvironments
 
