@@ -254,7 +254,7 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     """
     from tfagents_system.replay import sampling
     from tfagents_system.replay.draw_settings import DrawSettings
-    from tfagents_system.replay.mini_races import MiniRaces
+    from tfagents_system.replay.n_step import MiniRaces
     from tfagents_system.replay.priorities import Priorities, Prioritized
     from tfagents_system.replay.sample_forms import TransitionForm
 

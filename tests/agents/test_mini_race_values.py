@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.segments_for_tests import numbered_segment
 from tfagents_system.replay.draw_settings import DrawSettings
-from tfagents_system.replay.mini_races import MiniRaces
+from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout

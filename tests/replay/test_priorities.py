@@ -13,7 +13,7 @@ from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, n
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
-from tfagents_system.replay.mini_races import MiniRaces
+from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm

@@ -19,7 +19,7 @@ from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
-from tfagents_system.replay.mini_races import MiniRaces
+from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
 from tfagents_system.train_params_base import TrainParamsBase

@@ -16,7 +16,7 @@ from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.frame_stacks import first_drawable, observation_leaves
 from tfagents_system.replay.hindsight import Relabelled
-from tfagents_system.replay.mini_races import Experience, MiniRaces, draw_times, experience, mini_race
+from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import Samples, Sequences, Transitions

@@ -1,4 +1,4 @@
-"""Transitions of several steps, and mini-races: pure functions of arrays.
+"""Which steps make an n-step sample, and its return; mini-races. Pure functions of arrays.
 
 A mini-race is a transition with a time t of its own, drawn with it: the episode counts as over T steps after its
 beginning, wherever that was. Networks see t / T beside the observation, so with gamma = 1 a value is the sum of the
