@@ -27,8 +27,9 @@ from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleStarter, wait_for_orphans
+from tfagents_system.launch.role_process import wait_for_orphans
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -36,11 +37,9 @@ from tfagents_system.launch.run_settings import (
     SUBMITTED_AGAIN,
     RunSettings,
     add_edit_options,
-    edits_of_start,
     file_of,
     job_of,
     resolve,
-    run_of_start,
 )
 from tfagents_system.launch.supervisor import supervise
 from tfagents_system.launch.trial import Inspection, run_trial
@@ -58,10 +57,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import find, split, taken_by
 from tfagents_system.settings.load_params import compute_config_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, read_variables, unknown_names
+from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
 
-# From its end on the run directory says what these do.
-_OF_THIS_START = (EDITS, SUBMITTED_AGAIN)
 _ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
@@ -76,10 +73,8 @@ class Preparation:
       settings: What is overridden; by default what the environment says.
 
     Attributes:
-      environ: With all overridden variables.
-      overrides: How the run differs from what its files say.
-      run_json: As of RunSettings.
-      values: The variables that could be read, by field; compute_config: those that say the run's size.
+      environ, values, overrides, run_json: As of RunSettings.
+      compute_config: The variables that say the run's size.
       paths: The run directory; None where the variables do not say it.
       copy: The copy of the folder of SAC_PARAMS that a run begins with; None: there is none.
       temporary: A folder for what is made for the run, such as the ring of prior data.
@@ -98,11 +93,11 @@ class Preparation:
         self._digests: dict[str, str] = {}
         self._is_for_job = machine_checks.JOB_MB in self.environ  # Which will run on another machine.
         self._vars_file = vars_file
-        self.values, faults = read_variables(self.environ, vars_file=vars_file, root=ROOT)
+        self.values = dict(settings.values)
         self.compute_config = compute_config_of({"seed": 0, **self.values})
         self.paths = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
         findings, names = self.findings, sorted(name for name in self.environ if name.startswith("SAC_"))
-        findings.error("variables", *faults, *self._misplaced())
+        findings.error("variables", *settings.faults, *self._misplaced())
         findings.fact("variables", f"{len(names)} set, with {self._vars_file or 'the environment'}")
         if unknown := unknown_names(names):
             findings.note(
@@ -162,6 +157,12 @@ class Preparation:
     def close(self) -> None:
         """Removes what only the checks needed."""
         self._temporary.cleanup()
+
+    def was_done(self) -> list[str]:
+        """What stays of a start that is ended before its run has begun."""
+        if self.moved_aside is None or self.paths is None:
+            return []
+        return [f"what was in {self.paths.exp_dir} is in {self.moved_aside} now"]
 
     # What joining workers have otherwise.
 
@@ -371,26 +372,17 @@ def prepare(
     settings: RunSettings | None = None,
 ) -> bool:
     """As `prepare_and_hold`, for others than starts; False if the run is finished already."""
-    prepared = prepare_and_hold(environ, vars_file, in_fork=in_fork, settings=settings)
+    prepared = prepare_and_hold(Preparation(environ, vars_file, settings), in_fork=in_fork)
     if prepared is not None:
         prepared[1].release()
     return prepared is not None
 
 
-def prepare_and_hold(
-    environ: Mapping[str, str],
-    vars_file: Path | None,
-    quiet_plan: bool = False,
-    *,
-    in_fork: bool,
-    settings: RunSettings | None = None,
-) -> tuple[RunVariables, RunLock] | None:
+def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVariables, RunLock] | None:
     """Checks and prepares a run.
 
     Args:
-      quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       in_fork: A user's own code runs in a fork, else in this process.
-      settings: As of Preparation.
 
     Returns:
       Its variables, and the lock of its directory: until that is released, no other start writes there. None if the run
@@ -399,22 +391,20 @@ def prepare_and_hold(
     Raises:
       UserError: With all findings.
     """
-    preparation = Preparation(environ, vars_file, settings)
-    was_done = list[str]()
 
     def end() -> list[str]:
         preparation.close()
-        return was_done
+        return preparation.was_done()
 
     if preparation.paths is not None:
         forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
     with contextlib.closing(preparation), forks.before_early_end(end):
         preparation.run(in_fork=in_fork)
-        lock = _write_run(preparation, quiet_plan, was_done)
+        lock = _write_run(preparation)
         return None if lock is None else (preparation.variables(), lock)
 
 
-def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) -> RunLock | None:
+def _write_run(preparation: Preparation) -> RunLock | None:
     """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
     variables, inspection = preparation.variables(), preparation.inspection
     assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
@@ -425,7 +415,7 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
     wait_for_orphans(paths, variables.save_deadline_secs)
     with contextlib.ExitStack() as unless_handed_over:
         lock = unless_handed_over.enter_context(RunLock(paths))
-        _begin_in(paths, lock, preparation, was_done)
+        _begin_in(paths, lock, preparation)
         uses_copies = run_directory.has_begun(paths)
         changes = run_directory.changes(paths, preparation.overrides, variables)
         overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
@@ -444,13 +434,11 @@ def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) 
         for name in ("another run", "prior data"):
             for fact in preparation.findings.texts(FACT, name):
                 print(f"{name}: {fact}")
-        if not quiet_plan:
-            print(preparation.plan.table())
         unless_handed_over.pop_all()
     return lock
 
 
-def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:
+def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation) -> None:
     """For the holder of the lock: the directory is as it was for the checks, and with --fresh a new one.
 
     Raises:
@@ -465,8 +453,7 @@ def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             preparation.moved_aside = run_inputs.move_aside(paths)
-            was_done.append(f"what was in {paths.exp_dir} is in {preparation.moved_aside} now")
-            print(was_done[-1])
+            print(*preparation.was_done())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
@@ -527,24 +514,21 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
         os.environ[SHOW_TRACES] = "1"
     os.environ.update({"SAC_FROM": args.source} if args.source else {})
     os.environ.update({"SAC_TAKE": args.take} if args.take else {})
-    run = run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    if (edits := edits_of_start(args.edits, run, os.environ)) is not None:
-        if edits == KEEP and args.edits == FRESH:
-            print("note: the job was requeued: what --fresh asked for was done by an earlier start")
-        os.environ[EDITS] = edits
+    settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT, edits=args.edits)
+    if args.edits == FRESH and settings.environ.get(EDITS) == KEEP:
+        print("note: the job was requeued: what --fresh asked for was done by an earlier start")
     claims = Claims()
-    if run is not None and not args.check:
+    if (run := settings.run) is not None and not args.check:
         RunLock(run).refuse_at_work()
         if not claims.take(f"start/{hashlib.sha256(os.path.realpath(run.exp_dir).encode()).hexdigest()}"):
             raise UserError(
                 f"another start of the run in {run.exp_dir} is in its checks: wait until it runs, or choose another "
                 "SAC_EXP_NAME"
             )
-    settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
     os.environ.update(settings.environ)
     if args.check:
         return check(os.environ, args.vars_file, in_fork=in_fork, settings=settings)
-    prepared = prepare_and_hold(os.environ, args.vars_file, starts, in_fork=in_fork, settings=settings)
+    prepared = prepare_and_hold(Preparation(os.environ, args.vars_file, settings), in_fork=in_fork)
     if prepared is None:
         return EXIT_DONE
     variables, lock = prepared
@@ -553,7 +537,7 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
         lock.release()
         return EXIT_DONE
     stop = StopFlag.of_supervisor()
-    for name in _OF_THIS_START:
+    for name in (EDITS, SUBMITTED_AGAIN):  # From now on the run directory says what these do.
         os.environ.pop(name, None)
     return supervise(variables, stop, RoleStarter(), lock)
 
