@@ -33,7 +33,7 @@ def proposed(steps_per_s, updates_per_s, cpus, worker_cpus=1, beside=0):
 def test_where_updates_are_the_limit_the_trainer_gets_the_cpus():
     best = proposed(5000.0, {1: 100.0, 2: 180.0}, cpus=4)[0]
     assert (best.train_cpus, best.workers, best.is_shared) == (2, 1, False)
-    assert (best.steps_per_s, best.updates_per_s) == (pytest.approx(180.0), pytest.approx(180.0))
+    assert best.steps_per_s == pytest.approx(180.0)
 
 
 def test_where_the_simulator_is_the_limit_the_workers_get_them():
@@ -77,7 +77,7 @@ def test_updates_for_each_step_are_the_runs_own():
 
 def test_more_workers_mean_more_updates_an_iteration():
     best = proposed(10.0, {1: 1e6}, cpus=8)[0]
-    assert best == Split(1, 7, True, pytest.approx(70.0, 0.01), pytest.approx(70.0, 0.01))
+    assert best == Split(1, 7, True, pytest.approx(70.0, 0.01))
     lines = advice(best, 1, 400, workers_now=2)
     own = ["SAC_REVERB_CPUS=1", "SAC_TRAIN_CPUS=1", "SAC_NUM_COLLECT_WORKERS=7", "SAC_COLLECT_WORKER_CPUS=1"]
     assert lines[:5] == [*own, "SAC_SHARE_CPUS=1"] and "updates_per_iter=1400 (now 400)" in lines[5]

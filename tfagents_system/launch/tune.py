@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,33 +56,18 @@ class Collecting:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One way to share the CPUs, and its expected rates; the replay server has one CPU, perhaps a shared one.
+    """One way to share the CPUs; the replay server has one CPU, perhaps a shared one.
 
     Attributes:
       train_cpus, workers: CPUs of the trainer, and how many workers collect.
       is_shared: Roles share CPUs: the replay server is on those of the workers, or all roles are on all CPUs.
-      steps_per_s: Environment steps of the run, of all workers together.
-      updates_per_s: Updates that go with them.
+      steps_per_s: Environment steps of the run that are expected, of all workers together.
     """
 
     train_cpus: int
     workers: int
     is_shared: bool
     steps_per_s: float
-    updates_per_s: float
-
-
-def require_room(train_cpus: Collection[int], cpus: int, worker_cpus: int, beside: int) -> None:
-    """Raises:
-    UserError: A trainer, a worker, and `beside` evaluators and experts do not fit on `cpus` CPUs.
-    """
-    fits_apart = 1 + (1 + beside) * worker_cpus <= cpus
-    if not fits_apart and not (cpus in train_cpus and worker_cpus <= cpus):
-        others = f" with {beside} evaluators and experts of as many" if beside else ""
-        raise UserError(
-            f"SAC_COLLECT_WORKER_CPUS={worker_cpus}{others} and at least one CPU of the trainer do not fit on {cpus} "
-            "CPUs: lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
-        )
 
 
 def propose(
@@ -98,8 +83,7 @@ def propose(
     Raises:
       UserError: There is none.
     """
-    require_room(updates.keys(), cpus, worker_cpus, beside)
-    splits, ratio = [], collecting.updates_per_step
+    splits = list[Split]()
     for train_cpus, update in updates.items():
         for workers in range(1, cpus // worker_cpus + 1):
             needed, work, shared_cpus = train_cpus + (workers + beside) * worker_cpus, update, None
@@ -110,16 +94,14 @@ def propose(
             elif needed > cpus:
                 continue
             costs = Costs(work, collecting.step, collecting.steps_per_episode)
-            secs = iteration_secs(costs, 1.0, ratio, workers, shared_cpus)
-            splits.append(
-                Split(
-                    train_cpus,
-                    workers,
-                    is_shared=shared_cpus is not None,
-                    steps_per_s=1.0 / secs,
-                    updates_per_s=ratio / secs,
-                )
-            )
+            secs = iteration_secs(costs, 1.0, collecting.updates_per_step, workers, shared_cpus)
+            splits.append(Split(train_cpus, workers, shared_cpus is not None, 1.0 / secs))
+    if not splits:
+        others = f" with {beside} evaluators and experts of as many" if beside else ""
+        raise UserError(
+            f"SAC_COLLECT_WORKER_CPUS={worker_cpus}{others} and at least one CPU of the trainer do not fit on {cpus} "
+            "CPUs: lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
+        )
     # Within 2 % all count as the same: then the one that leaves most CPUs to others.
     return sorted(
         splits, key=lambda split: (-round(math.log(split.steps_per_s) / 0.02), split.workers + split.train_cpus)
@@ -238,7 +220,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     here, beside = usable_cpus(os.environ), variables.eval_workers + variables.expert_workers
     cpus, train_cpus = args.cpus or here, [count for count in _TRAIN_CPUS if count <= here]
-    require_room(train_cpus, cpus, variables.collect_worker_cpus, beside)  # Before a minute is spent.
+    once = Cost(1.0, 1.0)  # Whether there is room at all is said before a minute is spent.
+    propose(Collecting(once, 1.0, 1.0), dict.fromkeys(train_cpus, once), cpus, variables.collect_worker_cpus, beside)
     forks.import_all()
     measured = functools.partial(_measured, variables, args.vars_file)
     collecting = measured(functools.partial(_collecting, variables, args.secs), worker_role(0), 1)
@@ -264,10 +247,9 @@ def _print_proposal(
     print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
     print("  steps/s  updates/s  train CPUs  workers  replay CPU")
     for split in splits[:_MAX_SHOWN]:
-        print(
-            f"  {split.steps_per_s:7.0f}  {split.updates_per_s:9.0f}  {split.train_cpus:10}  {split.workers:7}  "
-            f"{'shared' if split.is_shared else 'own':>10}"
-        )
+        rates = f"{split.steps_per_s:7.0f}  {split.steps_per_s * collecting.updates_per_step:9.0f}"
+        replay = "shared" if split.is_shared else "own"
+        print(f"  {rates}  {split.train_cpus:10}  {split.workers:7}  {replay:>10}")
     print("\nfor the vars file:")
     workers = variables.num_collect_workers
     for line in advice(splits[0], variables.collect_worker_cpus, collecting.updates_per_iter, workers):
