@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,10 +21,8 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
-from tfagents_system.machine.claims import Claims
 from tfagents_system.run_files import kept_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
-from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
@@ -234,74 +231,31 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
 
 
 @pytest.mark.usefixtures("untried")
-def test_a_run_at_work_is_told_before_any_check(
+def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert prepare.prepare(environ, None)
-    paths = RunPaths(tmp_path / "run")
-    monkeypatch.setattr(os, "environ", environ)
-    with RunLock(paths):
-        owner = json.loads(paths.lock.read_text())
-        run = {"state": "running", "pid": owner["pid"], "host": owner["host"]}
-        paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
-        for options in ([], ["--fresh"]):
-            monkeypatch.setattr(sys, "argv", ["prepare", *options])
-            with pytest.raises(UserError, match="is in use by the run with pid"):
-                prepare.main()
-
-
-def test_a_start_while_another_one_is_in_its_checks_is_refused_at_once(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Claims()
-    assert other.take(f"start/{hashlib.sha256(os.fsencode(os.path.realpath(tmp_path / 'run'))).hexdigest()}")
-    monkeypatch.setattr(os, "environ", environ)
-    monkeypatch.setattr(sys, "argv", ["prepare"])
-    with pytest.raises(UserError, match="another start of the run in .* is in its checks: wait until it runs, or"):
-        prepare.main()
-    assert not (tmp_path / "run").exists()
-    other.release_all()
-
-
-@pytest.mark.usefixtures("untried")
-def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whether they come while that one works, or have looked at the directory before it was prepared."""
     monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.2)
     paths = RunPaths(tmp_path / "run")
-
-    def checked(size: int, **more: str) -> Preparation:
-        settings = resolve(environ | more, [f"batch_size={size}"], vars_file=None, root=tmp_path)
-        preparation = Preparation(environ | more, None, settings)
-        preparation.inspection, preparation.plan = found, plan
-        return preparation
-
-    first = Preparation(environ, None)
-    first.run(in_fork=False)
-    found, plan = first.inspection, first.plan
-    preparations = [checked(40), checked(50)]
-    held = prepare._write_run(preparations[0])
-    assert held is not None
-    for preparation in (preparations[1], checked(60), checked(70, **{EDITS: FRESH})):
+    checking = Preparation(environ, None)
+    checking.run(in_fork=False)
+    for more in ({}, {EDITS: FRESH}):
         with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}"):
-            prepare._write_run(preparation)
-    held.release()
-    with pytest.raises(UserError, match="another start has prepared .* while this one was checked"):
-        prepare._write_run(preparations[1])
-    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 40}
-    # Two that start over: what the first one has prepared is not moved aside by the second.
-    preparations = [checked(size, **{EDITS: FRESH}) for size in (80, 90)]
-    held = prepare._write_run(preparations[0])
-    assert held is not None and held.token in paths.lock.read_text()
-    assert preparations[0].was_done() == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
-    with pytest.raises(UserError, match="is in use by"):
-        prepare._write_run(preparations[1])
-    held.release()
-    with pytest.raises(UserError, match="another start has prepared"):
-        prepare._write_run(preparations[1])
-    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 80}
-    assert not (tmp_path / "run_before_2").exists()
+            prepare.prepare(environ | more, None)
+    checking.close()
+    assert not paths.exp_dir.exists(), "a start that ends in its checks leaves nothing"
+    assert prepare.prepare(environ, None)
+    for owner in ("this", "another machine"):
+        starting = Preparation(environ | {EDITS: FRESH}, None)
+        starting.run(in_fork=False)
+        if owner == "this":
+            assert prepare._write_run(starting) and starting.lock is not None and starting.lock.is_own()
+            assert starting.was_done() == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
+            starting.close()
+        else:
+            paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
+            with pytest.raises(UserError, match="was taken over by the run with pid 7 on node2"):
+                prepare._write_run(starting)
+    assert paths.run_json.exists() and not (tmp_path / "run_before_2").exists()
 
 
 @pytest.mark.parametrize("prefix", [(), ("unshare", "--pid", "--fork")], ids=["", "process 1 of a container"])

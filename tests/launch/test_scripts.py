@@ -132,8 +132,8 @@ case $1 in
   venv)
     for last; do :; done
     mkdir -p "$last/bin" "$last/{PINNED}"
-    ln -s {BASE} "$last/bin/python"
-    echo "home = {BASE.parent}" >"$last/pyvenv.cfg"
+    ln -sf {BASE} "$last/bin/python"
+    printf "home = {BASE.parent}\\ninclude-system-site-packages = false\\n" >"$last/pyvenv.cfg"
     printf 'Name: pinned-thing\\nVersion: 1.0\\n' >"$last/{PINNED}/METADATA"
     ;;
   pip) sleep "${{UV_SLEEP:-0}}"; if [[ -n ${{UV_FAIL:-}} ]]; then exit 1; fi ;;
@@ -189,7 +189,7 @@ def environment(folder: Path) -> Path:
         (folder / part).mkdir(parents=True)
     for name in ("python", "python3"):
         (folder / "bin" / name).symlink_to(BASE)
-    (folder / "pyvenv.cfg").write_text(f"home = {BASE.parent}\n")
+    (folder / "pyvenv.cfg").write_text(f"home = {BASE.parent}\ninclude-system-site-packages = false\n")
     (folder / PINNED / "METADATA").write_text("Name: pinned-thing\nVersion: 1.0\n")
     (folder / PINNED).with_name("packaging").symlink_to(Path(packaging.__file__).parent)
     return folder

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import hashlib
 import io
 import os
 import signal
@@ -37,13 +36,11 @@ from tfagents_system.launch.run_settings import (
     SUBMITTED_AGAIN,
     RunSettings,
     add_edit_options,
-    file_of,
     job_of,
     resolve,
 )
 from tfagents_system.launch.supervisor import supervise
 from tfagents_system.launch.trial import Inspection, run_trial
-from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.machine.worker_slots import COLLECT
@@ -73,19 +70,21 @@ class Preparation:
       settings: What is overridden; by default what the environment says.
 
     Attributes:
-      environ, values, overrides, run_json: As of RunSettings.
+      environ, values, overrides: As of RunSettings.
       compute_config: The variables that say the run's size.
       paths: The run directory; None where the variables do not say it.
       copy: The copy of the folder of SAC_PARAMS that a run begins with; None: there is none.
       temporary: A folder for what is made for the run, such as the ring of prior data.
+      lock: Of the run directory, which a start takes before all that takes time.
       moved_aside: Where the run is that was there before (`--fresh`), once it is moved.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
         settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
-        self.environ, self.overrides, self.run_json = settings.environ, settings.overrides, settings.run_json
+        self.environ, self.overrides = settings.environ, settings.overrides
         self.findings, self.inspection = Findings(), Inspection()
         self.plan: CpuPlan | None = None
+        self.lock: RunLock | None = None
         self.moved_aside: Path | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="sac_start_", ignore_cleanup_errors=True)
         self.temporary = Path(self._temporary.name).resolve()
@@ -155,8 +154,10 @@ class Preparation:
         self.findings.extend(found)
 
     def close(self) -> None:
-        """Removes what only the checks needed."""
+        """Removes what only the checks needed, and gives the run directory back unless the lock was taken over."""
         self._temporary.cleanup()
+        if self.lock is not None:
+            self.lock.abandon()
 
     def was_done(self) -> list[str]:
         """What stays of a start that is ended before its run has begun."""
@@ -224,7 +225,12 @@ class Preparation:
             self.findings.error("run directory", fault)
             return
         self.findings.fact("run directory", f"{paths.exp_dir}: {self._state_of_run(paths)}")
-        if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
+        if starts and not self.findings.errors:
+            with self.findings.catching("run directory"):
+                wait_for_orphans(paths, self.values.get("save_deadline_secs", 60.0))
+                self.lock = RunLock(paths)
+                self.lock.acquire()
+        elif not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
             self.findings.error(
                 "run directory",
                 f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
@@ -400,55 +406,52 @@ def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVar
         forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
     with contextlib.closing(preparation), forks.before_early_end(end):
         preparation.run(in_fork=in_fork)
-        lock = _write_run(preparation)
-        return None if lock is None else (preparation.variables(), lock)
+        if not _write_run(preparation):
+            return None
+        lock, preparation.lock = preparation.lock, None
+        assert lock is not None
+        return preparation.variables(), lock
 
 
-def _write_run(preparation: Preparation) -> RunLock | None:
-    """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
-    variables, inspection = preparation.variables(), preparation.inspection
-    assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
+def _write_run(preparation: Preparation) -> bool:
+    """Writes the run directory; returns whether the run is not finished."""
+    variables, inspection, lock = preparation.variables(), preparation.inspection, preparation.lock
+    assert lock is not None and preparation.plan is not None
+    assert inspection.num_iter is not None and inspection.specs is not None
     for note in preparation.findings.notes:
         if note not in preparation.plan.notes:  # Those are printed below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
-    wait_for_orphans(paths, variables.save_deadline_secs)
-    with contextlib.ExitStack() as unless_handed_over:
-        lock = unless_handed_over.enter_context(RunLock(paths))
-        _begin_in(paths, lock, preparation)
-        uses_copies = run_directory.has_begun(paths)
-        changes = run_directory.changes(paths, preparation.overrides, variables)
-        overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
-        settings = Settings(variables, overrides, inspection.attributes, inspection.config)
-        run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
-        write_atomically(paths.specs, inspection.specs)
-        if run_directory.is_finished(paths):
-            tell_finished(variables.exp_name, paths)
-            return None
-        used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
-        print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
-        if changes:
-            print(f"changed for this run from now on: {changes}")
-        if words := preparation.overrides.in_words():
-            print(f"settings: {words}")
-        for name in ("another run", "prior data"):
-            for fact in preparation.findings.texts(FACT, name):
-                print(f"{name}: {fact}")
-        unless_handed_over.pop_all()
-    return lock
+    _begin_in(paths, lock, preparation)
+    uses_copies = run_directory.has_begun(paths)
+    changes = run_directory.changes(paths, preparation.overrides, variables)
+    overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
+    settings = Settings(variables, overrides, inspection.attributes, inspection.config)
+    run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
+    write_atomically(paths.specs, inspection.specs)
+    if run_directory.is_finished(paths):
+        tell_finished(variables.exp_name, paths)
+        return False
+    used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
+    print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if changes:
+        print(f"changed for this run from now on: {changes}")
+    if words := preparation.overrides.in_words():
+        print(f"settings: {words}")
+    for name in ("another run", "prior data"):
+        for fact in preparation.findings.texts(FACT, name):
+            print(f"{name}: {fact}")
+    return True
 
 
 def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation) -> None:
-    """For the holder of the lock: the directory is as it was for the checks, and with --fresh a new one.
+    """For the holder of the lock: with --fresh the directory is a new one.
 
     Raises:
-      UserError: Another start has prepared it meanwhile.
+      UserError: Another start, on another machine, has taken the lock over meanwhile.
     """
-    if file_of(paths) != preparation.run_json:
-        raise UserError(
-            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
-            "choose another SAC_EXP_NAME"
-        )
+    if not lock.is_own():
+        raise UserError(f"the run directory {paths.exp_dir} was taken over by {lock.describe_owner()}: start again")
     if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
@@ -517,14 +520,6 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
     settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT, edits=args.edits)
     if args.edits == FRESH and settings.environ.get(EDITS) == KEEP:
         print("note: the job was requeued: what --fresh asked for was done by an earlier start")
-    claims = Claims()
-    if (run := settings.run) is not None and not args.check:
-        RunLock(run).refuse_at_work()
-        if not claims.take(f"start/{hashlib.sha256(os.path.realpath(run.exp_dir).encode()).hexdigest()}"):
-            raise UserError(
-                f"another start of the run in {run.exp_dir} is in its checks: wait until it runs, or choose another "
-                "SAC_EXP_NAME"
-            )
     os.environ.update(settings.environ)
     if args.check:
         return check(os.environ, args.vars_file, in_fork=in_fork, settings=settings)
@@ -532,7 +527,6 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
     if prepared is None:
         return EXIT_DONE
     variables, lock = prepared
-    claims.release_all()
     if not starts:
         lock.release()
         return EXIT_DONE

@@ -48,7 +48,6 @@ class RunSettings:
       faults: Of the others, and of all together.
       overrides: How the run differs from what its files say; findings: what is wrong with them.
       notes: What of a begun run stays as it is.
-      run_json: Which run.json the run has, see `file_of`: another start that prepares it writes another one.
     """
 
     environ: dict[str, str]
@@ -57,12 +56,6 @@ class RunSettings:
     overrides: Overrides
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    run_json: tuple[int, int] | None = None
-
-    @property
-    def run(self) -> RunPaths | None:
-        """The run directory; None for workers that join, and where nothing says it."""
-        return RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values and "server" not in self.values else None
 
 
 def resolve(
@@ -95,7 +88,6 @@ def resolve(
     findings += found
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-    run_json = file_of(run)  # Before anything else of the run is read.
     joins, began = "server" in values, None
     try:
         if (edits := _edits_of_start(edits or environ.get(EDITS), run, environ)) is not None:
@@ -114,19 +106,7 @@ def resolve(
         resolved[SEED] = seed
     notes = _keep_fixed(resolved, overrides, began)
     values, faults = read_variables(resolved, vars_file=vars_file, root=root)
-    return RunSettings(resolved, values, tuple(faults), overrides, tuple(findings), notes, run_json)
-
-
-def file_of(run: RunPaths | None) -> tuple[int, int] | None:
-    """A run's run.json, which is replaced as a whole: its inode, and when it was written, in ns.
-
-    None where there is none, or it is out of reach, which others report.
-    """
-    try:
-        found = run.run_json.stat() if run is not None else None
-    except OSError:
-        return None
-    return (found.st_ino, found.st_mtime_ns) if found is not None else None
+    return RunSettings(resolved, values, tuple(faults), overrides, tuple(findings), notes)
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
