@@ -304,10 +304,10 @@ def test_the_installed_package_trains(tmp_path: Path) -> None:
     def there(*words: str) -> subprocess.CompletedProcess[str]:
         return sac(*words, cwd=tmp_path, PYTHONPATH=str(site))
 
-    assert there("new", "first", "--env", "Reacher-v5").returncode == 0
+    assert there("new", "first").returncode == 0
     params = tmp_path / "first/params.py"
-    params.write_text(params.read_text().replace("100_000", "400"))
+    params.write_text(params.read_text().replace("100_000", "200"))
     done = there("train", "first/params.py", "--set", "SAC_REPORT=0")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "first is finished: num_env_steps=400 is reached" in done.stdout
+    assert "first is finished: num_env_steps=200 is reached" in done.stdout
     assert "first" in there("status", "logs/first").stdout

@@ -237,7 +237,7 @@ def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.2)
     paths = RunPaths(tmp_path / "run")
     checking = Preparation(environ, None)
-    checking.run(in_fork=False)
+    checking.take_directory()
     for more in ({}, {EDITS: FRESH}):
         with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}"):
             prepare.prepare(environ | more, None)
@@ -246,6 +246,7 @@ def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     assert prepare.prepare(environ, None)
     for owner in ("this", "another machine"):
         starting = Preparation(environ | {EDITS: FRESH}, None)
+        starting.take_directory()
         starting.run(in_fork=False)
         if owner == "this":
             assert prepare._write_run(starting) and starting.lock is not None and starting.lock.is_own()

@@ -22,7 +22,7 @@ from tests.support.fake_run import SAVES, start_program
 from tests.support.supervised import make_supervisor, waits_for_lines
 from tests.support.waiting import gone
 from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess, end_orphans, wait_for_orphans
+from tfagents_system.launch.role_process import RoleProcess, end_orphans
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import processes
 from tfagents_system.machine.processes import processes_of_run
@@ -228,21 +228,17 @@ def test_those_that_save_are_waited_for_and_not_touched(
 
     monkeypatch.setattr(role_process, "print", print_and_save, raising=False)
     orphan = start_orphan()
-    wait_for_orphans(paths, 30.0)
+    end_orphans(paths, 30.0)
     assert processes_of_run(paths.exp_dir) == [], "it was waited for"
     assert orphan.wait(10.0) == 0, "it ended by itself"
     line = "waiting for 1 processes of an earlier start of this run to save and end\n"
     assert capfd.readouterr().out == line
-    wait_for_orphans(paths, 30.0)
+    end_orphans(paths, 30.0)
     assert capfd.readouterr().out == "", "there is nobody to wait for"
 
 
-def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
-    paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
-) -> None:
+def test_at_the_deadline_they_are_killed(paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]) -> None:
     orphan = start_orphan()
-    wait_for_orphans(paths, 0.3)
-    assert orphan.poll() is None, "another start may have begun, whose roles these are"
     end_orphans(paths, 0.3)
     assert orphan.wait(10.0) == -9
 
@@ -250,12 +246,13 @@ def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
 def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
     paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    start_orphan()
+    orphan = start_orphan()
     with open(paths.lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()
-        wait_for_orphans(paths, 30.0)
+        end_orphans(paths, 30.0)
         assert time.monotonic() - began < 15.0
+    assert orphan.poll() is None, "nor touched"
 
 
 @pytest.mark.parametrize("supervisor", ["", "none", "-1", "1.5"])

@@ -18,7 +18,7 @@ from typing import Any
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import cpus, supervisor, wrap_up
 from tfagents_system.launch.forks import RoleStarter
-from tfagents_system.launch.role_process import wait_for_orphans
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.run_files import run_lock
@@ -117,7 +117,7 @@ def main() -> int:
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = variables_of(spec)
     paths, starter = RunPaths(variables.exp_dir), ProgramStarter(command_of(spec), is_pinned="cpus" not in spec)
-    wait_for_orphans(paths, variables.save_deadline_secs)
+    end_orphans(paths, variables.save_deadline_secs)
     return supervisor.supervise(variables, stop, starter, run_lock.RunLock(paths))
 
 

@@ -28,7 +28,7 @@ from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import wait_for_orphans
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -107,6 +107,15 @@ class Preparation:
         findings.error("settings", *settings.findings)
         findings.note("settings", *settings.notes)
         findings.fact("settings", *filter(None, [self.overrides.in_words()]))
+
+    def take_directory(self) -> None:
+        """Takes the lock of the run directory where nothing is wrong so far; another start that has it is a finding."""
+        if (paths := self.paths) is None or self.findings.errors or self._fault_of_directory(paths) is not None:
+            return
+        with self.findings.catching("run directory"):
+            end_orphans(paths, self.values.get("save_deadline_secs", 60.0))
+            self.lock = RunLock(paths)
+            self.lock.acquire()
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks.
@@ -217,20 +226,11 @@ class Preparation:
     def _check_directories(self, starts: bool) -> None:
         if (paths := self.paths) is None:
             return
-        fault = machine_checks.folder_fault(paths.exp_dir, "SAC_LOGS_DIR")
-        replay_dir = None if self._is_for_job else self.values.get("replay_dir")  # Such as a node's own scratch.
-        if fault is None and replay_dir is not None:
-            fault = machine_checks.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
-        if fault := fault or self._fault_of_directory(paths):
+        if fault := self._fault_of_directory(paths):
             self.findings.error("run directory", fault)
             return
         self.findings.fact("run directory", f"{paths.exp_dir}: {self._state_of_run(paths)}")
-        if starts and not self.findings.errors:
-            with self.findings.catching("run directory"):
-                wait_for_orphans(paths, self.values.get("save_deadline_secs", 60.0))
-                self.lock = RunLock(paths)
-                self.lock.acquire()
-        elif not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
+        if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
             self.findings.error(
                 "run directory",
                 f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
@@ -239,6 +239,12 @@ class Preparation:
 
     def _fault_of_directory(self, paths: RunPaths) -> str | None:
         """Why a start can't begin there; with `--fresh` it is moved aside, and the user's files must not be in it."""
+        fault = machine_checks.folder_fault(paths.exp_dir, "SAC_LOGS_DIR")
+        replay_dir = None if self._is_for_job else self.values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
+            fault = machine_checks.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
+        if fault is not None:
+            return fault
         source = split(str(self.values["from_"]))[0] if "from_" in self.values else None
         named = [self._vars_file, Path.cwd(), *map(self.values.get, _NAMED_FILES)]
         used = [path for path in (*named, source if source != paths.exp_dir else None) if path is not None]
@@ -405,6 +411,7 @@ def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVar
     if preparation.paths is not None:
         forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
     with contextlib.closing(preparation), forks.before_early_end(end):
+        preparation.take_directory()
         preparation.run(in_fork=in_fork)
         if not _write_run(preparation):
             return None

@@ -243,30 +243,19 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
 # Roles that outlive a supervisor that was killed: they save and end by themselves, as with any stop.
 
 
-def wait_for_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have saved; call it before the run directory is locked.
-
-    Once another start has the lock, they complete no further checkpoint (`run_lock.may_write`).
-    """
-    _wait_for_orphans(paths, deadline_secs, lambda: owner_of_run(paths) is None)
-
-
 def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have ended, and kills them at the deadline; for the holder of the run directory's lock."""
-    if _wait_for_orphans(paths, deadline_secs, lambda: True):
-        return
-    if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
-        print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+    """Waits until they have saved, and kills them at the deadline, unless another start has the run directory.
 
-
-def _wait_for_orphans(paths: RunPaths, deadline_secs: float, may_wait: Callable[[], bool]) -> bool:
-    """Waits; returns whether none is left. Says once that it waits."""
+    Call it before the directory is locked: once another start has the lock, they complete no further checkpoint
+    (`run_lock.may_write`).
+    """
     deadline, spoke = time.monotonic() + deadline_secs, False
-    while orphans := processes_of_run(paths.exp_dir):
-        if time.monotonic() > deadline or not may_wait():
-            return False
+    while (orphans := processes_of_run(paths.exp_dir)) and owner_of_run(paths) is None:
+        if time.monotonic() > deadline:
+            if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
+                print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+            return
         if not spoke:
             spoke = True
             print(f"waiting for {len(orphans)} processes of an earlier start of this run to save and end", flush=True)
         time.sleep(_ORPHANS_POLL_SECS)
-    return True

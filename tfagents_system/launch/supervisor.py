@@ -33,7 +33,6 @@ from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.launch.role_process import (
     RoleProcess,
-    end_orphans,
     end_what_is_left,
     kill_roles,
 )
@@ -84,7 +83,6 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
     """
     paths = RunPaths(variables.exp_dir)
     with lock:
-        end_orphans(paths, variables.save_deadline_secs)
         _allow_open_files(_FILES + _FILES_A_WORKER * variables.slots.most)
         claims = Claims()
         plan = claim_cpus(variables, claims)
