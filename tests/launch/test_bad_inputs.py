@@ -589,6 +589,8 @@ def tree_hash(folder: Path) -> str:
     """Of every file's path, content, mode and time of change."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
+        if path.name == "run.lock":  # Each start takes it.
+            continue
         stat = path.lstat()
         digest.update(f"{path.relative_to(folder)} {stat.st_mode} {stat.st_mtime_ns}".encode())
         if path.is_file():

@@ -157,19 +157,8 @@ def test_cpus_that_others_hold_are_left_alone() -> None:
     shared = plan(1, 1, 4, 1, list(range(8)), held=held, share=True)
     assert shared.ids() == [2, 3, 4, 6, 7]  # free ones are enough to share
     all_held = plan(1, 1, 2, 1, [0, 1], held={0: "run a", 1: "run a"}, share=True)
-    assert all_held.ids() == [0, 1] and "another run" in all_held.notes[0]
-
-
-def test_trainers_of_runs_that_share_cpus_have_different_ones() -> None:
-    held = dict.fromkeys(range(4), "run a")
-    second = plan(1, 1, 2, 1, [0, 1], held=held, share=True, trainers=[1])
-    assert (second.trainer, second.replay, second.workers) == ((0,), (1,), ((1,), (1,)))
-    third = plan(1, 1, 2, 1, [0, 1], held=held, share=True, trainers=[0, 1])
-    assert (third.trainer, third.replay) == ((1,), (0,)), "there is none without"
-    larger = plan(1, 2, 4, 1, [0, 1, 2, 3], held=held, share=True, trainers=[1, 2])
-    assert (larger.trainer, larger.replay) == ((0, 3), (1,))
-    assert plan(1, 1, 1, 1, [0, 1, 2, 3], held=held, share=True, trainers=[1]).trainer == (2,)
-    assert plan(1, 1, 1, 1, [0, 1, 2, 3, 4, 5, 6], held=held, trainers=[1]).trainer == (5,), "held ones are no choice"
+    assert not all_held.pinned and all_held.ids() == [], "the kernel divides them"
+    assert all_held.notes == ("CPUs are shared with another run (0-1 held by run a): roles are not pinned",)
 
 
 def test_threads_follow_from_the_plan() -> None:
@@ -333,22 +322,12 @@ def split(machine: Path, allowed: Sequence[int], parallel: int, needed: int, **m
     return split_cpus(cores_of(allowed, machine), parallel, needed, **more)
 
 
-def test_no_core_has_two_runs_while_there_are_others(tmp_path: Path) -> None:
-    machine = neighbours(tmp_path)
-    assert split(machine, range(8), 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert split(machine, range(8), 3, 2) == [[0, 1, 2, 3], [4, 5], [6, 7]]
-    assert split(machine, range(1, 8), 2, 3) == [[1, 2, 3], [4, 5, 6, 7]], "half a core"
-    assert split(machine, range(6), 4, 1) == [[0, 1], [2, 3], [4], [5]]
-
-
-def test_runs_get_stretches_of_nodes_then_of_cores_then_of_threads(tmp_path: Path) -> None:
+def test_runs_get_stretches_of_cores_and_nodes(tmp_path: Path) -> None:
     machine = two_sockets(tmp_path)
     everything, nodes = range(16), ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
     assert split(machine, everything, 1, 4) == [list(everything)]
     assert split(machine, everything, 2, 4) == list(nodes)
     assert split(machine, everything, 4, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
-    held = [0, 9]
-    assert split(machine, everything, 3, 4, held=held) == [[1, 2, 8, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
-    # Three runs of whole cores would leave the last one four CPUs.
-    assert split(machine, everything, 3, 5) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
-    assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12, 13], [6, 7, 14, 15]]
+    assert split(machine, everything, 3, 4, held=[0, 9]) == [[1, 2, 3, 8, 10], [4, 5, 11, 12, 13], [6, 7, 14, 15]]
+    assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
+    assert split(machine, range(2), 5, 1, share=True) == [[0], [1], [0], [1], [0]]

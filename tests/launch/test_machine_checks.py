@@ -101,16 +101,6 @@ def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, na
     )
 
 
-def test_open_files() -> None:
-    needed = 64 + 4 * 10
-    fine, short = Findings(), Findings()
-    machine_checks.check_open_files(fine, 10, limit=needed)
-    machine_checks.check_open_files(short, 10, limit=needed - 1)
-    assert fine.errors == []
-    (error,) = short.errors
-    assert "may open 103 files (ulimit -n)" in error and "run `ulimit -n 104` first" in error
-
-
 def test_a_gpu_that_is_not_there_is_told() -> None:
     findings = Findings()
     machine_checks.check_gpu({"TFAGENTS_CUDA_VISIBLE_DEVICES": "-1"}, findings)

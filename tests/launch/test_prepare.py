@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,21 +14,24 @@ import pytest
 import tensorflow as tf
 
 from tests.support.prepared_runs import PARAMS, train
-from tests.support.starts_of_a_project import update
+from tests.support.starts_of_a_project import load_only, update
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
-from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files import kept_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
-from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is not built: what is checked and kept of files and settings is the same."""
+    monkeypatch.setattr(prepare, "run_trial", load_only)
 
 
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
             prepare.prepare(environ, None)
 
 
+@pytest.mark.usefixtures("untried")
 def test_variables_that_only_files_of_the_users_can_read_are_noted(
     environ: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dic
     assert "is not valid JSON" in text and "No module named 'no_such_module'" in text
 
 
+@pytest.mark.usefixtures("untried")
 def test_the_runs_own_copies_win_and_the_difference_is_shown(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +152,7 @@ def test_the_runs_own_copies_win_and_the_difference_is_shown(
     assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 3
 
 
+@pytest.mark.usefixtures("untried")
 def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +175,7 @@ def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
     assert not (paths.replay.exists() or paths.trainer_checkpoints.exists() or paths.policies.exists())
 
 
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("evidence", ["status", "checkpoint", "metrics"])
 def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     evidence: str, environ: dict[str, str], tmp_path: Path
@@ -190,6 +196,7 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     assert paths.params.read_text() == PARAMS and paths.replay.exists()
 
 
+@pytest.mark.usefixtures("untried")
 def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +217,7 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
         }
 
 
+@pytest.mark.usefixtures("untried")
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,74 +230,33 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     assert prepare.prepare(environ, None)
 
 
-def test_a_run_at_work_is_told_before_any_check(
+@pytest.mark.usefixtures("untried")
+def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert prepare.prepare(environ, None)
-    paths = RunPaths(tmp_path / "run")
-    monkeypatch.setattr(os, "environ", environ)
-    with RunLock(paths):
-        owner = json.loads(paths.lock.read_text())
-        run = {"state": "running", "pid": owner["pid"], "host": owner["host"]}
-        paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
-        for options in ([], ["--fresh"]):
-            monkeypatch.setattr(sys, "argv", ["prepare", *options])
-            with pytest.raises(UserError, match="is in use by the run with pid"):
-                prepare.main()
-
-
-def test_a_start_while_another_one_is_in_its_checks_is_refused_at_once(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Claims()
-    assert other.take(f"start/{hashlib.sha256(os.fsencode(os.path.realpath(tmp_path / 'run'))).hexdigest()}")
-    monkeypatch.setattr(os, "environ", environ)
-    monkeypatch.setattr(sys, "argv", ["prepare"])
-    with pytest.raises(UserError, match="another start of the run in .* is in its checks: wait until it runs, or"):
-        prepare.main()
-    assert not (tmp_path / "run").exists()
-    other.release_all()
-
-
-def test_of_two_starts_one_prepares_the_run_and_the_others_leave_it_as_it_is(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whether they come while that one works, or have looked at the directory before it was prepared."""
     monkeypatch.setattr(run_lock, "_LOCK_GRACE_SECS", 0.2)
     paths = RunPaths(tmp_path / "run")
-
-    def checked(size: int, **more: str) -> Preparation:
-        settings = resolve(environ | more, [f"batch_size={size}"], vars_file=None, root=tmp_path)
-        preparation = Preparation(environ | more, None, settings)
-        preparation.inspection, preparation.plan = found, plan
-        return preparation
-
-    first = Preparation(environ, None)
-    first.run(in_fork=False)
-    found, plan = first.inspection, first.plan
-    preparations = [checked(40), checked(50)]
-    held = prepare._write_run(preparations[0], True, [])
-    assert held is not None
-    for preparation in (preparations[1], checked(60), checked(70, **{EDITS: FRESH})):
+    checking = Preparation(environ, None)
+    checking.take_directory()
+    for more in ({}, {EDITS: FRESH}):
         with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}"):
-            prepare._write_run(preparation, True, [])
-    held.release()
-    with pytest.raises(UserError, match="another start has prepared .* while this one was checked"):
-        prepare._write_run(preparations[1], True, [])
-    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 40}
-    # Two that start over: what the first one has prepared is not moved aside by the second.
-    preparations = [checked(size, **{EDITS: FRESH}) for size in (80, 90)]
-    was_done = list[str]()
-    held = prepare._write_run(preparations[0], True, was_done)
-    assert held is not None and held.token in paths.lock.read_text()
-    assert was_done == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
-    with pytest.raises(UserError, match="is in use by"):
-        prepare._write_run(preparations[1], True, [])
-    held.release()
-    with pytest.raises(UserError, match="another start has prepared"):
-        prepare._write_run(preparations[1], True, [])
-    assert run_directory.read_run_json(paths)["overrides"]["params"] == {"batch_size": 80}
-    assert not (tmp_path / "run_before_2").exists()
+            prepare.prepare(environ | more, None)
+    checking.close()
+    assert not paths.exp_dir.exists(), "a start that ends in its checks leaves nothing"
+    assert prepare.prepare(environ, None)
+    for owner in ("this", "another machine"):
+        starting = Preparation(environ | {EDITS: FRESH}, None)
+        starting.take_directory()
+        starting.run(in_fork=False)
+        if owner == "this":
+            assert prepare._write_run(starting) and starting.lock is not None and starting.lock.is_own()
+            assert starting.was_done() == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
+            starting.close()
+        else:
+            paths.lock.write_text('{"pid": 7, "host": "node2", "token": "other"}')
+            with pytest.raises(UserError, match="was taken over by the run with pid 7 on node2"):
+                prepare._write_run(starting)
+    assert paths.run_json.exists() and not (tmp_path / "run_before_2").exists()
 
 
 @pytest.mark.parametrize("prefix", [(), ("unshare", "--pid", "--fork")], ids=["", "process 1 of a container"])
@@ -308,19 +275,7 @@ def test_a_signal_before_the_run_has_begun_says_that_nothing_was_started(prefix:
     assert ended.stderr == "stopped by SIGINT: nothing was started; the run is in run_before_1 now\n"
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.json"
-    write_atomically(path, b"old")
-
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-
-
+@pytest.mark.usefixtures("untried")
 def test_settings_are_checked_used_and_kept(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,6 +295,7 @@ def test_settings_are_checked_used_and_kept(
     assert run["attributes"]["actor_fc_layer_params"] == [256, 256]
 
 
+@pytest.mark.usefixtures("untried")
 def test_what_is_resolved_has_the_algorithms_own_values_all_of_the_optimizers_and_the_users_attributes(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.fake_run import SAVES, start_program
 from tests.support.supervised import make_supervisor, waits_for_lines
 from tests.support.waiting import gone
 from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess, end_orphans, wait_for_orphans
+from tfagents_system.launch.role_process import RoleProcess, end_orphans
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import processes
 from tfagents_system.machine.processes import processes_of_run
@@ -73,21 +73,20 @@ def test_what_a_crashed_role_left_behind_is_ended_before_its_restart(run_dir: Pa
 def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
     run_dir: Path, stop: StopFlag, fast: None
 ) -> None:
-    """Direct children, daemons, and some that clean their environment."""
+    """Direct children and daemons; those that clean their environment, too, end with the run."""
     starts = "{0} setsid sleep 600 & echo $! >> {1}; "
-    direct = "".join(starts.format(how, run_dir / "of_0") for how in ("", "env -i"))
-    crashes = f"{direct} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    crashes = f"{starts.format('', run_dir / 'of_0')} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
     daemons = "".join(f"( {starts.format(how, run_dir / 'of_1')} ) ; " for how in ("", "env -i"))
     looks = "sleep 0.05; " + "".join(
         f"ps -o pid= -p $(echo $(cat {run_dir}/{name}) | tr ' ' ,) > {run_dir}/{name}.seen; "
         for name in ("of_0", "of_1")
     )
-    waits = f"until [ $(cat {run_dir}/of_0 | wc -l) -ge 30 ]; do sleep 0.02; done; "
+    waits = f"until [ $(cat {run_dir}/of_0 | wc -l) -ge 12 ]; do sleep 0.02; done; "
     roles = {"worker_0": crashes, "worker_1": daemons + SAVES, "trainer": waits + looks + "exit 0"}
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     ended, kept = ((run_dir / name).read_text().split() for name in ("of_0", "of_1"))
-    assert len(ended) >= 30 and len(kept) == 2
-    assert len((run_dir / "of_0.seen").read_text().split()) <= 6, "of the newest start, and of one that is just ending"
+    assert len(ended) >= 12 and len(kept) == 2
+    assert len((run_dir / "of_0.seen").read_text().split()) <= 4, "of the newest start, and of one that is just ending"
     assert sorted((run_dir / "of_1.seen").read_text().split()) == sorted(kept), "while their worker was alive"
     assert all(gone(int(pid), 5.0) for pid in ended + kept)
 
@@ -158,7 +157,7 @@ def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[...,
     yield start
     for supervisor in supervisors:
         supervisor.kill_all()
-        supervisor._end_orphans(spared=set())
+        supervisor._end_orphans()
         supervisor.status.view.stop([])
 
 
@@ -178,22 +177,6 @@ def test_what_roles_that_end_together_have_left_is_waited_for_once(
         supervisor.step()
     assert asked == [{worker.mark for worker in supervisor.workers}]
     assert [worker.failures for worker in supervisor.workers] == [1, 1, 1]
-
-
-def test_what_is_in_a_living_roles_session_is_spared_when_another_role_has_ended(
-    started: Callable[..., Supervisor], run_dir: Path
-) -> None:
-    file = run_dir / "helpers"
-    starts = f"( env -i {{}} sleep 600 & echo $! >> {file} ); "
-    supervisor = started({"worker": starts.format("") + starts.format("setsid") + SAVES})
-    pids = supervisor._pids()
-    assert processes.wait_until(lambda: len(supervisor.starter.orphans(pids)) == 2, 10.0)
-    helper, nobodys = map(int, file.read_text().split())
-    assert processes.wait_until(lambda: os.getsid(nobodys) == nobodys, 10.0)
-    supervisor._end_orphans(spared=set())
-    assert processes.is_alive(helper) and not processes.is_alive(nobodys)
-    supervisor.kill_all()
-    assert gone(helper, 5.0)
 
 
 # Roles that outlive their supervisor.
@@ -245,21 +228,17 @@ def test_those_that_save_are_waited_for_and_not_touched(
 
     monkeypatch.setattr(role_process, "print", print_and_save, raising=False)
     orphan = start_orphan()
-    wait_for_orphans(paths, 30.0)
+    end_orphans(paths, 30.0)
     assert processes_of_run(paths.exp_dir) == [], "it was waited for"
     assert orphan.wait(10.0) == 0, "it ended by itself"
     line = "waiting for 1 processes of an earlier start of this run to save and end\n"
     assert capfd.readouterr().out == line
-    wait_for_orphans(paths, 30.0)
+    end_orphans(paths, 30.0)
     assert capfd.readouterr().out == "", "there is nobody to wait for"
 
 
-def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
-    paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
-) -> None:
+def test_at_the_deadline_they_are_killed(paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]) -> None:
     orphan = start_orphan()
-    wait_for_orphans(paths, 0.3)
-    assert orphan.poll() is None, "another start may have begun, whose roles these are"
     end_orphans(paths, 0.3)
     assert orphan.wait(10.0) == -9
 
@@ -267,12 +246,13 @@ def test_at_the_deadline_they_are_left_alone_until_the_run_is_locked(
 def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
     paths: RunPaths, start_orphan: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    start_orphan()
+    orphan = start_orphan()
     with open(paths.lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()
-        wait_for_orphans(paths, 30.0)
+        end_orphans(paths, 30.0)
         assert time.monotonic() - began < 15.0
+    assert orphan.poll() is None, "nor touched"
 
 
 @pytest.mark.parametrize("supervisor", ["", "none", "-1", "1.5"])

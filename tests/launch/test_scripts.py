@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -125,14 +124,16 @@ def activated() -> dict[str, str]:
 # setup.sh, in a repository of its own that pins a package of no content, with a uv that only notes what it is asked.
 
 PINNED = "lib/python3.11/site-packages/pinned_thing-1.0.dist-info"
+BASE = Path(sys.executable).resolve()
 FAKE_UV = f"""#!/usr/bin/env bash
 set -e
 echo "$1 $2" >> "$UV_LOG"
 case $1 in
   venv)
     for last; do :; done
-    {sys.executable} -m venv --without-pip "$last"
-    mkdir -p "$last/{PINNED}"
+    mkdir -p "$last/bin" "$last/{PINNED}"
+    ln -sf {BASE} "$last/bin/python"
+    printf "home = {BASE.parent}\\ninclude-system-site-packages = false\\n" >"$last/pyvenv.cfg"
     printf 'Name: pinned-thing\\nVersion: 1.0\\n' >"$last/{PINNED}/METADATA"
     ;;
   pip) sleep "${{UV_SLEEP:-0}}"; if [[ -n ${{UV_FAIL:-}} ]]; then exit 1; fi ;;
@@ -184,8 +185,11 @@ class Repository:
 
 def environment(folder: Path) -> Path:
     """A virtual environment that holds the pinned package."""
-    venv.create(folder, with_pip=False)
-    (folder / PINNED).mkdir()
+    for part in ("bin", PINNED):
+        (folder / part).mkdir(parents=True)
+    for name in ("python", "python3"):
+        (folder / "bin" / name).symlink_to(BASE)
+    (folder / "pyvenv.cfg").write_text(f"home = {BASE.parent}\ninclude-system-site-packages = false\n")
     (folder / PINNED / "METADATA").write_text("Name: pinned-thing\nVersion: 1.0\n")
     (folder / PINNED).with_name("packaging").symlink_to(Path(packaging.__file__).parent)
     return folder
@@ -387,8 +391,7 @@ def test_a_python_on_path_is_used_before_anything_is_installed(repository: Repos
 def test_an_environment_whose_python_is_gone_is_not_used(repository: Repository) -> None:
     """As in a container that sees the checkout, but not the Python that its .venv was made with."""
     assert repository.setup().returncode == 0
-    for name in ("python", "python3", "python3.11"):
-        (repository.root / ".venv/bin" / name).unlink()
+    (repository.root / ".venv/bin/python").unlink()
     done = repository.setup(SLURM_JOB_ID="7")
     assert done.returncode == 2 and "name a Python that holds them (SAC_PYTHON)" in done.stderr
 
@@ -422,9 +425,9 @@ esac
     )
     assert where.stdout == f"{checkout}/tfagents_system/__init__.py\n", where.stderr
     example = "tfagents_system/examples/pendulum"
-    four = f"SAC_EXP_NAME=four\nSAC_PARAMS={example}/params.py\nSAC_CONFIG={example}/config.json\nSAC_SEED=3\n"
+    four = f"SAC_EXP_NAME=four\nSAC_PARAMS={example}/params.py\nSAC_SEED=3\n"
     (tmp_path / "vars.sh").write_text(four)
     done = run(checkout / ".venv/bin/sac", "check", "vars.sh", cwd=tmp_path, **environ)
-    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 2 and "SAC_CONFIG is missing" in done.stdout, done.stdout + done.stderr
     assert f"{tmp_path}/logs/four: a new run" in done.stdout, "in the current folder"
     assert re.search(r"CPUs +replay \S+, trainer \S+, worker_0 ", done.stdout), "as many workers as there is room for"

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,14 @@ def test_a_run_directory_that_is_removed_ends_the_run_in_words(
     assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
     out = capfd.readouterr().out
     assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out
+
+
+def test_as_many_open_files_are_allowed_as_workers_need() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, before[1]))
+        for needed, allowed in ((300, 400), (500, 500)):
+            supervisor_module._allow_open_files(needed)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -11,7 +11,6 @@ from tests.support.fake_run import ProgramStarter
 from tests.support.waiting import until
 from tfagents_system.launch import wrap_up
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report import long_work
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -53,13 +52,6 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         f"note: no report: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'policy'}",
     ]
-
-
-def test_what_takes_long_is_told(paths, monkeypatch, capsys):
-    monkeypatch.setattr(long_work, "AFTER_SECS", 0.05)
-    monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
-    results(paths, monkeypatch, ["", "import time; time.sleep(0.5)", ""])
-    assert "results: 1 of 3 (33 %), a video, " in capsys.readouterr().err
 
 
 def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):

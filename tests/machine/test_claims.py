@@ -59,15 +59,6 @@ def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert told == f"pid {process.pid} (run /logs/a run)"
 
 
-def test_cpus_of_trainers_are_told_from_the_others(cpu_holder: subprocess.Popen[str], claims_prefix: str) -> None:
-    assert held_cpus("trainer") == {}
-    trainer = other_process(claims_prefix, "c = claims.Claims()\nc.take('trainer/4')")
-    assert sorted(held_cpus("trainer")) == [4] and sorted(held_cpus()) == [3, 4]
-    trainer.kill()
-    trainer.wait()
-    assert held_cpus("trainer") == {}
-
-
 def test_a_dead_process_holds_nothing(cpu_holder: subprocess.Popen[str]) -> None:
     cpu_holder.send_signal(signal.SIGKILL)
     cpu_holder.wait()

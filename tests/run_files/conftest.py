@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.support.starts_of_a_project import PARAMS, ROOT, Start, Starter
+from tests.support.starts_of_a_project import PARAMS, ROOT, Start, Starter, load_only
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import prepare
 
@@ -35,16 +35,19 @@ def environ(project: Path, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Starter:
-    """A start up to where the supervisor would begin, as run_script.sh makes it."""
+    """A start up to where the supervisor would begin, as run_script.sh makes it; tries the environment if asked to."""
 
-    def run(*options: str, **variables: str) -> Start:
+    def run(*options: str, tries: bool = False, **variables: str) -> Start:
         monkeypatch.setattr("sys.argv", ["prepare", *options])
         monkeypatch.delitem(sys.modules, "mass_of_robot", raising=False)
         monkeypatch.setattr("sys.path", list(sys.path))
         capsys.readouterr()
         given = {**environ, **variables}
-        with mock.patch.dict(os.environ, given, clear=True), pytest.raises(SystemExit) as ended:
-            exit_with(lambda: prepare.main(in_fork=False))
+        with mock.patch.dict(os.environ, given, clear=True), monkeypatch.context() as patch:
+            if not tries:
+                patch.setattr(prepare, "run_trial", load_only)
+            with pytest.raises(SystemExit) as ended:
+                exit_with(lambda: prepare.main(in_fork=False))
         told = capsys.readouterr()
         return Start(int(ended.value.code or 0), told.out + told.err)
 

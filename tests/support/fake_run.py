@@ -6,7 +6,6 @@ The programs are found by role name, or under "worker" for every worker.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import signal
@@ -18,10 +17,12 @@ from typing import Any
 
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import cpus, supervisor, wrap_up
-from tfagents_system.launch.role_process import RoleStarter
+from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.run_files import run_lock
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import RunVariables
 
 # Programs that behave like a role which saves when it is told to.
@@ -114,8 +115,10 @@ def main() -> int:
         supervisor.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
     wrap_up.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
-    variables = dataclasses.replace(variables_of(spec))
-    return supervisor.supervise(variables, stop, ProgramStarter(command_of(spec), is_pinned="cpus" not in spec))
+    variables = variables_of(spec)
+    paths, starter = RunPaths(variables.exp_dir), ProgramStarter(command_of(spec), is_pinned="cpus" not in spec)
+    end_orphans(paths, variables.save_deadline_secs)
+    return supervisor.supervise(variables, stop, starter, run_lock.RunLock(paths))
 
 
 if __name__ == "__main__":

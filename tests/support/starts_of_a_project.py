@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
-from tfagents_system.run_files import kept_checkpoints, params_folder, run_directory
+from tfagents_system.launch.prepare import Preparation
+from tfagents_system.launch.trial import Inspection, Inspector
+from tfagents_system.run_files import kept_checkpoints, params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
@@ -33,17 +35,6 @@ class TrainParams(TrainParamsBase):
     def env_ctor(self, *args, seed=None, **kwargs):
         assert mass_of_robot.MASS and (Path(__file__).parent / "models/robot.xml").exists()
         return gymnasium.make("Pendulum-v1")
-"""
-
-
-LOADS = """
-import sys
-from pathlib import Path
-from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.playing.saved_run import load_run_params
-load_run_params(RunPaths(Path(sys.argv[1])), None, None)
-import mass_of_robot
-print(mass_of_robot.MASS, mass_of_robot.__file__)
 """
 
 
@@ -87,9 +78,18 @@ def update(paths: RunPaths, train_step: int) -> None:
 
 
 def loaded_mass(paths: RunPaths) -> tuple[str, Path]:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADS, str(paths.exp_dir)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    mass, file = done.stdout.split()
-    return mass, Path(file)
+    """What the run's programs import beside their params, and from where."""
+    sys.modules.pop("mass_of_robot", None)
+    with mock.patch.object(sys, "path", list(sys.path)):
+        load_params(paths.params, load_env_config(paths.config), origin=run_inputs.origin_of_run(paths))
+    module = sys.modules.pop("mass_of_robot")
+    assert module.__file__ is not None
+    return str(module.MASS), Path(module.__file__)
+
+
+def load_only(start: Preparation, *_: Any, **__: Any) -> Inspection:
+    """In the place of `run_trial`: params and JSON are loaded, the environment is not built."""
+    inspector = Inspector(start)
+    inspector.load_inputs()
+    inspector._inspection.specs, inspector._inspection.imported = b"", inspector._imported()
+    return inspector._inspection

@@ -110,7 +110,3 @@ def waits_for_lines(path: Path, count: int | str) -> str:
 def beating(exp_dir: Path, state: str) -> str:
     """A trainer that has told what it does."""
     return f"""echo '{{"role": "trainer", "state": "{state}"}}' > {exp_dir}/heartbeats/trainer.json; """
-
-
-def at_work(role: str, program: str) -> str:
-    return f"""echo '{{"state": "collecting"}}' > "$SAC_EXP_DIR/heartbeats/{role}.json"; {program}"""

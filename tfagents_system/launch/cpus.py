@@ -93,7 +93,6 @@ def plan_cpus(
     eval_workers: int = 0,
     share: bool = False,
     held: Mapping[int, str] | None = None,
-    trainers: Collection[int] = (),
     quota: float | None = None,
     allotment: int | None = None,
 ) -> CpuPlan:
@@ -104,8 +103,8 @@ def plan_cpus(
       num_collect_workers, expert_workers, eval_workers: How many there are; their numbers are in this order.
       cores: What this process may use; a CPU is a hardware thread.
       share: Whether roles may share CPUs where there are too few.
-      held: Holders of CPUs, by CPU id: other runs on this machine.
-      trainers: Those of them on which a trainer runs: where CPUs are shared with it, this run's trainer takes others.
+      held: Holders of CPUs, by CPU id: other runs on this machine. Where they leave fewer than two CPUs to a run that
+        shares, it is not pinned, and the kernel divides all.
       quota, allotment: CPUs' worth of time that the cgroup allows, and CPUs that SLURM allotted; None without them.
 
     Raises:
@@ -127,13 +126,12 @@ def plan_cpus(
             lack = f"{len(free)} of {available} are free ({_holders(held)}): wait for that run, or "
         what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
+    if not why_unpinned and len(free) < min(2, needed, available):
+        why_unpinned = f"CPUs are shared with another run ({_holders(held)})"
     if why_unpinned:
-        note = f"{why_unpinned}: roles are not pinned, so that they stay off CPUs that others use"
-        plan = dataclasses.replace(_unpinned_plan(counts, available), notes=(note,))
+        plan = _unpinned_plan(counts, available, f"{why_unpinned}: roles are not pinned")
     else:
-        # One free CPU among held ones would be shared by the trainer and all else: sharing with others is better.
-        usable = free if len(free) >= min(2, available) else free + cpus.in_order(cpus.only(cores, held), needed)
-        plan = _pinned_plan(counts, cores, usable, min(len(usable), available), trainers, held)
+        plan = _pinned_plan(counts, cores, free, min(len(free), available))
     return dataclasses.replace(plan, evaluators=eval_workers)
 
 
@@ -159,66 +157,48 @@ def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], wo
     return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
 
 
-def _unpinned_plan(counts: Mapping[str, int], available: int) -> CpuPlan:
+def _unpinned_plan(counts: Mapping[str, int], available: int, note: str) -> CpuPlan:
     """As many threads as a shared plan over `available` CPUs has."""
     if sum(counts.values()) <= available:
-        return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False)
+        return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, notes=(note,))
     n_trainer = min(counts.get(TRAINER, 0), available)
     n_others = available - n_trainer or available
     counts = {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
-    return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, shared_cpus=available)
+    return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, shared_cpus=available, notes=(note,))
 
 
-def _pinned_plan(
-    counts: Mapping[str, int],
-    cores: Sequence[Core],
-    usable: Sequence[int],
-    room: int,
-    trainers: Collection[int],
-    held: Mapping[int, str],
-) -> CpuPlan:
+def _pinned_plan(counts: Mapping[str, int], cores: Sequence[Core], usable: Sequence[int], room: int) -> CpuPlan:
     """The plan for `room` CPUs among the usable ones."""
     core = {cpu: core for core in cores for cpu in core.threads}
     needed, n_trainer = sum(counts.values()), min(counts.get(TRAINER, 0), room)
-    trainer = _trainer_cpus(usable, core, min(counts.get(REPLAY, 0), room - n_trainer), n_trainer, trainers)
+    trainer = _trainer_cpus(usable, core, min(counts.get(REPLAY, 0), room - n_trainer), n_trainer)
     beside = {thread for cpu in trainer for thread in core[cpu].threads}
     others = sorted((cpu for cpu in usable if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
     by_role = _dealt(counts, trainer, others or trainer)
-    notes = []
-    if not held.keys().isdisjoint([*trainer, *others]):
-        notes.append(f"CPUs are shared with another run ({_holders(held)})")
-    if needed > room:
-        notes.append(f"{needed} CPUs are wanted, {room} are used: roles share CPUs (SAC_SHARE_CPUS=1)")
+    note = f"{needed} CPUs are wanted, {room} are used: roles share CPUs (SAC_SHARE_CPUS=1)"
     return CpuPlan(
         by_role,
         counts={role: len(ids) for role, ids in by_role.items()},
         shared_cpus=room if needed > room else None,
-        notes=tuple(notes),
+        notes=(note,) if needed > room else (),
     )
 
 
-def _trainer_cpus(
-    usable: Sequence[int],
-    core: Mapping[int, Core],
-    n_replay: int,
-    n_trainer: int,
-    trainers: Collection[int],
-) -> list[int]:
-    """The trainer's CPUs: on one NUMA node, and without another run's trainer, if possible.
+def _trainer_cpus(usable: Sequence[int], core: Mapping[int, Core], n_replay: int, n_trainer: int) -> list[int]:
+    """The trainer's CPUs: on one NUMA node if possible.
 
     Its memory is then on that node as well: the kernel takes a page from the node of the CPU that first writes it.
-    Trainers are busy all the time, other roles mostly wait. The replay server's CPUs come first where the node has
-    room for both.
+    The replay server's CPUs come first where the node has room for both.
     """
     by_node: dict[int, list[int]] = {}
     for cpu in usable:
         by_node.setdefault(core[cpu].node, []).append(cpu)
-    first, *further = sorted(by_node.values(), key=lambda ids: -min(n_trainer, sum(cpu not in trainers for cpu in ids)))
+    first, *further = sorted(by_node.values(), key=lambda ids: -min(n_trainer, len(ids)))
     n_before = min(n_replay, max(0, len({core[cpu] for cpu in first}) - n_trainer))
     by_preference = [*first[n_before:], *first[:n_before], *(cpu for ids in further for cpu in ids)]
     if n_trainer > len(first):
         by_preference = list(usable)
-    return sorted(sorted(by_preference, key=lambda cpu: cpu in trainers)[:n_trainer])
+    return sorted(by_preference[:n_trainer])
 
 
 def _dealt(counts: Mapping[str, int], trainer: Sequence[int], others: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -246,27 +226,25 @@ def _holders(held: Mapping[int, str]) -> str:
 
 
 def plan_for(
-    variables: Any,
+    values: Mapping[str, Any],
     environ: Mapping[str, str] = os.environ,
     *,
     held: Mapping[int, str] | None = None,
-    trainers: Collection[int] = (),
     allowed: Callable[[], list[int]] = cpus.allowed_cpus,
     cores: Callable[[Collection[int]], list[Core]] = cpus.cores_of,
 ) -> CpuPlan:
-    """`plan_cpus` for the counts of `variables`, on this machine and in this job."""
-    local_workers = getattr(variables, "local_workers", None)
+    """`plan_cpus` for the counts of a run's variables, by field, on this machine and in this job."""
+    local_workers = values.get("local_workers")
     return plan_cpus(
-        reverb_cpus=0 if getattr(variables, "trainer_server", None) else variables.reverb_cpus,
-        train_cpus=variables.train_cpus if getattr(variables, "local_trainer", True) else 0,
-        num_collect_workers=variables.num_collect_workers if local_workers is None else local_workers,
-        collect_worker_cpus=variables.collect_worker_cpus,
+        reverb_cpus=0 if values.get("trainer_server") else values["reverb_cpus"],
+        train_cpus=values["train_cpus"] if values.get("local_trainer", True) else 0,
+        num_collect_workers=values["num_collect_workers"] if local_workers is None else local_workers,
+        collect_worker_cpus=values["collect_worker_cpus"],
         cores=cores(allowed()),
-        expert_workers=getattr(variables, "expert_workers", 0),
-        eval_workers=getattr(variables, "eval_workers", 0),
-        share=variables.share_cpus,
+        expert_workers=values.get("expert_workers", 0),
+        eval_workers=values.get("eval_workers", 0),
+        share=values.get("share_cpus", False),
         held=held,
-        trainers=trainers,
         quota=cpus.cgroup_quota(),
         allotment=cpus.slurm_allotment(environ),
     )

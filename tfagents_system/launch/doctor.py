@@ -77,12 +77,10 @@ def _python() -> Iterator[Line]:
 def _machine() -> Iterator[Line]:
     cpus = allowed_cpus()
     yield OK, "CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores"
-    taskset, sbatch = shutil.which("taskset"), shutil.which("sbatch")
-    lack = "roles can't be pinned: apt-get install util-linux"
-    yield OK if taskset else LACKS, "taskset", taskset or lack
     free = shutil.disk_usage("/dev/shm").free / 2**20 if os.path.isdir("/dev/shm") else 0.0
     text = f"{free:,.0f} MiB free in /dev/shm, for policies that travel while trainers work"
     yield OK if free >= 64 else NONE, "shared memory", text
+    sbatch = shutil.which("sbatch")
     yield OK if sbatch else NONE, "SLURM", sbatch or "no sbatch on PATH: runs train on this machine"
 
 

@@ -35,14 +35,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, in_callers_terms
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.python_path import folders_of_python_path
-from tfagents_system.machine.processes import children, describe_stuck, end_all, is_alive, kill_session
+from tfagents_system.machine.processes import children, describe_stuck, end_all, is_alive, kill_session, started_apart
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
+from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
 MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
 ROOM_VARIABLE = "TFAGENTS_ROOM"  # Spaces in the environment of the exec, see `show_marks`.
 _MARKS = ("SAC_EXP_DIR", SUPERVISOR_PID_VARIABLE, MARK_VARIABLE)
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
 _PRELOADED = (
     "tensorflow",
     "reverb",
@@ -100,8 +102,14 @@ def import_all(look: Callable[[], None] = lambda: None) -> None:
     gc.enable()
 
 
+def single_threaded(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an exec after which `import_all` starts no thread; see `restore_variables`."""
+    own = {_OWN + name: environ[name] for name in _SINGLE_THREADED if name in environ}
+    return {**environ, **own, **dict.fromkeys(_SINGLE_THREADED, "1")}
+
+
 def restore_variables() -> None:
-    """Gives the variables that toolkit_python.sh has set for this process alone their own values again."""
+    """Gives variables that the exec has set for this process alone (toolkit_python.sh) their own values again."""
     _room()
     os.environ.pop(ROOM_VARIABLE, None)
     for name in _SINGLE_THREADED:
@@ -356,20 +364,23 @@ def call(
         os.close(messages)
         raise
 
+    def adopted() -> set[int]:
+        return set(children(os.getpid())) - others
+
     def end() -> None:
         kill_session(process.pid)
         process.wait()
-        left = end_all(lambda: [pid for pid in children(os.getpid()) if pid not in others and is_alive(pid)])
-        if left:
+        if left := end_all(lambda: [pid for pid in adopted() if is_alive(pid)]):
             print(f"note: {describe_stuck('what the check has started', left)}", flush=True)
-        reap_orphans(others)
+        for pid in adopted():
+            has_ended(pid)
 
     told, offset = None, 0
     try:
         with before_early_end(end):
-            has_ended = False
-            while not (has_ended or watch(told)):
-                has_ended = process.poll() is not None  # First: what it has written is there then.
+            is_over = False
+            while not (is_over or watch(told)):
+                is_over = process.poll() is not None  # First: what it has written is there then.
                 for kind, content, behind in _messages(messages, offset):
                     offset = behind
                     if kind == "told":
@@ -429,16 +440,73 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def reap_orphans(own: Collection[int]) -> None:
-    """Reaps ended children that this process adopted but did not start.
+# Roles.
 
-    Args:
-      own: Pids of those that other code here waits for. While one of them has ended and nobody has taken its exit
-        code, it may hide others: call this again.
-    """
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
-            os.waitpid(ended.si_pid, os.WNOHANG)
+
+class RoleStarter:
+    """Starts the roles' processes as forks of this one, and adopts what they leave."""
+
+    def __init__(self) -> None:
+        self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
+        self._others: set[int] = set()  # Children that it has for another reason.
+
+    def adopt(self) -> None:
+        """From now on, this process adopts what a role has started when its own parent has ended."""
+        self._adopts = become_subreaper()  # Else the mark of what has left a role's session must suffice.
+        self._others = set(children(os.getpid())) - started_apart()
+
+    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
+        """Starts the process of a role on these CPUs, or on any if none are given.
+
+        Raises:
+          OSError: It can't be started.
+        """
+        module = f"tfagents_system.{_MODULES.get(role, 'sac_collect')}"
+        return self.start_module(module, (), cpus, environ, log, name=role)
+
+    def start_module(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cpus: Sequence[int],
+        environ: Mapping[str, str],
+        log: Path,
+        name: str | None = None,
+    ) -> ForkedProcess:
+        """Starts a module's `main` with these arguments, as `start` does a role's."""
+        import_all()
+        run = functools.partial(_run_module, module, arguments)
+        return fork_program(run, f"sac_{name or module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
+
+    def orphans(self, roles: Collection[int]) -> set[int]:
+        """Pids of the children that this process has adopted.
+
+        Args:
+          roles: Pids of the roles' processes.
+        """
+        if not self._adopts:
+            return set()
+        return set(children(os.getpid())) - {*roles, *self._others, *started_apart()}
+
+    def reap_orphans(self, roles: Collection[int]) -> None:
+        """Takes the exit codes of orphans that have ended; `roles` as of `orphans`."""
+        for pid in self.orphans(roles):
+            has_ended(pid)
+
+    def end_orphans(self) -> list[int]:
+        """Ends all orphans, once no role is left: such as those without marks, in sessions of their own.
+
+        Returns:
+          Pids of those that can't be ended.
+        """
+        stuck = end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
+        self.reap_orphans(())
+        return stuck
+
+
+def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
+    sys.argv = [module, *arguments]
+    exit_with(importlib.import_module(module).main)
 
 
 # The end of a start whose run has not begun.

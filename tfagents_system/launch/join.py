@@ -26,6 +26,7 @@ from typing import Any
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import forks
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.join_checks import (
     JoinInputs,
     JoinPreparation,
@@ -37,7 +38,7 @@ from tfagents_system.launch.join_checks import (
 )
 from tfagents_system.launch.join_ssh import fetch_run
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleProcess, RoleStarter, end_orphans
+from tfagents_system.launch.role_process import RoleProcess, end_orphans
 from tfagents_system.launch.supervisor import Rules, Supervisor, claim_cpus
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
@@ -249,8 +250,8 @@ def join(
       UserError: The folder or the CPUs are in use.
     """
     paths = RunPaths(variables.exp_dir)
+    end_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
-        end_orphans(paths, variables.save_deadline_secs)
         inputs.write(paths)
         own = Settings(dataclasses.replace(variables, **target.values()), overrides)
         if paths.run_json.name in inputs.files:  # The params of all workers must see the numbers of the run.

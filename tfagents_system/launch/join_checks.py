@@ -18,7 +18,6 @@ from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import machine_checks
 from tfagents_system.launch.cpus import plan_for
-from tfagents_system.launch.machine_checks import plan_counts
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
@@ -281,7 +280,7 @@ class JoinPreparation(Preparation):
         most, held = len(os.sched_getaffinity(0)) // self.values["collect_worker_cpus"], held_cpus()
         for count in range(most if slots is None else min(most, slots), 1, -1):
             with contextlib.suppress(UserError):
-                plan_for(plan_counts({**self.values, "local_workers": count}), self.environ, held=held)
+                plan_for({**self.values, "local_workers": count}, self.environ, held=held)
                 return count
         return 1
 

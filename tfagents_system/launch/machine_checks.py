@@ -1,4 +1,4 @@
-"""Whether this machine has what a run needs: CPUs, a GPU, ports, packages, trackers, open files, disk, memory.
+"""Whether this machine has what a run needs: CPUs, a GPU, ports, packages, trackers, disk, memory.
 
 None of the checks writes anything.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import netrc
 import os
 import re
-import resource
 import shutil
 import sys
-import types
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +40,6 @@ _BEYOND = 10**6 * 2**30
 # Of a cgroup: its limit, its usage, and how the parts of that which can be reclaimed begin (in memory.stat).
 _CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _CGROUP_V2 = ("memory.max", "memory.current", "")
-# Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
-_FILES, _FILES_A_WORKER = 64, 4
 # Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
 _AGENTS = 5
 _MODELS, _MODEL_BYTES = 3, 2 * 2**20  # SavedModels, beside the weights.
@@ -77,8 +73,6 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], finding
     if "gateway_port" in values:
         _check_gateway(values, findings)
     check_tracking(values, environ, findings)
-    if "num_collect_workers" in values:
-        check_open_files(findings, values.get("max_workers", values["num_collect_workers"]))
     if values.get("train_gpus"):
         check_gpu(environ, findings)
     return plan
@@ -89,19 +83,12 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
     if not (values.keys() >= COUNTS.keys() and knows_share):
         return None
     with findings.catching("CPUs"):
-        plan = plan_for(plan_counts(values), environ, held=held_cpus(), trainers=held_cpus("trainer"))
+        plan = plan_for(values, environ, held=held_cpus())
         roles = ", ".join(f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in plan.by_role.items())
         findings.fact("CPUs", f"{roles} ({'pinned' if plan.pinned else 'not pinned'})")
         findings.note("CPUs", *plan.notes)
-        if plan.pinned and shutil.which("taskset") is None:
-            findings.error("CPUs", "taskset is not installed: install util-linux (apt-get install util-linux)")
         return plan
     return None
-
-
-def plan_counts(values: Mapping[str, Any]) -> types.SimpleNamespace:
-    """What `plan_for` needs of the variables, as far as they could be read."""
-    return types.SimpleNamespace(**({"share_cpus": False} | dict(values)))
 
 
 def workers_here(values: Mapping[str, Any]) -> int:
@@ -136,26 +123,6 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
         "GPU",
         "SAC_TRAIN_GPUS=1, but there is no GPU that may be used here (CUDA_VISIBLE_DEVICES: "
         f"{environ.get(FOUND, 'not set')}): ask the cluster for one (--gpus-per-node=1), or unset it",
-    )
-
-
-def check_open_files(findings: Findings, num_workers: int, limit: int | None = None) -> None:
-    """Whether every process may open as many files as it needs: the replay server has connections of every worker.
-
-    Args:
-      num_workers: Including those that may join.
-      limit: The soft limit; None: looked up.
-    """
-    if limit is None:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed, is_unlimited = _FILES + _FILES_A_WORKER * num_workers, limit == resource.RLIM_INFINITY
-    if is_unlimited or limit >= needed:
-        findings.fact("open files", f"{'any number' if is_unlimited else limit} allowed, {needed} needed")
-        return
-    findings.error(
-        "open files",
-        f"a process may open {limit} files (ulimit -n), with {num_workers} workers the replay server needs "
-        f"{needed}: run `ulimit -n {needed}` first, or lower SAC_NUM_COLLECT_WORKERS or SAC_MAX_WORKERS",
     )
 
 

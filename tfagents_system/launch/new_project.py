@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
-from tfagents_system.settings.variables import run_name
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
@@ -67,10 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--example", choices=examples, help="copy one of the toolkit's examples instead")
     flags = parser.parse_args(arguments)
     folder, findings, files = Path(flags.name), list[str](), dict[str, str]()
-    try:
-        run_name(folder.name)
-    except ValueError as rule:
-        findings.append(f"NAME={shown(flags.name)} must be {rule}")
+    if not re.fullmatch(r"[\w .+-]*\w[\w .+-]*", folder.name):
+        findings.append(f"NAME={shown(flags.name)} must end in a name of letters, digits, spaces and . _ + - alone")
     if folder.exists():
         findings.append(f"{folder} exists already: give another name, or remove it")
     try:
@@ -98,13 +95,8 @@ def _files_of_example(example: str, name: str) -> dict[str, str]:
     paths = sorted(path for path in (_EXAMPLES / example).iterdir() if path.is_file() and path.name != "__init__.py")
     files = {path.name: path.read_text(encoding="utf-8") for path in paths}
     files["params.py"] = files["params.py"].replace(f"from tfagents_system.examples.{example}.", "from ")
-    own_name = f"SAC_EXP_NAME:={_in_double_quotes(name)}}}"
-    files["vars.sh"] = files["vars.sh"].replace(f"SAC_EXP_NAME:={example}}}", own_name)
+    files["vars.sh"] = files["vars.sh"].replace(f"SAC_EXP_NAME:={example}}}", f"SAC_EXP_NAME:={name}}}")
     return files
-
-
-def _in_double_quotes(text: str) -> str:
-    return re.sub(r'([\\$`"}])', r"\\\1", text)
 
 
 def _files_for(environment: str, name: str) -> dict[str, str]:
@@ -135,7 +127,7 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
     return {
         "params.py": _PARAMS.format(environment=environment, imports=imports, call=call, algorithm=algorithm),
         "config.json": json.dumps({"horizon": int(limit or _HORIZON)}, indent=2) + "\n",
-        "vars.sh": _VARS.format(name=_in_double_quotes(name), horizon=horizon),
+        "vars.sh": _VARS.format(name=name, horizon=horizon),
     }
 
 

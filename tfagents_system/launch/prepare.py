@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import hashlib
 import io
 import os
 import signal
@@ -27,8 +26,9 @@ from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleStarter, wait_for_orphans
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -36,15 +36,11 @@ from tfagents_system.launch.run_settings import (
     SUBMITTED_AGAIN,
     RunSettings,
     add_edit_options,
-    edits_of_start,
-    file_of,
     job_of,
     resolve,
-    run_of_start,
 )
 from tfagents_system.launch.supervisor import supervise
 from tfagents_system.launch.trial import Inspection, run_trial
-from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.machine.worker_slots import COLLECT
@@ -58,10 +54,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import find, split, taken_by
 from tfagents_system.settings.load_params import compute_config_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, read_variables, unknown_names
+from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
 
-# From its end on the run directory says what these do.
-_OF_THIS_START = (EDITS, SUBMITTED_AGAIN)
 _ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
@@ -76,21 +70,21 @@ class Preparation:
       settings: What is overridden; by default what the environment says.
 
     Attributes:
-      environ: With all overridden variables.
-      overrides: How the run differs from what its files say.
-      run_json: As of RunSettings.
-      values: The variables that could be read, by field; compute_config: those that say the run's size.
+      environ, values, overrides: As of RunSettings.
+      compute_config: The variables that say the run's size.
       paths: The run directory; None where the variables do not say it.
       copy: The copy of the folder of SAC_PARAMS that a run begins with; None: there is none.
       temporary: A folder for what is made for the run, such as the ring of prior data.
+      lock: Of the run directory, which a start takes before all that takes time.
       moved_aside: Where the run is that was there before (`--fresh`), once it is moved.
     """
 
     def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
         settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
-        self.environ, self.overrides, self.run_json = settings.environ, settings.overrides, settings.run_json
+        self.environ, self.overrides = settings.environ, settings.overrides
         self.findings, self.inspection = Findings(), Inspection()
         self.plan: CpuPlan | None = None
+        self.lock: RunLock | None = None
         self.moved_aside: Path | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="sac_start_", ignore_cleanup_errors=True)
         self.temporary = Path(self._temporary.name).resolve()
@@ -98,11 +92,11 @@ class Preparation:
         self._digests: dict[str, str] = {}
         self._is_for_job = machine_checks.JOB_MB in self.environ  # Which will run on another machine.
         self._vars_file = vars_file
-        self.values, faults = read_variables(self.environ, vars_file=vars_file, root=ROOT)
+        self.values = dict(settings.values)
         self.compute_config = compute_config_of({"seed": 0, **self.values})
         self.paths = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
         findings, names = self.findings, sorted(name for name in self.environ if name.startswith("SAC_"))
-        findings.error("variables", *faults, *self._misplaced())
+        findings.error("variables", *settings.faults, *self._misplaced())
         findings.fact("variables", f"{len(names)} set, with {self._vars_file or 'the environment'}")
         if unknown := unknown_names(names):
             findings.note(
@@ -113,6 +107,15 @@ class Preparation:
         findings.error("settings", *settings.findings)
         findings.note("settings", *settings.notes)
         findings.fact("settings", *filter(None, [self.overrides.in_words()]))
+
+    def take_directory(self) -> None:
+        """Takes the lock of the run directory where nothing is wrong so far; another start that has it is a finding."""
+        if (paths := self.paths) is None or self.findings.errors or self._fault_of_directory(paths) is not None:
+            return
+        with self.findings.catching("run directory"):
+            end_orphans(paths, self.values.get("save_deadline_secs", 60.0))
+            self.lock = RunLock(paths)
+            self.lock.acquire()
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks.
@@ -160,8 +163,16 @@ class Preparation:
         self.findings.extend(found)
 
     def close(self) -> None:
-        """Removes what only the checks needed."""
+        """Removes what only the checks needed, and gives the run directory back unless the lock was taken over."""
         self._temporary.cleanup()
+        if self.lock is not None:
+            self.lock.abandon()
+
+    def was_done(self) -> list[str]:
+        """What stays of a start that is ended before its run has begun."""
+        if self.moved_aside is None or self.paths is None:
+            return []
+        return [f"what was in {self.paths.exp_dir} is in {self.moved_aside} now"]
 
     # What joining workers have otherwise.
 
@@ -215,11 +226,7 @@ class Preparation:
     def _check_directories(self, starts: bool) -> None:
         if (paths := self.paths) is None:
             return
-        fault = machine_checks.folder_fault(paths.exp_dir, "SAC_LOGS_DIR")
-        replay_dir = None if self._is_for_job else self.values.get("replay_dir")  # Such as a node's own scratch.
-        if fault is None and replay_dir is not None:
-            fault = machine_checks.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
-        if fault := fault or self._fault_of_directory(paths):
+        if fault := self._fault_of_directory(paths):
             self.findings.error("run directory", fault)
             return
         self.findings.fact("run directory", f"{paths.exp_dir}: {self._state_of_run(paths)}")
@@ -232,6 +239,12 @@ class Preparation:
 
     def _fault_of_directory(self, paths: RunPaths) -> str | None:
         """Why a start can't begin there; with `--fresh` it is moved aside, and the user's files must not be in it."""
+        fault = machine_checks.folder_fault(paths.exp_dir, "SAC_LOGS_DIR")
+        replay_dir = None if self._is_for_job else self.values.get("replay_dir")  # Such as a node's own scratch.
+        if fault is None and replay_dir is not None:
+            fault = machine_checks.folder_fault(replay_dir, "SAC_REPLAY_DIR") or fault_of_private(replay_dir)
+        if fault is not None:
+            return fault
         source = split(str(self.values["from_"]))[0] if "from_" in self.values else None
         named = [self._vars_file, Path.cwd(), *map(self.values.get, _NAMED_FILES)]
         used = [path for path in (*named, source if source != paths.exp_dir else None) if path is not None]
@@ -371,26 +384,17 @@ def prepare(
     settings: RunSettings | None = None,
 ) -> bool:
     """As `prepare_and_hold`, for others than starts; False if the run is finished already."""
-    prepared = prepare_and_hold(environ, vars_file, in_fork=in_fork, settings=settings)
+    prepared = prepare_and_hold(Preparation(environ, vars_file, settings), in_fork=in_fork)
     if prepared is not None:
         prepared[1].release()
     return prepared is not None
 
 
-def prepare_and_hold(
-    environ: Mapping[str, str],
-    vars_file: Path | None,
-    quiet_plan: bool = False,
-    *,
-    in_fork: bool,
-    settings: RunSettings | None = None,
-) -> tuple[RunVariables, RunLock] | None:
+def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVariables, RunLock] | None:
     """Checks and prepares a run.
 
     Args:
-      quiet_plan: The supervisor comes next and prints the CPU plan that it claims.
       in_fork: A user's own code runs in a fork, else in this process.
-      settings: As of Preparation.
 
     Returns:
       Its variables, and the lock of its directory: until that is released, no other start writes there. None if the run
@@ -399,74 +403,67 @@ def prepare_and_hold(
     Raises:
       UserError: With all findings.
     """
-    preparation = Preparation(environ, vars_file, settings)
-    was_done = list[str]()
 
     def end() -> list[str]:
         preparation.close()
-        return was_done
+        return preparation.was_done()
 
     if preparation.paths is not None:
         forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
     with contextlib.closing(preparation), forks.before_early_end(end):
+        preparation.take_directory()
         preparation.run(in_fork=in_fork)
-        lock = _write_run(preparation, quiet_plan, was_done)
-        return None if lock is None else (preparation.variables(), lock)
+        if not _write_run(preparation):
+            return None
+        lock, preparation.lock = preparation.lock, None
+        assert lock is not None
+        return preparation.variables(), lock
 
 
-def _write_run(preparation: Preparation, quiet_plan: bool, was_done: list[str]) -> RunLock | None:
-    """Takes the run directory and writes it; returns its lock, or None where the run is finished."""
-    variables, inspection = preparation.variables(), preparation.inspection
-    assert preparation.plan is not None and inspection.num_iter is not None and inspection.specs is not None
+def _write_run(preparation: Preparation) -> bool:
+    """Writes the run directory; returns whether the run is not finished."""
+    variables, inspection, lock = preparation.variables(), preparation.inspection, preparation.lock
+    assert lock is not None and preparation.plan is not None
+    assert inspection.num_iter is not None and inspection.specs is not None
     for note in preparation.findings.notes:
         if note not in preparation.plan.notes:  # Those are printed below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
-    wait_for_orphans(paths, variables.save_deadline_secs)
-    with contextlib.ExitStack() as unless_handed_over:
-        lock = unless_handed_over.enter_context(RunLock(paths))
-        _begin_in(paths, lock, preparation, was_done)
-        uses_copies = run_directory.has_begun(paths)
-        changes = run_directory.changes(paths, preparation.overrides, variables)
-        overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
-        settings = Settings(variables, overrides, inspection.attributes, inspection.config)
-        run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
-        write_atomically(paths.specs, inspection.specs)
-        if run_directory.is_finished(paths):
-            tell_finished(variables.exp_name, paths)
-            return None
-        used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
-        print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
-        if changes:
-            print(f"changed for this run from now on: {changes}")
-        if words := preparation.overrides.in_words():
-            print(f"settings: {words}")
-        for name in ("another run", "prior data"):
-            for fact in preparation.findings.texts(FACT, name):
-                print(f"{name}: {fact}")
-        if not quiet_plan:
-            print(preparation.plan.table())
-        unless_handed_over.pop_all()
-    return lock
+    _begin_in(paths, lock, preparation)
+    uses_copies = run_directory.has_begun(paths)
+    changes = run_directory.changes(paths, preparation.overrides, variables)
+    overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
+    settings = Settings(variables, overrides, inspection.attributes, inspection.config)
+    run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
+    write_atomically(paths.specs, inspection.specs)
+    if run_directory.is_finished(paths):
+        tell_finished(variables.exp_name, paths)
+        return False
+    used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
+    print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
+    if changes:
+        print(f"changed for this run from now on: {changes}")
+    if words := preparation.overrides.in_words():
+        print(f"settings: {words}")
+    for name in ("another run", "prior data"):
+        for fact in preparation.findings.texts(FACT, name):
+            print(f"{name}: {fact}")
+    return True
 
 
-def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation, was_done: list[str]) -> None:
-    """For the holder of the lock: the directory is as it was for the checks, and with --fresh a new one.
+def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation) -> None:
+    """For the holder of the lock: with --fresh the directory is a new one.
 
     Raises:
-      UserError: Another start has prepared it meanwhile.
+      UserError: Another start, on another machine, has taken the lock over meanwhile.
     """
-    if file_of(paths) != preparation.run_json:
-        raise UserError(
-            f"another start has prepared the run directory {paths.exp_dir} while this one was checked: start again, or "
-            "choose another SAC_EXP_NAME"
-        )
+    if not lock.is_own():
+        raise UserError(f"the run directory {paths.exp_dir} was taken over by {lock.describe_owner()}: start again")
     if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             preparation.moved_aside = run_inputs.move_aside(paths)
-            was_done.append(f"what was in {paths.exp_dir} is in {preparation.moved_aside} now")
-            print(was_done[-1])
+            print(*preparation.was_done())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
@@ -527,33 +524,21 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
         os.environ[SHOW_TRACES] = "1"
     os.environ.update({"SAC_FROM": args.source} if args.source else {})
     os.environ.update({"SAC_TAKE": args.take} if args.take else {})
-    run = run_of_start(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
-    if (edits := edits_of_start(args.edits, run, os.environ)) is not None:
-        if edits == KEEP and args.edits == FRESH:
-            print("note: the job was requeued: what --fresh asked for was done by an earlier start")
-        os.environ[EDITS] = edits
-    claims = Claims()
-    if run is not None and not args.check:
-        RunLock(run).refuse_at_work()
-        if not claims.take(f"start/{hashlib.sha256(os.path.realpath(run.exp_dir).encode()).hexdigest()}"):
-            raise UserError(
-                f"another start of the run in {run.exp_dir} is in its checks: wait until it runs, or choose another "
-                "SAC_EXP_NAME"
-            )
-    settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT)
+    settings = resolve(os.environ, args.assignments, vars_file=args.vars_file, root=ROOT, edits=args.edits)
+    if args.edits == FRESH and settings.environ.get(EDITS) == KEEP:
+        print("note: the job was requeued: what --fresh asked for was done by an earlier start")
     os.environ.update(settings.environ)
     if args.check:
         return check(os.environ, args.vars_file, in_fork=in_fork, settings=settings)
-    prepared = prepare_and_hold(os.environ, args.vars_file, starts, in_fork=in_fork, settings=settings)
+    prepared = prepare_and_hold(Preparation(os.environ, args.vars_file, settings), in_fork=in_fork)
     if prepared is None:
         return EXIT_DONE
     variables, lock = prepared
-    claims.release_all()
     if not starts:
         lock.release()
         return EXIT_DONE
     stop = StopFlag.of_supervisor()
-    for name in _OF_THIS_START:
+    for name in (EDITS, SUBMITTED_AGAIN):  # From now on the run directory says what these do.
         os.environ.pop(name, None)
     return supervise(variables, stop, RoleStarter(), lock)
 

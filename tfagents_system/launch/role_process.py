@@ -1,34 +1,29 @@
-"""Roles as processes: they are forked, watched, restarted with backoff and stopped, and their logs are read."""
+"""Roles as processes: they are watched, restarted with backoff and stopped, and their logs are read."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import functools
-import importlib
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE, exit_with
-from tfagents_system.launch import forks
+from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess
 from tfagents_system.machine import processes
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import role_stop_signal
 from tfagents_system.run_files.run_lock import owner_of_run
-from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER, RunPaths
+from tfagents_system.run_files.run_paths import RunPaths
 
-_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0
-_RENEW_SECS = 60.0
 _ORPHANS_POLL_SECS = 0.2
 _SHOWN_LINES = 15
 _SHOWN_BYTES = 64 * 1024
@@ -46,9 +41,7 @@ class RoleProcess:
 
     Attributes:
       starts: How often its process was started.
-      failures: Failures in a row; a role that was alive for ten minutes, or was killed at its work by somebody else,
-        starts from 0.
-      failures_alike: Failures in a row with the same exit code and last words, with nothing new done in between.
+      failures: Failures in a row; a role that was alive for ten minutes starts from 0.
       exit_code: Of the last process that ended, None before; negative: the signal that ended it.
       failed_with: How the last failure ended it, with its last words; empty before the first one.
       has_worked: Whether a worker's process that has ended had taken a step.
@@ -65,12 +58,11 @@ class RoleProcess:
     ) -> None:
         self.name = name
         self.environ = dict(environ)
-        self.starts = self.failures = self.failures_alike = 0
+        self.starts = self.failures = 0
         self.exit_code: int | None = None
         self.given_up = False
         self.given_up_because = self.failed_with = self.mark = ""
         self.has_worked = False
-        self._failed_like: tuple[int | None, str] | None = None
         self._pid: int | None = None
         self._start_process = start
         self._log = log
@@ -139,19 +131,17 @@ class RoleProcess:
         code = self.exit_code if self._process is None else self._process.poll()
         return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._start_at is None
 
-    # What becomes of it once its process has ended.
-
     def restart_later(self, *, blameless: bool = False) -> float | None:
-        """Schedules a restart.
+        """Schedules a restart of a process that has ended.
 
         Args:
-          blameless: Somebody else has ended it at its work: that never counts as a failure.
+          blameless: That does not count as a failure.
 
         Returns:
           Seconds until then, None if it is given up.
         """
         if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
-            self.failures = self.failures_alike = 0
+            self.failures = 0
         self.failures += not blameless
         if self.failures > self._max_restarts:
             self.given_up = True
@@ -159,29 +149,6 @@ class RoleProcess:
         delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(max(0, self.failures - 1), 10))
         self._start_at = time.monotonic() + delay_secs
         return delay_secs
-
-    def note_failure(self, *, after_work: bool) -> None:
-        """Compares a failure with the previous one. Call it before `restart_later`.
-
-        Args:
-          after_work: The process had done something new before.
-        """
-        # Addresses, times and process ids differ between two failures that are alike.
-        like = self.exit_code, re.sub(r"0x[0-9a-f]+|[0-9]+", "#", self.last_words())
-        is_again = like == self._failed_like and not after_work and self._start_error is None
-        self.failures_alike = self.failures_alike + 1 if is_again else 1
-        self._failed_like = like
-
-    def renew(self) -> bool:
-        """Schedules an immediate restart of a process that has ended in order to restart: not a failure.
-
-        Returns:
-          False if it had hardly begun: that is a failure.
-        """
-        if time.monotonic() - self._started_at < _RENEW_SECS:
-            return False
-        self._start_at = time.monotonic()
-        return True
 
     def restart_now(self) -> None:
         """Kills the process and starts another one with the next `poll`: not a failure of its own."""
@@ -273,126 +240,22 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
         role._session = None
 
 
-def module_of_role(role: str) -> str:
-    """The program of a role; a worker finds its number in SLURM_PROCID."""
-    return "tfagents_system." + _MODULES.get(role, "sac_collect")
-
-
-class RoleStarter:
-    """Starts the roles' processes as forks of this one, and adopts what they leave."""
-
-    def __init__(self) -> None:
-        self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
-        self._others: set[int] = set()  # Children that it has for another reason.
-
-    def adopt(self) -> None:
-        """From now on, this process adopts what a role has started when its own parent has ended."""
-        self._adopts = forks.become_subreaper()  # Else the mark of what has left a role's session must suffice.
-        self._others = set(processes.children(os.getpid())) - processes.started_apart()
-
-    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
-        """Starts the process of a role on these CPUs, or on any if none are given.
-
-        Raises:
-          OSError: It can't be started.
-        """
-        return self.start_module(module_of_role(role), (), cpus, environ, log, name=role)
-
-    def start_module(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        cpus: Sequence[int],
-        environ: Mapping[str, str],
-        log: Path,
-        name: str | None = None,
-    ) -> ForkedProcess:
-        """Starts a module's `main` with these arguments, as `start` does a role's."""
-        forks.import_all()
-        run = functools.partial(_run_module, module, arguments)
-        return forks.fork_program(run, f"sac_{name or module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
-
-    def reap_orphans(self, roles: Collection[int]) -> None:
-        """Reaps ended children that are no role: orphans of roles.
-
-        Args:
-          roles: Pids of the roles' processes.
-        """
-        if self._adopts:
-            # By their pids: one that has ended would hide all orphans that end after it.
-            self._others = {pid for pid in self._others if not forks.has_ended(pid)}
-            forks.reap_orphans({*roles, *self._others, *processes.started_apart()})
-
-    def orphans(self, roles: Collection[int]) -> set[int]:
-        """Pids of the children that this process has adopted and that have not ended.
-
-        Args:
-          roles: Pids of the roles' processes.
-        """
-        if not self._adopts:
-            return set()
-        adopted = set(processes.children(os.getpid())) - {*roles, *self._others, *processes.started_apart()}
-        return {pid for pid in adopted if processes.is_alive(pid)}
-
-    def end_orphans(self, roles: Sequence[RoleProcess], spared: set[int]) -> list[int]:
-        """Ends what roles that are over have left to this process outside their sessions and without their marks:
-        what it has adopted since a moment at which they were alive.
-
-        Args:
-          roles: All; what is in a living one's session or has its mark is spared.
-          spared: What was adopted before. It may belong to a role that continues.
-
-        Returns:
-          Pids of those that can't be ended.
-        """
-
-        def find() -> list[int]:
-            living = [role for role in roles if role.is_running()]
-            marks, sessions = {role.mark.encode() for role in living}, {role.pid for role in living}
-            return [
-                pid
-                for pid in self.orphans(pids) - spared
-                if not marks & processes.environment_of(pid) and processes.session_of(pid) not in sessions
-            ]
-
-        pids = [role.pid for role in roles if role.pid is not None]
-        stuck = processes.end_all(find)
-        self.reap_orphans(pids)
-        return stuck
-
-
-def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
-    sys.argv = [module, *arguments]
-    exit_with(importlib.import_module(module).main)
-
-
 # Roles that outlive a supervisor that was killed: they save and end by themselves, as with any stop.
 
 
-def wait_for_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have saved; call it before the run directory is locked.
-
-    Once another start has the lock, they complete no further checkpoint (`run_lock.may_write`).
-    """
-    _wait_for_orphans(paths, deadline_secs, lambda: owner_of_run(paths) is None)
-
-
 def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
-    """Waits until they have ended, and kills them at the deadline; for the holder of the run directory's lock."""
-    if _wait_for_orphans(paths, deadline_secs, lambda: True):
-        return
-    if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
-        print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+    """Waits until they have saved, and kills them at the deadline, unless another start has the run directory.
 
-
-def _wait_for_orphans(paths: RunPaths, deadline_secs: float, may_wait: Callable[[], bool]) -> bool:
-    """Waits; returns whether none is left. Says once that it waits."""
+    Call it before the directory is locked: once another start has the lock, they complete no further checkpoint
+    (`run_lock.may_write`).
+    """
     deadline, spoke = time.monotonic() + deadline_secs, False
-    while orphans := processes_of_run(paths.exp_dir):
-        if time.monotonic() > deadline or not may_wait():
-            return False
+    while (orphans := processes_of_run(paths.exp_dir)) and owner_of_run(paths) is None:
+        if time.monotonic() > deadline:
+            if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
+                print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)
+            return
         if not spoke:
             spoke = True
             print(f"waiting for {len(orphans)} processes of an earlier start of this run to save and end", flush=True)
         time.sleep(_ORPHANS_POLL_SECS)
-    return True

@@ -1,6 +1,6 @@
 """Combines the settings of one start: --set, the grid file of a job array, and what the run directory keeps.
 
-All of it happens here, before anything else reads the environment. TensorFlow and users' files are not needed.
+All of it happens here, once, before anything else reads the environment. TensorFlow and users' files are not needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from tfagents_system.errors import UserError, shown
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import read_grid
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 from tfagents_system.settings.resolved import FIXED, Settings
@@ -41,18 +40,21 @@ SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """How a start differs from what its files say.
+    """What a start is given, and what its run directory says, brought together.
 
     Attributes:
       environ: The environment with all overridden variables.
-      run_json: Which run.json the run has, see `file_of`: another start that prepares it writes another one.
+      values: The variables that can be read, by field.
+      faults: Of the others, and of all together.
+      overrides: How the run differs from what its files say; findings: what is wrong with them.
       notes: What of a begun run stays as it is.
     """
 
     environ: dict[str, str]
+    values: dict[str, Any]
+    faults: tuple[str, ...]
     overrides: Overrides
     findings: tuple[str, ...] = ()
-    run_json: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -62,6 +64,7 @@ def resolve(
     *,
     vars_file: Path | None,
     root: Path,
+    edits: str | None = None,
 ) -> RunSettings:
     """Combines what is given now with what the run began with.
 
@@ -69,6 +72,7 @@ def resolve(
       environ: After the vars file was sourced.
       assignments: Texts `NAME=VALUE` of --set.
       vars_file: Its folder is one of those in which a relative SAC_GRID is looked for.
+      edits: KEEP or FRESH, where a person asks for it: what EDITS says in the resolved environment.
     """
     settings, findings = parse_assignments(assignments)
     # --set may name the grid, or remove it. That is of this start: what the run keeps are the settings from there.
@@ -84,13 +88,14 @@ def resolve(
     findings += found
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
-    run_json = file_of(run)  # Before anything else of the run is read.
     joins, began = "server" in values, None
-    before = run if environ.get(EDITS) != FRESH else None
     try:
+        if (edits := _edits_of_start(edits or environ.get(EDITS), run, environ)) is not None:
+            environ = {**environ, EDITS: edits}
+        before = None if edits == FRESH else run
         if before is not None and not joins and run_directory.has_begun(before):
             began = Settings.read(before.run_json).variables
-            findings += faults_of_task(before, own, environ)
+            findings += run_directory.faults_of_task(before, own, environ)
         overrides, found = run_directory.overrides_of_run(before, overrides, joins=joins)
         findings += found
     except UserError as error:
@@ -100,19 +105,8 @@ def resolve(
     if (seed := _seed_of_task(resolved, overrides)) is not None:
         resolved[SEED] = seed
     notes = _keep_fixed(resolved, overrides, began)
-    return RunSettings(resolved, overrides, tuple(findings), run_json, notes)
-
-
-def file_of(run: RunPaths | None) -> tuple[int, int] | None:
-    """A run's run.json, which is replaced as a whole: its inode, and when it was written, in ns.
-
-    None where there is none, or it is out of reach, which others report.
-    """
-    try:
-        found = run.run_json.stat() if run is not None else None
-    except OSError:
-        return None
-    return (found.st_ino, found.st_mtime_ns) if found is not None else None
+    values, faults = read_variables(resolved, vars_file=vars_file, root=root)
+    return RunSettings(resolved, values, tuple(faults), overrides, tuple(findings), notes)
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
@@ -127,7 +121,7 @@ def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> 
             group.add_argument(EDIT_OPTIONS[edits], action="store_const", dest="edits", const=edits, help=told)
 
 
-def is_again(environ: Mapping[str, str]) -> bool:
+def _is_again(environ: Mapping[str, str]) -> bool:
     """Whether SLURM, or a job before, has started this: nobody is there to answer, and an edit must not end it."""
     return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or SUBMITTED_AGAIN in environ
 
@@ -137,27 +131,15 @@ def job_of(environ: Mapping[str, str]) -> str | None:
     return environ.get(SUBMITTED_AGAIN) or environ.get("SLURM_JOB_ID")
 
 
-def edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
+def _edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
     """What this start does about edits where `edits` is asked for.
 
     Jobs that are requeued and tasks never compare files, and a job begins a run anew (`--fresh`) once.
-
-    Args:
-      run: Its directory; None: whatever it is.
     """
-    if edits == FRESH and is_again(environ):
+    if edits == FRESH and _is_again(environ):
         jobs = run_directory.read_run_json(run).get("jobs", []) if run is not None else [job_of(environ)]
         return KEEP if job_of(environ) in jobs else FRESH
-    return KEEP if edits is None and (is_again(environ) or task_of(environ)) else edits
-
-
-def run_of_start(
-    environ: Mapping[str, str], assignments: Sequence[str], *, vars_file: Path | None, root: Path
-) -> RunPaths | None:
-    """The run directory of a start, see `resolve`; None for workers that join, and where nothing says it."""
-    resolved = resolve(environ, assignments, vars_file=vars_file, root=root).environ
-    values, _ = read_variables(resolved, vars_file=vars_file, root=root)
-    return RunPaths(values["exp_dir"]) if "exp_dir" in values and "server" not in values else None
+    return KEEP if edits is None and (_is_again(environ) or task_of(environ)) else edits
 
 
 def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVariables | None) -> dict[str, str]:

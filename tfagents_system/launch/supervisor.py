@@ -11,8 +11,8 @@ import dataclasses
 import datetime
 import errno
 import functools
-import math
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,21 +29,18 @@ from tfagents_system.errors import (
 )
 from tfagents_system.launch import wrap_up
 from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.launch.role_process import (
     RoleProcess,
-    RoleStarter,
-    end_orphans,
     end_what_is_left,
     kill_roles,
-    wait_for_orphans,
 )
 from tfagents_system.launch.run_status import RunStatus, or_why_not
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.gpus import gpu_of_trainer
-from tfagents_system.machine.memory import OomWatch
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
@@ -62,38 +59,31 @@ from tfagents_system.run_files.run_paths import (
 )
 from tfagents_system.settings.variables import RunVariables
 
+# Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
+_FILES, _FILES_A_WORKER = 64, 4
 _PLAN_TRIES = 5
 _SLOT_SECS = 10.0
 _STEP_SECS = 0.2
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _SPEAK_SECS = 10.0
-_FAILURES_ALIKE = 3
-_ABORT_SECS = 10.0  # Within these, gRPC may abort the clients of a server that was killed.
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 _TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
 
 
-def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock | None = None) -> int:
-    """Holds what the run needs and runs it to its end.
-
-    Args:
-      lock: Of the run directory, if it is taken already.
+def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock) -> int:
+    """Runs a prepared run to its end, for the holder of the lock of its directory, which is released then.
 
     Returns:
       The exit code: 0 the run is finished, 1 it failed, 75 it was stopped and everything is saved.
 
     Raises:
-      UserError: Its directory, its CPUs or its port are in use.
+      UserError: Its CPUs or its port are in use.
     """
     paths = RunPaths(variables.exp_dir)
-    if lock is None:
-        wait_for_orphans(paths, variables.save_deadline_secs)
-    with lock or RunLock(paths) as lock:
-        if run_directory.is_finished(paths):
-            return EXIT_DONE
-        end_orphans(paths, variables.save_deadline_secs)
+    with lock:
+        _allow_open_files(_FILES + _FILES_A_WORKER * variables.slots.most)
         claims = Claims()
         plan = claim_cpus(variables, claims)
         port = claim_port(variables, claims) if variables.trainer_server is None else 0
@@ -107,6 +97,14 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         return Supervisor(variables, plan, claims, port, stop, starter, RunRules, lock=lock).run()
 
 
+def _allow_open_files(needed: int) -> None:
+    """Raises the soft limit of this process and its forks, as far as the hard one lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     """Plans and claims CPU ids; plans again if another run was faster.
 
@@ -114,10 +112,8 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
       UserError: Too few are left.
     """
     for _ in range(_PLAN_TRIES):
-        plan = plan_for(variables, held=held_cpus(), trainers=held_cpus("trainer"))
+        plan = plan_for(vars(variables), held=held_cpus())
         if not claims.take_cpus(plan.ids(), exclusive=not variables.share_cpus):
-            for cpu in plan.trainer:
-                claims.take(f"trainer/{cpu}")
             return plan
         time.sleep(0.05)
     raise UserError(
@@ -178,8 +174,7 @@ class Supervisor:
         self._step_secs = step_secs
         self._lock, self._lock_due, self._is_ours = lock, 0.0, True
         self._directory: int | None = None  # The run directory, open, so that no other one gets its inode number.
-        self._orphans: set[int] = set()  # Those at the beginning of the last step.
-        common = _common_environ(variables, port) | ({} if lock is None else {TOKEN_VARIABLE: lock.token})
+        token = {} if lock is None else {TOKEN_VARIABLE: lock.token}
         beside = [] if variables.gateway_port is None else [GATEWAY]
         if TRAINER in plan.by_role and TrackingSettings.of(vars(variables)).is_wanted:
             beside.append(TRACKER)
@@ -188,7 +183,7 @@ class Supervisor:
             role: RoleProcess(
                 name=role,
                 start=functools.partial(starter.start, role, ids),
-                environ=_role_environ(role, common, plan, variables),
+                environ=_environ_of(role, plan, variables, port) | token,
                 log=self.paths.log(role),
                 max_restarts=variables.max_restarts,
             )
@@ -236,11 +231,11 @@ class Supervisor:
                 self._tell("done", "finished")
                 self.status.view.leave(self.status.to_json())
                 final_lines = or_why_not(self._rules.results)
-            self._end_orphans(spared=set())
+            self._end_orphans()
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self.kill_all()
-            self._end_orphans(spared=set())
+            self._end_orphans()
             self.status.view.stop([])
             self.status.exit_code = EXIT_FAILED
             self._tell("failed", f"the supervisor itself failed: {error}")
@@ -268,15 +263,12 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every role once: starts and restarts them, sees the end."""
-        orphans = self.starter.orphans(self._pids())
         ended = {role: code for role in self.roles.values() if (code := role.poll()) is not None}
         if ended:
             end_what_is_left(ended)  # It must not run beside their successors.
             for role, code in ended.items():
                 self.status.take_last_words(role.name)
                 self._rules.role_ended(role, code)
-            self._end_orphans(spared=self._orphans)
-        self._orphans = orphans
         self.starter.reap_orphans(self._pids())
         self._check_directory()
         self._rules.look()
@@ -287,8 +279,8 @@ class Supervisor:
     def _pids(self) -> list[int]:
         return [role.pid for role in self.roles.values() if role.pid is not None]
 
-    def _end_orphans(self, spared: set[int]) -> None:
-        if stuck := self.starter.end_orphans(list(self.roles.values()), spared):
+    def _end_orphans(self) -> None:
+        if stuck := self.starter.end_orphans():
             self.say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
 
     def _check_directory(self) -> None:
@@ -401,12 +393,9 @@ class Rules:
         self._supervisor = supervisor
         self._variables, self._paths = supervisor.variables, supervisor.paths
         self._most_done: dict[str, float] = {}  # By role: its progress at a failure.
-        self._replay_died_at = -math.inf
-        self._oom = OomWatch()
 
     def look(self) -> None:
         """Looks at all roles together: the run may be over without any of them saying so."""
-        self._oom.look()
 
     def stop(self) -> int:
         """Stops all roles because a signal says so; returns the exit code."""
@@ -426,9 +415,8 @@ class Rules:
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
         """Handles a role that has ended by itself: starts it again, gives it up, or ends all."""
-        if role.name == REPLAY:
-            self._replay_died_at = time.monotonic()
-        role.has_worked |= is_worker(role.name) and self._has_done_new(role)
+        has_done_new = self._has_done_new(role)
+        role.has_worked |= is_worker(role.name) and has_done_new
         if role.name == TRAINER and code == EXIT_DONE:
             self._supervisor.finish(EXIT_DONE)
         elif self._supervisor.is_ending:
@@ -439,11 +427,10 @@ class Rules:
             self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif is_worker(role.name) and code == EXIT_DONE:
             self._supervisor.say(f"{role.name} is done")
-        elif code == EXIT_RENEW and role.renew():
-            self._supervisor.say(role.log_line(f"{role.name} restarts{role.last_words()}"))
-        elif self._is_blameless(role, code):
+        elif has_done_new and (code < 0 or code == EXIT_RENEW):
             delay_secs = role.restart_later(blameless=True)
-            self._supervisor.say(role.log_line(f"{role.name} {_ended(code)}: restart in {delay_secs:g} s"))
+            words = role.last_words() if code == EXIT_RENEW else ""
+            self._supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart in {delay_secs:g} s"))
         else:
             self._failed(role, code)
         if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
@@ -459,17 +446,10 @@ class Rules:
         words = f" ({hang[0]})" if hang else role.last_words()
         if hang:
             role.log_text("\n".join(hang))
-        if code == -signal.SIGKILL and self._oom.has_killed():
-            words = " (the kernel has killed a process for lack of memory)"
-        else:
-            role.note_failure(after_work=self._has_done_new(role))
+        if code == -signal.SIGKILL:
+            words = " (by somebody, or by the kernel for lack of memory)"
         role.failed_with = f"{_exit_in_words(code)}{words}"
         delay_secs = role.restart_later()
-        if delay_secs is not None and self._fails_for_ever(role):
-            how = f"{role.failures_alike} times in the same way, with {_exit_in_words(code)}"
-            text = f"{role.name} has ended {how}, and has done nothing new in between"
-            supervisor.fail(EXIT_FAILED, text, role.last_lines())
-            return
         if delay_secs is not None:
             most = f"{role.failures} of at most {self._variables.max_restarts} in a row"
             supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart {most}, in {delay_secs:g} s"))
@@ -487,23 +467,6 @@ class Rules:
         else:
             supervisor.say(role.log_line(f"{text}; the other workers go on"))
 
-    def _fails_for_ever(self, role: RoleProcess) -> bool:
-        """Whether a role has repeatedly failed in the same way, and the run can't do without it.
-
-        A worker is retried while another one is at its work: its trouble may pass.
-        """
-        if role.failures_alike < _FAILURES_ALIKE or role.name in DISPENSABLE:
-            return False
-        if role.name in (REPLAY, TRAINER) or self._variables.deterministic:
-            return True
-        others = [worker for worker in self._supervisor.collectors if worker is not role and not worker.given_up]
-        all_fail = all(worker.failures_alike >= _FAILURES_ALIKE and not self._works(worker) for worker in others)
-        return all_fail and not self._supervisor.has_joined_workers()
-
-    def _works(self, role: RoleProcess) -> bool:
-        beat = read_heartbeat(self._paths.heartbeat(role.name)) or {}
-        return role.is_running() and role.is_of_newest(beat) and beat.get("state") not in (None, "starting")
-
     def _has_done_new(self, role: RoleProcess) -> bool:
         """Whether a process that has just ended had got further than any before it: updates, steps stored or taken."""
         beat = read_heartbeat(self._paths.heartbeat(role.name)) or {}
@@ -514,14 +477,6 @@ class Rules:
         if not is_worker(role.name):  # Workers count from zero at each start.
             self._most_done[role.name] = max(most, done)
         return done > most
-
-    def _is_blameless(self, role: RoleProcess, code: int) -> bool:
-        """Whether somebody else has ended a role that was at its work, perhaps by the replay server's death."""
-        if code == -signal.SIGABRT and role.name != REPLAY:
-            by_others = time.monotonic() - self._replay_died_at < _ABORT_SECS
-        else:
-            by_others = code == -signal.SIGKILL and not self._oom.has_killed()
-        return by_others and self._supervisor.is_at_work(role.name)
 
 
 def _exit_in_words(code: int) -> str:
@@ -620,15 +575,8 @@ class RunRules(Rules):
         )
 
 
-def _role_environ(role: str, common: dict[str, str], plan: CpuPlan, variables: RunVariables) -> dict[str, str]:
+def _environ_of(role: str, plan: CpuPlan, variables: RunVariables, port: int) -> dict[str, str]:
     """All variables of one role."""
-    threads = plan.thread_environ(REPLAY if role in DISPENSABLE else role)
-    number = {"SLURM_PROCID": role.removeprefix("worker_")} if is_worker(role) else {}
-    return common | threads | number | _trainer_environ(role, variables)
-
-
-def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
-    """What all roles have in common."""
     own = {
         "SAC_REVERB_PORT": str(port),
         "PYTHONPATH": run_python_path(os.environ),
@@ -636,12 +584,10 @@ def _common_environ(variables: RunVariables, port: int) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
         SUPERVISOR_PID_VARIABLE: str(os.getpid()),
+        **plan.thread_environ(REPLAY if role in DISPENSABLE else role),
     }
+    if is_worker(role):
+        own["SLURM_PROCID"] = role.removeprefix("worker_")
+    if role == TRAINER and variables.train_gpus and (gpu := gpu_of_trainer(os.environ)) is not None:
+        own["CUDA_VISIBLE_DEVICES"] = gpu
     return {**os.environ, **variables.to_environ(), **own}
-
-
-def _trainer_environ(role: str, variables: RunVariables) -> dict[str, str]:
-    if role != TRAINER:
-        return {}
-    gpu = gpu_of_trainer(os.environ) if variables.train_gpus else None
-    return {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}

@@ -2,8 +2,8 @@
 
     python -m tfagents_system.launch.tune VARS.sh [--cpus N] [--secs S]
 
-Nothing is written and no run is started. Measurements run one after the other, each on the CPUs and with the
-threads that a run would give it: a worker's steps, and the updates with 1, 2, 4, ... CPUs.
+Nothing is written and no run is started. Measurements run one after the other in forks, as roles do, each on the CPUs
+and with the threads that a run would give it: a worker's steps, and the updates with 1, 2, 4, ... CPUs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import math
 import os
-import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.launch import forks
 from tfagents_system.launch.costs import Cost, Costs, iteration_secs, time_steps, time_updates, updates_per_step
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.vars_file import read_vars_file, run_environ
-from tfagents_system.machine.cpus import allowed_cpus, cores_of, usable_cpus
+from tfagents_system.machine.cpus import allowed_cpus, cores_of, format_cpu_list, usable_cpus
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.settings.variables import RunVariables
 
@@ -38,68 +38,53 @@ _MAX_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """What this machine was measured to take.
+class Collecting:
+    """How a worker collects here.
 
     Attributes:
       step: An environment step of one worker on its CPUs.
-      steps_per_episode: On average; None if no episode ended during the measurement.
-      updates: An update, by the number of CPUs of the trainer.
+      steps_per_episode: On average; the horizon if no episode ended during the measurement.
+      updates_per_step: Updates per environment step, by the run's parameters.
+      updates_per_iter: Of TrainParams, where the updates per step follow from it and the number of workers; else None.
     """
 
     step: Cost
-    steps_per_episode: float | None
-    updates: Mapping[int, Cost]
+    steps_per_episode: float
+    updates_per_step: float
+    updates_per_iter: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One way to share the CPUs, and its expected rates; the replay server has one CPU, perhaps a shared one.
+    """One way to share the CPUs; the replay server has one CPU, perhaps a shared one.
 
     Attributes:
       train_cpus, workers: CPUs of the trainer, and how many workers collect.
       is_shared: Roles share CPUs: the replay server is on those of the workers, or all roles are on all CPUs.
-      steps_per_s: Environment steps of the run, of all workers together.
-      updates_per_s: Updates that go with them.
-      trainer_share, worker_share: Part of the time in which trainer and workers have work.
+      steps_per_s: Environment steps of the run that are expected, of all workers together.
     """
 
     train_cpus: int
     workers: int
     is_shared: bool
     steps_per_s: float
-    updates_per_s: float
-    trainer_share: float
-    worker_share: float
 
 
-def require_room(train_cpus: Collection[int], cpus: int, worker_cpus: int, beside: int) -> None:
-    """Raises:
-    UserError: A trainer, a worker, and `beside` evaluators and experts do not fit on `cpus` CPUs.
-    """
-    fits_apart = 1 + (1 + beside) * worker_cpus <= cpus
-    if not fits_apart and not (cpus in train_cpus and worker_cpus <= cpus):
-        others = f" with {beside} evaluators and experts of as many" if beside else ""
-        raise UserError(
-            f"SAC_COLLECT_WORKER_CPUS={worker_cpus}{others} and at least one CPU of the trainer do not fit on {cpus} "
-            "CPUs: lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
-        )
-
-
-def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: float, beside: int = 0) -> list[Split]:
+def propose(
+    collecting: Collecting, updates: Mapping[int, Cost], cpus: int, worker_cpus: int, beside: int = 0
+) -> list[Split]:
     """All splits of `cpus` CPUs, the fastest first; of equally fast ones the one with fewer CPUs.
 
     Args:
-      updates_per_step: Updates per environment step, by the run's parameters.
+      updates: The cost of an update, by the number of CPUs of the trainer.
       beside: Evaluators and experts, which have CPUs of their own unless all are shared; what experts collect is not
         counted.
 
     Raises:
       UserError: There is none.
     """
-    require_room(measured.updates.keys(), cpus, worker_cpus, beside)
-    splits = []
-    for train_cpus, update in measured.updates.items():
+    splits = list[Split]()
+    for train_cpus, update in updates.items():
         for workers in range(1, cpus // worker_cpus + 1):
             needed, work, shared_cpus = train_cpus + (workers + beside) * worker_cpus, update, None
             if needed == cpus:  # The replay server is on the workers' CPUs, and the trainer has its own.
@@ -108,26 +93,22 @@ def propose(measured: Measured, cpus: int, worker_cpus: int, updates_per_step: f
                 shared_cpus = cpus
             elif needed > cpus:
                 continue
-            costs = Costs(work, measured.step, measured.steps_per_episode or 0.0)
-            secs = iteration_secs(costs, 1.0, updates_per_step, workers, shared_cpus)
-            splits.append(
-                Split(
-                    train_cpus,
-                    workers,
-                    is_shared=shared_cpus is not None,
-                    steps_per_s=1.0 / secs,
-                    updates_per_s=updates_per_step / secs,
-                    trainer_share=updates_per_step * update.secs / secs,
-                    worker_share=measured.step.secs / workers / secs,
-                )
-            )
+            costs = Costs(work, collecting.step, collecting.steps_per_episode)
+            secs = iteration_secs(costs, 1.0, collecting.updates_per_step, workers, shared_cpus)
+            splits.append(Split(train_cpus, workers, shared_cpus is not None, 1.0 / secs))
+    if not splits:
+        others = f" with {beside} evaluators and experts of as many" if beside else ""
+        raise UserError(
+            f"SAC_COLLECT_WORKER_CPUS={worker_cpus}{others} and at least one CPU of the trainer do not fit on {cpus} "
+            "CPUs: lower SAC_COLLECT_WORKER_CPUS, or give more CPUs with --cpus"
+        )
     # Within 2 % all count as the same: then the one that leaves most CPUs to others.
     return sorted(
         splits, key=lambda split: (-round(math.log(split.steps_per_s) / 0.02), split.workers + split.train_cpus)
     )
 
 
-def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> list[str]:
+def advice(split: Split, worker_cpus: int, updates_per_iter: int | None, workers_now: int) -> list[str]:
     """The lines for the vars file, and what else must change so that updates per step stay as they are."""
     lines = [
         "SAC_REVERB_CPUS=1",
@@ -137,11 +118,11 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
     ]
     if split.is_shared:
         lines.append("SAC_SHARE_CPUS=1")
-    if split.workers != workers_now and not params.asynchronous and updates_ratio(params) is None:
-        updates = params.updates_per_iter * split.workers / workers_now
+    if split.workers != workers_now and updates_per_iter is not None:
         lines.append(
-            f"# TrainParams.updates_per_iter={updates:.0f} (now {params.updates_per_iter}): {split.workers} workers "
-            f"instead of {workers_now} collect that much more in an iteration"
+            f"# TrainParams.updates_per_iter={updates_per_iter * split.workers / workers_now:.0f} (now "
+            f"{updates_per_iter}): {split.workers} workers instead of {workers_now} collect that much more in an "
+            "iteration"
         )
     return lines
 
@@ -149,19 +130,8 @@ def advice(split: Split, worker_cpus: int, params: Any, workers_now: int) -> lis
 # Measuring.
 
 
-def measure(variables: RunVariables, vars_file: Path, cpus: int, secs: float) -> Measured:
-    """Runs the measurements, each in a process of its own."""
-    worker = _measure_apart(variables, vars_file, worker_role(0), 1, secs)
-    counts = [count for count in _TRAIN_CPUS if count <= cpus]
-    updates = {count: _measure_apart(variables, vars_file, TRAINER, count, secs / 2) for count in counts}
-    return Measured(
-        Cost(worker["secs"], worker["cpu_secs"]),
-        worker["steps_per_episode"],
-        {count: Cost(update["secs"], update["cpu_secs"]) for count, update in updates.items()},
-    )
-
-
-def _measure_apart(variables: RunVariables, vars_file: Path, role: str, train_cpus: int, secs: float) -> dict[str, Any]:
+def _measured(variables: RunVariables, vars_file: Path, measure: Callable[[], Any], role: str, train_cpus: int) -> Any:
+    """The result of a measurement, in a fork on the CPUs of a role."""
     plan = plan_cpus(
         reverb_cpus=1,
         train_cpus=train_cpus,
@@ -170,50 +140,55 @@ def _measure_apart(variables: RunVariables, vars_file: Path, role: str, train_cp
         cores=cores_of(allowed_cpus()),
         share=True,
     )
-    what, ids = "trainer" if role == TRAINER else "worker", ",".join(map(str, plan.by_role[role]))
-    print(f"measuring a {what} on CPU {ids} ...", file=sys.stderr, flush=True)
+    what, ids = "trainer" if role == TRAINER else "worker", plan.by_role[role]
+    print(f"measuring a {what} on CPU {format_cpu_list(ids)} ...", file=sys.stderr, flush=True)
     environ = os.environ | variables.to_environ() | plan.thread_environ(role)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({} if role == TRAINER else {"SLURM_PROCID": "0"})
-    done = subprocess.run(
-        ["taskset", "-c", ids, *_COMMAND, str(vars_file), "--measure", what, "--secs", str(secs)],
-        env=environ,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=_DEADLINE_SECS,
-        check=False,
-    )
-    if done.returncode:
-        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} says more")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    deadline = time.monotonic() + _DEADLINE_SECS
+
+    def run(_: Callable[[Any], None]) -> Any:
+        os.sched_setaffinity(0, ids)
+        return measure()
+
+    try:
+        return forks.call(run, f"sac_{what}", environ, lambda _: time.monotonic() > deadline)
+    except forks.CallDiedError:
+        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} says more") from None
 
 
-def _measure(what: str, params: Any, variables: RunVariables, secs: float) -> dict[str, Any]:
-    """A worker's steps, with environment, policy and segments but without the server; or the trainer's updates."""
+def _collecting(variables: RunVariables, secs: float) -> Collecting:
+    """A worker's steps, with environment, policy and segments but without the server."""
+    params, envs, agent = _built(variables, variables.envs_per_worker)
+    step, steps_per_episode = time_steps(params, agent, envs, secs, variables.seed)
+    episode = steps_per_episode or float(params.horizon)
+    follows = not params.asynchronous and updates_ratio(params) is None
+    ratio = updates_per_step(params, variables.num_collect_workers, episode)
+    return Collecting(step, episode, ratio, params.updates_per_iter if follows else None)
+
+
+def _update(variables: RunVariables, secs: float) -> Cost:
+    params, _, agent = _built(variables, 1)
+    return time_updates(params, agent, secs, variables.seed)
+
+
+def _built(variables: RunVariables, num_envs: int) -> tuple[Any, list[Any], Any]:
+    """Params, environments and agent of a run."""
     from tfagents_system.envs import loading
     from tfagents_system.launch.environment_checks import make_agent_for
 
-    seed, count = variables.seed, variables.envs_per_worker if what == "worker" else 1
-    envs = [loading.make_collect_env(params, 0, seed + k, k) for k in range(count)]
-    agent = make_agent_for(params, envs[0])
-    if what == "trainer":
-        return dataclasses.asdict(time_updates(params, agent, secs, seed))
-    step, steps_per_episode = time_steps(params, agent, envs, secs, seed)
-    return {**dataclasses.asdict(step), "steps_per_episode": steps_per_episode}
-
-
-# The command.
+    params = _load(variables)
+    envs = [loading.make_collect_env(params, 0, variables.seed + k, k) for k in range(num_envs)]
+    return params, envs, make_agent_for(params, envs[0])
 
 
 def _load(variables: RunVariables) -> Any:
     from tfagents_system.envs.env_process import ProcessSettings
     from tfagents_system.settings.load_params import compute_config_of, defaults_of, load_env_config, load_params
 
-    config = load_env_config(variables.config)
     load = functools.partial(
         load_params,
         variables.params,
-        config,
+        load_env_config(variables.config),
         origin=variables.params,
         compute_config=compute_config_of(vars(variables)),
         process=ProcessSettings.of(vars(variables)),
@@ -221,26 +196,8 @@ def _load(variables: RunVariables) -> Any:
     return load(attributes=defaults_of(load(), variables.num_collect_workers))
 
 
-def _print_proposal(variables: RunVariables, params: Any, measured: Measured, cpus: int, beside: int) -> None:
-    episode = measured.steps_per_episode or float(params.horizon)
-    ratio = updates_per_step(params, variables.num_collect_workers, episode)
-    rates = ", ".join(f"{1 / update.secs:.0f} with {count} CPU(s)" for count, update in measured.updates.items())
-    print(f"a worker: {1 / measured.step.secs:.0f} environment steps/s, {episode:.0f} steps an episode")
-    print(f"the trainer: {rates} updates/s; {ratio:.3g} updates for each step, by the run's parameters")
-    splits = propose(measured, cpus, variables.collect_worker_cpus, ratio, beside)
-    print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
-    print("  steps/s  updates/s  train CPUs  workers  replay CPU  trainer busy  workers busy")
-    for split in splits[:_MAX_SHOWN]:
-        print(
-            f"  {split.steps_per_s:7.0f}  {split.updates_per_s:9.0f}  {split.train_cpus:10}  {split.workers:7}  "
-            f"{'shared' if split.is_shared else 'own':>10}  {split.trainer_share:12.0%}  {split.worker_share:12.0%}"
-        )
-    print("\nfor the vars file:")
-    for line in advice(splits[0], variables.collect_worker_cpus, params, variables.num_collect_workers):
-        print(f"  {line}")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog=called_as("python -m tfagents_system.launch.tune"),
         description=__doc__.splitlines()[0] if __doc__ else None,
@@ -250,26 +207,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cpus", type=int, default=None, help="CPUs to share out; all that may be used here if not given"
     )
     parser.add_argument("--secs", type=float, default=15.0, help="seconds of the longest measurement")
-    parser.add_argument("--measure", choices=("worker", "trainer"), default=None, help=argparse.SUPPRESS)
     parser.add_argument("--sourced", action="store_true", help=argparse.SUPPRESS)
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(arguments)
     if args.cpus is not None and args.cpus < 1:
         raise UserError(f"--cpus={args.cpus} must be at least 1: give the CPUs that the run may have")
-    if not args.sourced and args.measure is None:
+    if not args.sourced:
         # Afresh, as a run starts: a user's modules, and libraries, may read their variables when they are imported.
-        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], run_environ(read_vars_file(args.vars_file)))
+        environ = forks.single_threaded(run_environ(read_vars_file(args.vars_file)))
+        os.execve(sys.executable, [*_COMMAND, *arguments, "--sourced"], environ)
+    forks.restore_variables()
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
-    params = _load(variables)
-    if args.measure is not None:
-        print(json.dumps(_measure(args.measure, params, variables, args.secs)))
-        return EXIT_DONE
     here, beside = usable_cpus(os.environ), variables.eval_workers + variables.expert_workers
-    cpus = args.cpus or here
-    # Before a minute is spent.
-    require_room([count for count in _TRAIN_CPUS if count <= here], cpus, variables.collect_worker_cpus, beside)
-    _print_proposal(variables, params, measure(variables, args.vars_file, here, args.secs), cpus, beside)
+    cpus, train_cpus = args.cpus or here, [count for count in _TRAIN_CPUS if count <= here]
+    once = Cost(1.0, 1.0)  # Whether there is room at all is said before a minute is spent.
+    propose(Collecting(once, 1.0, 1.0), dict.fromkeys(train_cpus, once), cpus, variables.collect_worker_cpus, beside)
+    forks.import_all()
+    measured = functools.partial(_measured, variables, args.vars_file)
+    collecting = measured(functools.partial(_collecting, variables, args.secs), worker_role(0), 1)
+    update = functools.partial(_update, variables, args.secs / 2)
+    updates = {count: measured(update, TRAINER, count) for count in train_cpus}
+    _print_proposal(variables, collecting, updates, cpus, beside)
     return EXIT_DONE
+
+
+def _print_proposal(
+    variables: RunVariables, collecting: Collecting, updates: Mapping[int, Cost], cpus: int, beside: int
+) -> None:
+    rates = ", ".join(f"{1 / update.secs:.0f} with {count} CPU(s)" for count, update in updates.items())
+    print(
+        f"a worker: {1 / collecting.step.secs:.0f} environment steps/s, {collecting.steps_per_episode:.0f} steps an "
+        "episode"
+    )
+    print(
+        f"the trainer: {rates} updates/s; {collecting.updates_per_step:.3g} updates for each step, by the run's "
+        "parameters"
+    )
+    splits = propose(collecting, updates, cpus, variables.collect_worker_cpus, beside)
+    print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
+    print("  steps/s  updates/s  train CPUs  workers  replay CPU")
+    for split in splits[:_MAX_SHOWN]:
+        rates = f"{split.steps_per_s:7.0f}  {split.steps_per_s * collecting.updates_per_step:9.0f}"
+        replay = "shared" if split.is_shared else "own"
+        print(f"  {rates}  {split.train_cpus:10}  {split.workers:7}  {replay:>10}")
+    print("\nfor the vars file:")
+    workers = variables.num_collect_workers
+    for line in advice(splits[0], variables.collect_worker_cpus, collecting.updates_per_iter, workers):
+        print(f"  {line}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.launch.role_process import RoleStarter
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.machine.files import read_json
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import read_run
 
@@ -47,29 +46,29 @@ def write_results(
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
     play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(read_run(paths.run_json).get("seed", 0))]
     programs = [  # In this order: the video is in the report.
-        ("plot", "the learning curve", "tfagents_system.report.plots", [run], "plots"),
-        ("video", "a video", "tfagents_system.run", play, "video"),
-        ("report", "the report", "tfagents_system.report.page.write", [run], "report"),
+        ("plot", "drawing the learning curve", "tfagents_system.report.plots", [run], "plots"),
+        ("video", "playing one episode of the trained policy for a video", "tfagents_system.run", play, "video"),
+        ("report", "writing the report", "tfagents_system.report.page.write", [run], "report"),
     ]
-    programs = [*(programs if report else []), *([("track", "the metrics", _TRACKER, [run], "tracking")] * tracking)]
+    programs = [
+        *(programs if report else []),
+        *([("track", "sending metrics", _TRACKER, [run], "tracking")] * tracking),
+    ]
     lines = []
-    with LongWork("results", len(programs), by_looks=True) as work:
-        for name, work.doing, module, arguments, log_name in programs:
-            log = paths.log(log_name)
-            if name == "video":
-                print("playing one episode of the trained policy for a video", flush=True)
-            try:
-                problem = _run(starter, module, arguments, cpus, environ, log, stop, work)
-                where = _where_it_is(name, paths, log) if problem is None else ""
-            except OSError as error:  # A read-only or a full disk, no process left.
-                problem = f"{error.filename or log}: {error.strerror or error}"
-            if problem is None:
-                lines.append(f"{name + ':':<7} {where}")
-            elif name == "track":
-                lines.append(f"note: not all metrics were sent, {problem}; this does: python -m {module} {run}")
-            else:
-                lines.append(f"note: no {name}: {problem}")
-            work.advance()
+    for name, doing, module, arguments, log_name in programs:
+        print(doing, flush=True)
+        log = paths.log(log_name)
+        try:
+            problem = _run(starter, module, arguments, cpus, environ, log, stop)
+            where = _where_it_is(name, paths, log) if problem is None else ""
+        except OSError as error:  # A read-only or a full disk, no process left.
+            problem = f"{error.filename or log}: {error.strerror or error}"
+        if problem is None:
+            lines.append(f"{name + ':':<7} {where}")
+        elif name == "track":
+            lines.append(f"note: not all metrics were sent, {problem}; this does: python -m {module} {run}")
+        else:
+            lines.append(f"note: no {name}: {problem}")
     return [*lines, f"policy: {paths.policies / 'policy'}"]
 
 
@@ -91,7 +90,6 @@ def _run(
     environ: Mapping[str, str],
     log: Path,
     stop: StopFlag,
-    work: LongWork,
 ) -> str | None:
     """Runs a program that may fail, take too long, or be cut short by a stop signal.
 
@@ -109,7 +107,6 @@ def _run(
     deadline = time.monotonic() + deadline_secs
     try:
         while process.poll() is None:
-            work.look()
             if stop.wait(0.1):
                 return "stopped by a signal"
             if time.monotonic() > deadline:

@@ -193,19 +193,15 @@ def holder(name: str) -> Holder | None:
     return Holder.of_pid(pid)
 
 
-def held_cpus(kind: str = "cpu") -> dict[int, str]:
-    """Who holds each CPU id on this machine, in words, by id; without this process's own claims.
-
-    Args:
-      kind: `cpu`, or `trainer`: those on which a trainer runs.
-    """
+def held_cpus() -> dict[int, str]:
+    """Who holds each CPU id on this machine, in words, by id; without this process's own claims."""
     try:
         names = Path("/proc/net/unix").read_text()
     except OSError:
         return {}
     held = {}
-    for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/{kind}/(\d+)$", names, re.MULTILINE)}):
-        who = holder(f"{kind}/{cpu}")
+    for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/cpu/(\d+)$", names, re.MULTILINE)}):
+        who = holder(f"cpu/{cpu}")
         if who is not None and who.pid != os.getpid():
             held[cpu] = str(who)
     return held

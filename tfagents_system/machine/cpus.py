@@ -159,7 +159,7 @@ def split_cpus(
 ) -> list[list[int]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
 
-    They are stretches in the order of NUMA nodes, of whole cores where there are enough.
+    They are stretches in the order of NUMA nodes and cores, whose lengths differ by one at most.
 
     Args:
       cores: What may be used.
@@ -177,13 +177,11 @@ def split_cpus(
         require_cpus_for_all(parallel, needed, free)
     if free < parallel:
         usable = list(cores)
-    by_core = [core.threads for core in sorted(usable, key=lambda core: core.node)]
-    by_thread: list[tuple[int, ...]] = [(cpu,) for threads in by_core for cpu in threads]
-    splits = [_evenly(pieces, parallel) for pieces in (by_core, by_thread) if len(pieces) >= parallel]
-    # Roles share what their run has; where there are fewer CPUs than runs, runs do so, too.
-    splits.append([list(by_thread[number % len(by_thread)]) for number in range(parallel)])
-    best = next((parts for parts in splits if min(map(len, parts)) >= needed), splits[0])
-    return [sorted(part) for part in best]
+    ids = [cpu for core in sorted(usable, key=lambda core: core.node) for cpu in core.threads]
+    size, rest = divmod(len(ids), parallel)
+    starts = [number * size + min(number, rest) for number in range(parallel + 1)]
+    parts = [sorted(ids[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+    return [part or [ids[number % len(ids)]] for number, part in enumerate(parts)]
 
 
 def require_cpus_for_all(parallel: int, needed: int, free: int) -> None:
@@ -195,10 +193,3 @@ def require_cpus_for_all(parallel: int, needed: int, free: int) -> None:
             f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {free} are free: "
             "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
         )
-
-
-def _evenly(pieces: Sequence[tuple[int, ...]], count: int) -> list[list[int]]:
-    """`count` stretches of the pieces, whose numbers of pieces differ by one at most."""
-    size, rest = divmod(len(pieces), count)
-    starts = [number * size + min(number, rest) for number in range(count + 1)]
-    return [[cpu for piece in pieces[a:b] for cpu in piece] for a, b in zip(starts, starts[1:], strict=False)]

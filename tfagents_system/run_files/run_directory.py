@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import platform
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.hyperparameters import described_by
@@ -21,10 +21,10 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.early_end import SETTINGS_OF_END, settings_of_end
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.overrides import Overrides, Setting
 from tfagents_system.settings.resolved import SHARED, Settings, of_start, read_run
 from tfagents_system.settings.values import by_name, in_words, overridden
-from tfagents_system.settings.variables import RunVariables, as_text, variable_name
+from tfagents_system.settings.variables import SEED, RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
 
 # Attributes that `--set` may give a run which has begun.
@@ -219,3 +219,33 @@ def why_early(paths: RunPaths) -> str | None:
 def _trainer(paths: RunPaths) -> Mapping[str, Any]:
     """What the trainer reported last."""
     return (read_json(paths.status_json) or {}).get("roles", {}).get(TRAINER, {})
+
+
+def faults_of_task(paths: RunPaths, own: Sequence[Setting], variables: Collection[str] = ()) -> list[str]:
+    """Why the run in a task's directory is not that of the task: it has other values of the task's settings.
+
+    They are compared with the overrides of the run's newest start and with its seed. Settings that say when a run ends
+    may change. Those of a key that has left the grid are not compared.
+
+    Args:
+      own: The settings of the grid and of --seeds for this task.
+      variables: SAC_ names that are known beside our own.
+    """
+    if not own or not has_begun(paths):
+        return []
+    run = read_run_json(paths)
+    began = Overrides.of_run(run).settings() | {SEED: str(run["seed"])}
+
+    def is_same(name: str, value: Any) -> bool:
+        if name == SEED and value.strip().isdecimal():
+            return int(value) == int(began[name])
+        return name.split(".")[0] in SETTINGS_OF_END or (name in began and began[name] == value)
+
+    wanted = Overrides.from_settings(own, variables)[0].settings()
+    if not (other := {name: value for name, value in wanted.items() if not is_same(name, value)}):
+        return []
+    found = in_words({name: began[name] for name in other if name in began})
+    return [
+        f"{in_words(other)} is not what the run in {paths.exp_dir} began with ({found or 'nothing was given for it'}): "
+        "it is the run of another task, so choose another SAC_EXP_NAME for changed seeds or another grid"
+    ]

@@ -16,7 +16,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,33 +138,8 @@ def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
     return digests if isinstance(digests, dict) and paths.params_folder.is_dir() else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Edit:
-    """A file that the run uses and that is not what it began with.
-
-    Attributes:
-      name: The file, as the user knows it.
-      before, now: Its lines; `before` is None if the run has no copy of it, `now` if it is gone.
-    """
-
-    name: str
-    before: Sequence[str] | None
-    now: Sequence[str] | None
-
-    def __str__(self) -> str:
-        return self.name if self.now is not None else f"{self.name} (gone)"
-
-    def diff(self) -> Iterator[str]:
-        """Lines of a unified diff, from what the run has to what the file is now."""
-        before, now = self.before or (), self.now or ()
-        if self.before is None or len(before) + len(now) > _MOST_COMPARED:  # difflib would take minutes.
-            return
-        names = f"{self.name} of the run", self.name if self.now is not None else "gone"
-        yield from difflib.unified_diff(before, now, *names, n=1, lineterm="")
-
-
-def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
-    """What was edited since the run began.
+def edits(paths: RunPaths, params: Path, config: Path) -> dict[str, list[str]]:
+    """What was edited since the run began: differences to the run's copies, by the file as the user knows it.
 
     Args:
       paths: Of a run that has begun.
@@ -173,12 +148,22 @@ def edits(paths: RunPaths, params: Path, config: Path) -> list[Edit]:
     Raises:
       OSError: A file can't be read.
     """
-    found = []
+    found = {}
     for name, digest in ((read_json(paths.run_json) or {}).get("began_with") or {}).items():
         copy, source = _copy_and_source(paths, name, params, config)
-        if source is not None and (not source.exists() or sha256_of(source) != digest):
-            found.append(Edit(str(source), _lines(copy), _lines(source)))
+        if source is not None and not source.exists():
+            found[f"{source} (gone)"] = _differences(copy, source, "gone")
+        elif source is not None and sha256_of(source) != digest:
+            found[str(source)] = _differences(copy, source, str(source))
     return found
+
+
+def _differences(copy: Path, source: Path, now: str) -> list[str]:
+    """Lines of a unified diff; none where the run has no copy, or difflib would take minutes."""
+    before, after = _lines(copy), _lines(source)
+    if not copy.exists() or len(before) + len(after) > _MOST_COMPARED:
+        return []
+    return list(difflib.unified_diff(before, after, f"{source} of the run", now, n=1, lineterm=""))
 
 
 def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> tuple[Path, Path | None]:
@@ -191,18 +176,16 @@ def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> 
     return (paths.params, params) if name == "params" else (paths.config, config)
 
 
-def shown(found: Sequence[Edit]) -> list[str]:
-    """Their differences, cut where they are long."""
-    lines = [_readable(line) for edit in found for line in edit.diff()]
+def shown(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Differences, cut where they are long."""
+    lines = [_readable(line) for differences in found.values() for line in differences]
     left = len(lines) - _MOST_LINES
     return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
 
-def _lines(path: Path) -> list[str] | None:
-    """None where there is no such file; a binary one has no lines."""
-    if not path.exists():
-        return None
-    content = path.read_bytes()
+def _lines(path: Path) -> list[str]:
+    """None of a file that is binary or not there."""
+    content = path.read_bytes() if path.exists() else b""
     return [] if b"\0" in content else content.decode(errors="replace").splitlines()
 
 

@@ -72,16 +72,6 @@ class RunLock:
                 print(f"waiting up to {STALE_SECS:g} s for a heartbeat of {_in_words(owner)}", flush=True)
             time.sleep(0.1)
 
-    def refuse_at_work(self) -> None:
-        """Says at once what `acquire` would, where a run is at work; nothing is taken or written.
-
-        Raises:
-          UserError: Another run works in this directory; names it.
-        """
-        owner = Holder.read(self._path)
-        if self._is_at_work(owner) and owner_of_run(self._paths, self) is not None:
-            raise self._in_use(owner)
-
     def _in_use(self, owner: Holder) -> UserError:
         is_srun = owner.host != self._host and self._is_of_this_job(owner)
         return UserError(
@@ -94,6 +84,14 @@ class RunLock:
         if self.is_own():
             self._give_up()
         self._close()
+
+    def abandon(self) -> None:
+        """Releases it, and removes a directory that has nothing but the lock."""
+        with contextlib.suppress(OSError):
+            if self.is_own() and os.listdir(self._paths.exp_dir) == [self._path.name]:
+                self._path.unlink()
+                self._paths.exp_dir.rmdir()
+        self.release()
 
     def is_own(self) -> bool:
         """Whether no other start of this run has taken the lock since: its files must not be overwritten.

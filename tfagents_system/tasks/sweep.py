@@ -21,7 +21,6 @@ from tfagents_system.launch.vars_file import read_vars_file, refuse_login_node
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import followed
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.task_settings import faults_of_task
 from tfagents_system.settings.grid import Grid, parse_seeds, read_grid
 from tfagents_system.settings.overrides import Setting
 from tfagents_system.settings.variables import GRID, SEED, TASK, read_variables
@@ -40,7 +39,9 @@ class Sweep(Source):
             task = self.new_task(number, grid.settings(number))
             wanted = [Setting(name, value, "the grid") for name, value in task.settings.items()]
             is_finished = run_directory.is_finished(task.paths, task.overrides)
-            task.state = DONE if is_finished and not faults_of_task(task.paths, wanted, task.environ) else WAITING
+            task.state = (
+                DONE if is_finished and not run_directory.faults_of_task(task.paths, wanted, task.environ) else WAITING
+            )
             self.tasks.append(task)
         shared = set.intersection(*(set(task.findings) for task in self.tasks))
         if findings := [finding for finding in self.tasks[0].findings if finding in shared]:
