@@ -50,7 +50,7 @@ _PRELOADED = (
     "tfagents_system.sac_replay_buffer",
     "tfagents_system.sac_train",
     "tfagents_system.sac_collect",
-    "tfagents_system.sac_gateway",
+    "tfagents_system.cluster.gateway",
     "tfagents_system.sac_tracker",
     "tfagents_system.launch.environment_checks",
     # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.

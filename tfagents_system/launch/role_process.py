@@ -24,7 +24,7 @@ from tfagents_system.machine.signals import role_stop_signal
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER, RunPaths
 
-_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "cluster.gateway", TRACKER: "sac_tracker"}
 _FIRST_BACKOFF_SECS = 1.0
 _MAX_BACKOFF_SECS = 30.0
 _HEALTHY_SECS = 600.0

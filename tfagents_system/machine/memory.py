@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import time
@@ -61,16 +60,3 @@ class OomWatch:
         if kills > self._kills:
             self._kills, self._seen_at = kills, now
         return now - self._seen_at < _RECENT_SECS
-
-
-def keep_freed_memory() -> None:
-    """Makes malloc keep freed memory: a process that handles megabytes repeatedly does not pay for fresh pages.
-
-    Call it before threads are started. Without it a sixth of a gateway's CPU time for blocks of minibatches goes into
-    page faults. Does nothing off glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
-        mallopt(_M_TRIM_THRESHOLD, 2**30)
