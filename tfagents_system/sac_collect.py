@@ -15,7 +15,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
-from tfagents_system.transport.remote.errors import SlotLostError
+from tfagents_system.transport.joining import SlotLostError
 from tfagents_system.worker.kinds import make_worker
 from tfagents_system.worker.progress import OtherRunError
 from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
@@ -27,6 +27,8 @@ def collect(role: Role) -> int:
     code, last_line = EXIT_DONE, ""
     try:
         worker.run()
+        if role.joined is not None:
+            role.joined.check()
     except EnvironmentFault as fault:
         code, last_line = EXIT_FAILED, f"{fault}; that were {MAX_FAULTS_IN_A_ROW} faults in a row: the worker ends"
     except (TooLargeError, OtherRunError, SlotLostError) as error:

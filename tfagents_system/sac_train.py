@@ -30,7 +30,7 @@ def train(role: Role) -> int:
     except StoppedError:
         code = _save(trainer)
         if role.joined is not None:
-            role.joined.check_run()
+            role.joined.check()
         return code
     except CallbackError:
         _save(trainer)  # Training resumes from here when the callback is corrected.

@@ -1,4 +1,4 @@
-"""A user's folder on a login node."""
+"""A user's folder on a login node; a command that nobody stops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.login_node import User
+from tfagents_system.machine.signals import StopFlag
 
 
 @pytest.fixture
@@ -16,3 +17,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.chdir(user.folder)
     monkeypatch.setenv("PATH", user.environ()["PATH"])
     return user
+
+
+@pytest.fixture
+def stop() -> StopFlag:
+    return StopFlag(signals=())

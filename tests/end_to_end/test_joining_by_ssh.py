@@ -1,4 +1,4 @@
-"""Workers join a run on a machine where the user has a login: a vars file is enough, and the tunnel may break."""
+"""Workers join a run on a machine where the user has a login: each end of its tunnel may die."""
 
 import signal
 
@@ -15,7 +15,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 pytestmark = pytest.mark.slow
 
 
-def test_a_worker_survives_its_tunnel(tmp_path, monkeypatch):
+def test_a_worker_survives_its_tunnels_and_the_gateway(tmp_path, monkeypatch):
     """With a real sshd; tests/launch/test_ssh_tunnel.py has what is asked of the tunnel with a fake one as well."""
     with ssh_for_tests.real_host(tmp_path, monkeypatch) as host:
         joins_and_survives(host, tmp_path)
@@ -46,12 +46,23 @@ def joins_and_survives(host, folder):
             return beat().get("episodes", 0) > least
 
         run.wait_until(process, lambda: collects(1))
-        pid, episodes = beat()["pid"], beat()["episodes"]
-        (tunnel,) = [one for one in psutil.Process(join.pid).children() if "-N" in one.cmdline()]
-        tunnel.send_signal(signal.SIGKILL)
-        run.wait_until(process, lambda: collects(episodes + 2))
-        assert beat()["pid"] == pid, "it has stayed"
-        (tunnel,) = [one for one in psutil.Process(join.pid).children() if "-N" in one.cmdline()]
+        pid = beat()["pid"]
+
+        def by_ssh():
+            (tunnel,) = [one for one in psutil.Process(join.pid).children() if "-N" in one.cmdline()]
+            return tunnel
+
+        def its_own():
+            module = "tfagents_system.transport.tunnel"
+            (tunnel,) = [one for one in psutil.Process(pid).children() if module in one.cmdline()]
+            return tunnel
+
+        for end in (by_ssh, its_own, lambda: psutil.Process(run.beat("gateway")["pid"])):
+            episodes = beat()["episodes"]
+            end().send_signal(signal.SIGKILL)
+            run.wait_until(process, lambda least=episodes + 2: collects(least))
+            assert beat()["pid"] == pid, "it has stayed"
+        tunnels = by_ssh(), its_own()
         run.set_pace(0.0)
         assert finish(process)[0] == 0, run.output.read_text()
         assert finish(join, 60.0)[0] == 0, (folder / "join.txt").read_text()
@@ -65,7 +76,7 @@ def joins_and_survives(host, folder):
     assert balance.stored == balance.collected - sum(balance.lost.values())
     assert max(balance.tails, default=0) <= 2 * HORIZON
     assert run.trainer()["train_step"] == run.iterations * UPDATES
-    assert gone(tunnel.pid, 10.0)
+    assert all(gone(tunnel.pid, 10.0) for tunnel in tunnels)
     (own,) = elsewhere.joined.glob("*")
     assert not (own / "of_run").exists() and list(own.rglob("client.key")) == []
     assert (own / "logs" / "worker_0.log").exists()

@@ -93,7 +93,7 @@ JOB = {
     ("script", "options", "module"),
     [
         ("run_script.sh", ["--set", "discount=0.9"], "launch.start"),
-        ("join_script.sh", ["--to", "a run"], "launch.join"),
+        ("join_script.sh", ["--to", "a run"], "cluster.join"),
     ],
 )
 def test_a_job_is_itself_inside(

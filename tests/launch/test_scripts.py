@@ -30,7 +30,7 @@ SAC_EXP_NAME=try SAC_SHARE_CPUS=1
 def test_launchers_import_nothing_that_takes_seconds_and_memory() -> None:
     """A supervisor is there as long as its run is, and a start waits for it."""
     code = (
-        "import sys\nfrom tfagents_system.launch import join, prepare, start\n"
+        "import sys\nfrom tfagents_system.cluster import join\nfrom tfagents_system.launch import prepare, start\n"
         "from tfagents_system.tasks import search, sweep\n"
         "print(sorted({'tensorflow', 'reverb', 'tf_agents', 'pandas', 'matplotlib', 'gymnasium'} & sys.modules.keys()))"
     )

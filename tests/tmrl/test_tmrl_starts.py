@@ -32,7 +32,7 @@ from tfagents_system.settings.params_check import check_params
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.tmrl import __main__ as tmrl
 from tfagents_system.tmrl.keys import DEFAULT_CONFIG, Config, read_keys
-from tfagents_system.transport.remote import credentials
+from tfagents_system.transport import credentials
 
 PASSWORD = "a password of mine"
 SIMULATED = {"ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}}}

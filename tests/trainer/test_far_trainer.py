@@ -106,11 +106,11 @@ def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pyt
         raise UserError("the run has begun anew")
 
     monkeypatch.setattr(sac_train, "Trainer", Replaced)
-    joined = types.SimpleNamespace(check_run=refuse, leave=lambda: did.append("leave"))
+    joined = types.SimpleNamespace(check=refuse, leave=lambda: did.append("leave"))
     with pytest.raises(UserError, match="begun anew"):
         sac_train.train(types.SimpleNamespace(joined=joined, is_far=True))  # type: ignore[arg-type]
     assert did == ["stop", "close", "leave"]
-    joined.check_run = lambda: None
+    joined.check = lambda: None
     role = types.SimpleNamespace(joined=joined, is_far=True)
     assert sac_train.train(role) == EXIT_RESUMABLE  # type: ignore[arg-type]
 

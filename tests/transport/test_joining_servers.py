@@ -1,7 +1,5 @@
 """Which worker a joining one is, what it takes over from the run, and that it is the same one when it comes again."""
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport import joining
+from tfagents_system.transport.joining import SlotLostError
+from tfagents_system.transport.tunnel import Refused, Welcome
 
 CREDENTIALS = Path("/c/credentials")
 COUNTS = {"num_collect_workers": 2, "local_workers": 1, "max_workers": 5}
@@ -20,8 +20,8 @@ SHARED: dict[str, dict[str, Any]] = Settings(variables_with(**COUNTS)).shared()
 
 
 class FakeConnection:
-    def __init__(self, address, stop):
-        self.address, self.stop = address, stop
+    def __init__(self, address, stop, tunnel=None):
+        self.address, self.stop, self.tunnel = address, stop, tunnel
 
     def wait_until_up(self, deadline_secs):
         self.is_up = True
@@ -75,81 +75,91 @@ def test_another_machine_is_not_spoken_to_in_plain(paths):
         join("worker_0", paths, "node7:8443")
 
 
-def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(paths, monkeypatch):
-    """Its channel stays: another gateway welcomes it, with the number of another run."""
+class FakeTunnel:
+    """Of a gateway that lets everybody in; `welcome` is what it says now."""
 
-    class Remote(FakeConnection):
-        end_of_run = None
-        welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="one", run=11)
+    welcome: Any = None
+    made: list["FakeTunnel"] = []
 
-        def __init__(self, address, stop, hello, *, credentials, password_file):
-            super().__init__(address, stop)
+    def __init__(self, address, hello, credentials, password_file):
+        self.address, self.hello, self.credentials, self.socket = address, hello, credentials, "/tmp/socket"
+        self.end_of_run = self.refused = None
+        self.told, self.is_closed = [], False
+        self.tell = self.told.append
+        self.made.append(self)
 
-        def tell(self, heartbeat):
-            pass
+    def close(self):
+        self.is_closed = True
 
-    monkeypatch.setattr("tfagents_system.transport.remote.client.RemoteConnection", Remote)
-    monkeypatch.setattr("tfagents_system.transport.remote.messages.identity_of", lambda *inputs: {})
+
+@pytest.fixture
+def welcomed(monkeypatch):
+    """Says what the gateway says from now on."""
+    monkeypatch.setattr(joining, "Tunnel", FakeTunnel)
+    monkeypatch.setattr(joining, "identity_of", lambda *inputs: {"params": "digest"})
+    monkeypatch.setattr(FakeTunnel, "made", [])
+
+    def welcome(gateway, run, slot=-1, settings=SHARED):
+        monkeypatch.setattr(FakeTunnel, "welcome", Welcome(slot, 5, settings, run, gateway, "0.1.0"))
+
+    return welcome
+
+
+def test_a_far_trainer_hears_that_another_run_has_begun_where_the_server_is(paths, welcomed):
+    """Its tunnel stays: another gateway welcomes it, with the number of another run."""
+    welcomed(1, 11)
     far = "trainer", paths, "node7:8443"
     membership = join(*far, credentials_dir=CREDENTIALS)
     assert membership.is_far and membership.ended() is None
-    Remote.welcome = types.SimpleNamespace(gateway="two", run=11)
-    membership.check_run()
+    welcomed(2, 11)
+    membership.check()
     assert membership.ended() is None, "the same run after a restart"
-    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="three", run=12)
+    welcomed(3, 12)
     assert membership.ended() == "replaced"
     with pytest.raises(UserError, match="the run at node7:8443 has begun anew since .* joined it: .*--fresh"):
-        membership.check_run()
+        membership.check()
     assert join(*far, credentials_dir=CREDENTIALS).ended() is None, "one that has trained nothing yet may join it"
     paths.metrics_csv.write_text("train_step\n5\n")
     paths.run_json.write_text("{}")
-    Remote.welcome = types.SimpleNamespace(worker_id=-1, settings=SHARED, gateway="four", run=13)
+    welcomed(4, 13)
     with pytest.raises(UserError, match="has begun anew"):
         join(*far, credentials_dir=CREDENTIALS)
-    Remote.end_of_run = "done"
+    assert FakeTunnel.made[-1].is_closed
+    FakeTunnel.made[0].end_of_run = "done"
     assert membership.ended() == "done"
 
 
-def test_through_the_channel_the_gateway_says_who_it_is(paths, monkeypatch):
-    hellos, told = [], []
-
-    class Remote(FakeConnection):
-        end_of_run = None
-        tell = staticmethod(told.append)
-        welcome = types.SimpleNamespace(
-            worker_id=4,
-            settings={
-                "variables": SHARED["variables"] | {"seed": 17, "max_workers": None},
-                "defaults": {"log_period_iters": 5},
-            },
-        )
-
-        def __init__(self, address, stop, hello, *, credentials, password_file):
-            super().__init__(address, stop)
-            hellos.append((hello, credentials.name, password_file))
-
-    client, messages = types.ModuleType("client"), types.ModuleType("messages")
-    client.RemoteConnection = Remote
-    messages.Hello = types.SimpleNamespace
-    messages.identity_of = lambda paths, overrides: {"params": paths.params.name, "config": paths.config.name}
-    for name, module in (("client", client), ("messages", messages)):
-        monkeypatch.setitem(sys.modules, f"tfagents_system.transport.remote.{name}", module)
-    if "tfagents_system.transport.remote" not in sys.modules:
-        monkeypatch.setitem(sys.modules, "tfagents_system.transport.remote", types.ModuleType("remote"))
+def test_through_a_tunnel_the_gateway_says_who_it_is(paths, welcomed):
+    told = SHARED["variables"] | {"seed": 17, "max_workers": None, "exec_prefix": "rm", "BASH_ENV": "/tmp/x"}
+    defaults = {"log_period_iters": 5, "env_ctor": 3, "horizon": "200"}
+    welcomed(1, 11, 4, {"variables": told, "defaults": defaults})
     membership, *_ = (
         join(role, paths, "node7:8443", credentials_dir=CREDENTIALS, worker_role="eval")
         for role in ("worker_0", "worker_0", "worker_1")
     )
     variables = membership.settings.variables
     assert (membership.worker_id, variables.seed, variables.slots.most, variables.local_workers) == (4, 17, 2, 1)
-    assert membership.settings.overrides.attributes == {"log_period_iters": 5}
-    first, again, other = (hello for hello, _, _ in hellos)
-    assert first.kind == "eval" and first.identity == {"params": "params.py", "config": "config.json"}
+    assert variables.exec_prefix is None, "the other side sets what both share, and nothing else"
+    assert membership.settings.overrides.defaults == {"log_period_iters": 5}
+    first, again, other = (tunnel.hello for tunnel in FakeTunnel.made)
+    assert first.kind == "eval" and first.identity == {"params": "digest"}
     assert first.token == again.token != other.token and len(first.token) == 32
-    assert hellos[0][1:] == ("credentials", None)
+    assert membership.connection.tunnel == "/tmp/socket"
     membership.tell({"state": "idle"})
-    assert told == [{"state": "idle"}]
-    Remote.end_of_run = "stopped"
+    (tunnel, *_) = FakeTunnel.made
+    assert tunnel.told == [{"state": "idle"}]
+    tunnel.end_of_run = "stopped"
     assert membership.ended() == "stopped"
     membership.leave()
-    assert not membership.connection.is_up
+    assert tunnel.is_closed
+
+
+@pytest.mark.parametrize(("reason", "error"), [("slot_lost", SlotLostError), ("inputs", UserError)])
+def test_who_is_refused_later_hears_why(paths, welcomed, reason, error):
+    welcomed(1, 11, 4)
+    membership = join("worker_0", paths, "node7:8443", credentials_dir=CREDENTIALS)
+    membership.check()
+    FakeTunnel.made[0].refused = Refused(reason, "for this reason")
+    assert membership.ended() == "refused"
+    with pytest.raises(error, match="the gateway at node7:8443 refuses us: for this reason"):
+        membership.check()

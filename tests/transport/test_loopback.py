@@ -18,8 +18,8 @@ import pytest
 from tests.support.namespaces import needs_namespaces, two_hosts
 from tests.support.ports import free_port
 from tests.support.warm_starts import WarmPopen
+from tfagents_system.cluster import join_checks
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join_checks
 from tfagents_system.machine import peers
 from tfagents_system.transport import connection, loopback
 from tfagents_system.transport.connection import Connection

@@ -28,7 +28,6 @@ from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
-from tfagents_system.transport.remote.errors import GatewayRefusedError
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.background import Chore
@@ -377,7 +376,7 @@ def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
 
 @pytest.mark.parametrize(
     ("error", "is_told"),
-    [(StoppedError(), False), (GatewayRefusedError("too long", "frame"), False), (RefusedError("never stored"), True)],
+    [(StoppedError(), False), (RefusedError("never stored"), True)],
 )
 def test_environments_are_closed_also_where_experience_can_not_be_stored(error: Exception, is_told: bool) -> None:
     did: list[str] = []

@@ -44,7 +44,7 @@ from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINE
 MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
 ROOM_VARIABLE = "TFAGENTS_ROOM"  # Spaces in the environment of the exec, see `show_marks`.
 _MARKS = ("SAC_EXP_DIR", SUPERVISOR_PID_VARIABLE, MARK_VARIABLE)
-_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "sac_gateway", TRACKER: "sac_tracker"}
+_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "cluster.gateway", TRACKER: "sac_tracker"}
 _PRELOADED = (
     "tensorflow",
     "reverb",
@@ -52,7 +52,7 @@ _PRELOADED = (
     "tfagents_system.sac_replay_buffer",
     "tfagents_system.sac_train",
     "tfagents_system.sac_collect",
-    "tfagents_system.sac_gateway",
+    "tfagents_system.cluster.gateway",
     "tfagents_system.sac_tracker",
     "tfagents_system.launch.environment_checks",
     # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.

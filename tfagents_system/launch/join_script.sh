@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Joins workers of this machine to a run elsewhere, see join.py. Called by `sac join`, and by jobs on several nodes.
+# Joins workers of this machine to a run elsewhere, see cluster/join.py. Called by `sac join`, and by jobs on several nodes.
 set -euo pipefail
 
 fail() {
@@ -22,4 +22,4 @@ if [[ " $* " != *" -h "* && " $* " != *" --help "* ]]; then
   tfagents_arguments=(--vars_file "$tfagents_vars" "${tfagents_arguments[@]:1}")
 fi
 export CUDA_VISIBLE_DEVICES=-1 TF_CPP_MIN_LOG_LEVEL=3
-become_supervisor "$tfagents_root" tfagents_system.launch.join "${tfagents_arguments[@]}"
+become_supervisor "$tfagents_root" tfagents_system.cluster.join "${tfagents_arguments[@]}"

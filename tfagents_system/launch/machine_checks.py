@@ -99,7 +99,7 @@ def workers_here(values: Mapping[str, Any]) -> int:
 
 def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
     """Port, certificates and password for those who join from other machines."""
-    from tfagents_system.transport.remote import credentials
+    from tfagents_system.transport import credentials
 
     port = values["gateway_port"]
     if port and peers.users_listening(port):

@@ -196,7 +196,7 @@ class Preparation:
         """Whether no gateway refuses this start, such as for a wrong password: told before anything slow."""
         if (gateway := self._gateway()) is None or self._is_for_job:
             return True
-        from tfagents_system.transport.remote.check import NAME, refusals
+        from tfagents_system.transport.tunnel import NAME, refusals
 
         refused = refusals(*gateway)
         self.findings.error(NAME, *refused)

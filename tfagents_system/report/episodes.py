@@ -29,7 +29,6 @@ class Episode(msgspec.Struct):
 TRAIN, EVAL, KEPT = "train", "eval", "kept"  # Kinds of reports.
 # A message of a worker that has joined has a limit.
 MOST_KEPT_BYTES = 16 * 2**20  # Of the file of a kept episode.
-MOST_EPISODE_BYTES = 2**12  # Of an episode in the report of an evaluation, which goes as a whole.
 _MOST_PART_BYTES = 2**19  # Of the episodes of another report, which goes in parts.
 
 

@@ -110,7 +110,6 @@ class RunPaths:
         "certificates of those who may join, unless SAC_CREDENTIALS_DIR has others (docs/explanations/security.md)",
     )
     gateway_json = Below("gateway.json", "host and port at which other machines reach the run")
-    gateway_slots = Below("gateway_slots.json", "which slot belongs to which remote worker, for a restarted gateway")
     videos = Below(
         "videos",
         "MP4 files of a finished run's last lines and of `sac play`; SAC_REPORT=0 makes none at the end",

@@ -33,6 +33,9 @@ SHARED = (
     "step_timeout_secs",
     "straggler_secs",
 )
+# And of `Overrides.defaults`, whose values are whole numbers.
+_SHARED_COUNTS = ("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon")
+_SHARED_PERIODS = ("eval_period_env_steps", "checkpoint_period_env_steps")
 _PATHS = tuple(variable.field for variable in VARIABLES if variable.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 
@@ -89,7 +92,9 @@ class Settings:
             raise UserError(f"the run that is joined says nothing usable of {', '.join(missing)}: install its version")
         if self.variables.trainer_server is not None:  # Its CPUs are this machine's.
             variables |= {name: getattr(self.variables, name) for name in ("reverb_cpus", "train_cpus")}
-        overrides = dataclasses.replace(self.overrides, defaults=dict(shared["defaults"]))
+        told = shared["defaults"]
+        defaults = {name: told[name] for name in _SHARED_COUNTS + _SHARED_PERIODS if isinstance(told.get(name), int)}
+        overrides = dataclasses.replace(self.overrides, defaults=defaults)
         return dataclasses.replace(
             self, variables=dataclasses.replace(self.variables, **variables), overrides=overrides
         )

@@ -23,7 +23,7 @@ from tfagents_system.run_files import run_directory, run_paths
 from tfagents_system.settings.values import parse_json
 from tfagents_system.tmrl import keys
 from tfagents_system.tmrl.keys import KEYS, Config
-from tfagents_system.transport.remote import credentials
+from tfagents_system.transport import credentials
 
 DATA = Path.home() / "TmrlData"
 ROOT = Path(__file__).resolve().parents[1]

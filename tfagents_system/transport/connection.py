@@ -17,7 +17,7 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
-from tfagents_system.transport.news import News
+from tfagents_system.transport import loopback
 
 _INFO_TIMEOUT_SECS = 5
 _PUT_TIMEOUT_SECS = 5.0
@@ -27,6 +27,7 @@ _SPEAK_SECS = 60.0
 # Consecutive segments of the same shapes share a stream, at half the cost. It keeps the last item in the server, so
 # larger ones get a stream of their own, which ends with them. Workers send segments from one thread.
 _STREAMED, _STREAM_BYTES = "segments", 2**18
+_LEAST_BYTES_PER_SEC = 16 * 1024  # Of a line to another machine.
 # Older kernels report a connection that our killed server left half closed as root's, for at most a minute.
 _HOLD_SECS = 75.0
 # Sockets that hold the servers' ports for the life of the process: gRPC may reconnect by itself at any time.
@@ -77,7 +78,7 @@ class Waiting:
         return self._what if isinstance(self._what, str) else self._what()
 
 
-def _of_our_own(server: str, stop: Callable[[], bool]) -> str:
+def own_server(server: str, stop: Callable[[], bool]) -> str:
     """The address of a server on this machine; no other user can listen on it until this process ends.
 
     Raises:
@@ -114,20 +115,25 @@ class Connection:
     Args:
       address: `host:port` of the server, on this machine.
       stop: Tells whether the role is to stop; ends every wait.
+      tunnel: A Unix socket that leads to a server on another machine, whatever its address is.
 
     Attributes:
-      address: As it is dialled, `127.0.0.1:port`.
+      address: As it is dialled, `127.0.0.1:port`; that of the gateway where there is a tunnel.
       stop: As above; may be replaced.
+      is_far: The server is on another machine.
 
     Raises:
       UserError: Another user owns the port, so we would talk to their server.
       StoppedError: The role was told to stop.
     """
 
-    def __init__(self, address: str, stop: Callable[[], bool]) -> None:
-        self.address = _of_our_own(address, stop)
+    def __init__(self, address: str, stop: Callable[[], bool], tunnel: str | None = None) -> None:
+        self.address = own_server(address, stop) if tunnel is None else address
         self.stop = stop
-        self._client = reverb.Client(self.address)
+        self.is_far = tunnel is not None
+        if self.is_far:
+            loopback.never_in_process()
+        self._client = reverb.Client(self.address if tunnel is None else f"unix:{tunnel}")
         self._closed = threading.Event()
         self._newest: list[NewestReader] = []
         self._stream: ItemWriter | None = None
@@ -171,25 +177,41 @@ class Connection:
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
         if table == _STREAMED and sum(array.nbytes for array in arrays) <= _STREAM_BYTES:
-            self._stream = self._stream or ItemWriter(self._client, _STREAMED)
+            self._stream = self._stream or ItemWriter(self._client, _STREAMED, self._confirm)
             return self._stream.put(arrays, timeout_secs)
         try:
             # A writer keeps the shapes of its first item, and items differ in length: one writer per item (0.7 ms).
             writer = self._client.trajectory_writer(num_keep_alive_refs=1)
             writer.append(list(arrays))
-            timeout_ms = max(1, int(timeout_secs * 1000))
             # The data is sent once.
             for number, name in enumerate([table] if isinstance(table, str) else table, 1):
                 writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
                 if number % _ITEMS_A_FLUSH == 0:
-                    writer.flush(timeout_ms=timeout_ms)
-            writer.flush(timeout_ms=timeout_ms)
+                    self._confirm(writer, arrays, timeout_secs)
+            self._confirm(writer, arrays, timeout_secs)
         except (reverb.errors.ReverbError, RuntimeError) as error:
             if not isinstance(error, reverb.errors.DeadlineExceededError):
                 logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
                 time.sleep(min(timeout_secs, _RECONNECT_SECS))
             return False
         return True
+
+    def _confirm(self, writer: reverb.TrajectoryWriter, arrays: Sequence[np.ndarray], timeout_secs: float) -> None:
+        """Waits until the server has what was written: on its way to another machine, as long as a slow line takes.
+
+        Raises:
+          DeadlineExceededError: It has not, in time.
+        """
+        far_secs = sum(array.nbytes for array in arrays) / _LEAST_BYTES_PER_SEC if self.is_far else 0.0
+        deadline = time.monotonic() + timeout_secs + far_secs
+        while True:
+            secs = min(deadline - time.monotonic(), _PUT_TIMEOUT_SECS)
+            try:
+                writer.flush(timeout_ms=max(1, int(secs * 1000)))
+                return
+            except reverb.errors.DeadlineExceededError:
+                if time.monotonic() >= deadline or self.stop():
+                    raise
 
     def feed_dead_reader(self, table: str, arrays: Sequence[np.ndarray]) -> None:
         """Puts a dummy item into an empty queue before this process reads from it.
@@ -224,9 +246,15 @@ class Connection:
 class ItemWriter:
     """Writes items into one table, in one thread; consecutive items of the same shapes share a stream."""
 
-    def __init__(self, client: reverb.Client, table: str) -> None:
+    def __init__(
+        self,
+        client: reverb.Client,
+        table: str,
+        confirm: Callable[[reverb.TrajectoryWriter, Sequence[np.ndarray], float], None],
+    ) -> None:
         self._client = client
         self._table = table
+        self._confirm = confirm
         self._writer: reverb.TrajectoryWriter | None = None
         self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
 
@@ -238,7 +266,7 @@ class ItemWriter:
                 self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
             self._writer.append(list(arrays))
             self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
-            self._writer.flush(timeout_ms=max(1, int(timeout_secs * 1000)))
+            self._confirm(self._writer, arrays, timeout_secs)
         except (reverb.errors.ReverbError, RuntimeError) as error:
             self._writer = None
             if not isinstance(error, reverb.errors.DeadlineExceededError):
@@ -311,21 +339,27 @@ class QueueReader(_StreamReader):
 
 
 class NewsReader(_StreamReader):
-    """News of a table.
+    """The newest item of a news table, once; older ones that nobody asked for are forgotten.
 
     An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
     """
 
     def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
-        self._news = News()
+        self._changed = threading.Condition()
+        self._newest: list[np.ndarray] | None = None
         super().__init__(client, closed, table)
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
-        """See `News.get`."""
-        return self._news.get(timeout_secs)
+        """What is new since the last call, or None if there is nothing in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
+            newest, self._newest = self._newest, None
+        return newest
 
     def _take(self, arrays: list[np.ndarray]) -> None:
-        self._news.take(arrays)
+        with self._changed:
+            self._newest = arrays
+            self._changed.notify_all()
 
 
 class NewestReader:
@@ -348,10 +382,8 @@ class NewestReader:
             self._is_filled = bool(self._connection.size(self._table))
             if not self._is_filled:
                 return None
-        try:
-            self._items.get_nowait()  # An earlier call asked for this item but gave up waiting: it is outdated.
-        except queue.Empty:
-            pass
+        if (late := self._late()) is not None:
+            return late
         try:
             self._wanted.put_nowait(None)
         except queue.Full:
@@ -361,6 +393,14 @@ class NewestReader:
         except queue.Empty:
             self._is_filled = False  # Perhaps the server was restarted.
             return None
+
+    def _late(self) -> list[np.ndarray] | None:
+        """What an earlier call has asked for but gave up: outdated, except over a line so slow that all are late."""
+        try:
+            item = self._items.get_nowait()
+        except queue.Empty:
+            return None
+        return item if self._connection.is_far else None
 
     def wake(self) -> None:
         """Lets the thread see that the connection is closed."""

@@ -1,7 +1,7 @@
 """How a role that the run did not start finds the replay server and gets its worker number.
 
     SAC_SERVER=localhost:PORT, no SAC_CREDENTIALS_DIR   on the replay server's machine: it takes a free slot
-    SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another machine, through the channel: the gateway has slots
+    SAC_SERVER=HOST:PORT and SAC_CREDENTIALS_DIR        on another machine, through a tunnel: the gateway has slots
 
 The run's own workers have neither: their supervisor gives them the port and a number.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
@@ -21,10 +22,16 @@ from tfagents_system.machine.worker_slots import Slots
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.connection import Connection, Waiting
+from tfagents_system.transport.tunnel import SLOT_LOST, Hello, Tunnel, Welcome, identity_of
 
 REPLACED = "replaced"
 _START_DEADLINE_SECS = 600.0
+_POLL_SECS = 0.05
+
+
+class SlotLostError(Exception):
+    """While this worker was out of reach its slot was given to another one: a new process of it gets another slot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +43,14 @@ class Membership:
       worker_id: Its number, which is its slot; -1 for the trainer.
       settings: Its own, with what it takes over from the run.
       tell: Passes a heartbeat on to the run.
-      ended: Why the run is over, `done` or `stopped`, if it says so; `replaced` for a trainer where another run has
-        taken its place (`--fresh`) where the replay server is; None while it is not.
+      ended: Why the run is over for this role: `done` or `stopped`, if it says so; `replaced` for a trainer where
+        another run has taken its place (`--fresh`) where the replay server is; `refused`, see `check`; else None.
       leave: Says goodbye after sending everything that is still to be sent.
       slots: Holds the slot, where nobody else does.
       is_far: Of a trainer: its run directory is another one than the replay server's.
       run: Of one that is far: the number of the run there.
-      check_run: Of one that is far: raises UserError once another run has taken the place of the one there.
+      check: Raises UserError where the gateway refuses the role by now, or another run has taken the place of a far
+        trainer's; SlotLostError for a worker.
     """
 
     connection: Connection
@@ -54,7 +62,7 @@ class Membership:
     slots: Slots | None = None
     is_far: bool = False
     run: int | None = None
-    check_run: Callable[[], None] = lambda: None
+    check: Callable[[], None] = lambda: None
 
 
 def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, paths: RunPaths) -> Membership:
@@ -121,43 +129,68 @@ def _join_elsewhere(
     remembered: Mapping[str, Any],
     settings: Settings,
 ) -> Membership:
-    from tfagents_system.transport.remote.client import RemoteConnection  # Only remote roles pay for importing TLS.
-    from tfagents_system.transport.remote.messages import Hello, identity_of
-
-    assert settings.variables.credentials_dir is not None
-    connection = RemoteConnection(
-        server,
-        stop,
-        Hello(
-            kind=kind,
-            identity=identity_of(paths, settings.overrides),
-            token=remembered["token"],  # Tells the gateway which slot this worker had.
-        ),
-        credentials=settings.variables.credentials_dir,
-        password_file=settings.variables.password_file,
-    )
-    connection.wait_until_up(_START_DEADLINE_SECS)
-    welcome = connection.welcome
-
+    variables = settings.variables
+    assert variables.credentials_dir is not None
+    # The token tells the gateway which slot this worker had.
+    hello = Hello(kind, identity_of(paths, settings.overrides), token=remembered["token"])
+    tunnel = Tunnel(server, hello, variables.credentials_dir, variables.password_file)
+    welcome = _let_in(tunnel, stop)
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
     known = None
     if is_far:
         known = (remembered.get("run") if run_directory.has_begun(paths) else None) or welcome.run
 
-    def check_run() -> None:
-        if is_far and connection.welcome.run != known:
+    def is_replaced() -> bool:
+        # Each start of the run sends its number anew: another one may have taken its place meanwhile.
+        return is_far and tunnel.welcome is not None and tunnel.welcome.run != known
+
+    def check() -> None:
+        if is_replaced():
             raise UserError(
                 f"the run at {server} has begun anew since {paths.exp_dir} joined it: begin anew here, too (--fresh)"
             )
+        _raise_if_refused(tunnel)
 
     def ended() -> str | None:
-        # Each start of the run sends its number anew: another one may have taken its place meanwhile.
-        is_another = is_far and connection.welcome.run != known
-        return connection.end_of_run or (REPLACED if is_another else None)
+        return tunnel.end_of_run or (REPLACED if is_replaced() else "refused" if tunnel.refused else None)
 
-    check_run()
+    try:
+        check()
+        connection = Connection(server, stop, tunnel.socket)
+        connection.wait_until_up(_START_DEADLINE_SECS)
+    except BaseException:
+        tunnel.close()
+        raise
     # A trainer in the run's own directory writes its heartbeat there itself.
-    tell = connection.tell if is_far or kind != TRAINER else None
-    same = cast(Connection, connection)  # It has the same methods.
-    joined = same, welcome.worker_id, settings.joined(welcome.settings), tell, ended, connection.close
-    return Membership(*joined, is_far=is_far, run=known, check_run=check_run)
+    tell = tunnel.tell if is_far or kind != TRAINER else None
+    joined = connection, welcome.slot, settings.joined(welcome.settings), tell, ended, tunnel.close
+    return Membership(*joined, is_far=is_far, run=known, check=check)
+
+
+def _let_in(tunnel: Tunnel, stop: Callable[[], bool]) -> Welcome:
+    """Waits until the gateway has let us in.
+
+    Raises:
+      UserError, SlotLostError: It refuses us.
+      StoppedError, ServerUnreachableError: See `Waiting.check`.
+    """
+    waiting = Waiting(
+        lambda: f"the gateway at {tunnel.address} to let us in: {tunnel.describe()}",
+        _START_DEADLINE_SECS,
+        lambda: stop() or tunnel.end_of_run is not None,
+    )
+    try:
+        while tunnel.welcome is None:
+            _raise_if_refused(tunnel)
+            waiting.check()
+            time.sleep(_POLL_SECS)
+    except BaseException:
+        tunnel.close()
+        raise
+    return tunnel.welcome
+
+
+def _raise_if_refused(tunnel: Tunnel) -> None:
+    if tunnel.refused is not None:
+        text = f"the gateway at {tunnel.address} refuses us: {tunnel.refused.message}"
+        raise SlotLostError(text) if tunnel.refused.reason == SLOT_LOST else UserError(text)

@@ -41,6 +41,7 @@ _MAPPED_LOOPBACK = ipaddress.IPv6Address("::ffff:127.0.0.1").packed
 _EVERY_IPV6 = (ipaddress.IPv6Address("::").packed, ipaddress.IPv6Address("::ffff:0.0.0.0").packed)
 _BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
 _ACCEPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, use_errno=True)
+_GETPID = ctypes.CFUNCTYPE(ctypes.c_int)
 _ON_OBJECT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _WHY = "Reverb asks nobody for credentials, so whoever reaches its port can run programs as you"
 _REMEDY = (
@@ -180,6 +181,23 @@ def confine_bind() -> None:
       UserError: Its entry for `bind` is not found, or can't be changed.
     """
     _redirect(b"bind", ctypes.cast(_bind_confined, ctypes.c_void_p).value or 0)
+
+
+@_GETPID
+def _no_pid() -> int:
+    return -1
+
+
+def never_in_process() -> None:
+    """Makes Reverb's clients in this process take no server for one of their own process.
+
+    A server that a client seems to reach on its own machine, as through a tunnel, compares their pids. Where they are
+    equal it answers with an address in its memory, which the client would use: on two machines that happens by chance.
+
+    Raises:
+      UserError: Their entry for `getpid` is not found, or can't be changed.
+    """
+    _redirect(b"getpid", ctypes.cast(_no_pid, ctypes.c_void_p).value or 0)
 
 
 def _redirect(symbol: bytes, function: int) -> None:

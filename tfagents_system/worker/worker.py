@@ -27,7 +27,6 @@ from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.remote.errors import GatewayRefusedError, SlotLostError
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
@@ -144,7 +143,7 @@ class Worker:
         sender, joined = self._links.sender, self._role.joined
         try:
             sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
-        except (StoppedError, SlotLostError, GatewayRefusedError):
+        except StoppedError:
             logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
         finally:  # Also where the replay server refuses them.
             self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)

@@ -1,20 +1,22 @@
-"""The encrypted channel keeps at least 0.7 of the blocks of a plain connection; and how many of the segments.
+"""A tunnel to another machine keeps at least 0.7 of the blocks of a plain connection; and how many of the segments.
 
-    python -m benchmarks.channel [--quick]
+    python -m benchmarks.tunnel [--quick]
 
-A real Reverb server on the first CPU and the client on the last one. The gateway on a CPU of its own, as in a run that
-leaves one free (the jobs of submit.sh leave two), on two CPUs on the client's; and on the server's, where both have one
-CPU for what the server alone has in the plain case. All ways in turns.
+A real Reverb server on the first CPU and the client, with its tunnel's program, on the last one. The gateway on a CPU
+of its own, as in a run that leaves one free (the jobs of submit.sh leave two), on two CPUs on the client's; and on the
+server's, where both have one CPU for what the server alone has in the plain case. All ways in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import multiprocessing
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -22,39 +24,30 @@ from typing import Any
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.replay import BlockClient, replay_server, steps_in_per_sec, taken_per_sec
-from tfagents_system.machine import memory
 from tfagents_system.machine.cpus import allowed_cpus
 
 _DEADLINE_SECS = 120.0
 _IDENTITY = {"params": "benchmark"}
 _STEPS = 100_000
-_APART, _SHARED = "channel, gateway apart", "channel, gateway on the server's CPU"
-_MAX_BYTES = 256 * 2**20
+_APART, _SHARED = "tunnel, gateway apart", "tunnel, gateway on the server's CPU"
 
 
 def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
-    """A gateway to a replay server; serves until the pipe says so."""
+    """A gateway to a replay server; serves until it is killed."""
     os.sched_setaffinity(0, {cpu})
-    memory.keep_freed_memory()  # As sac_gateway does it.
+    from tfagents_system.cluster.gateway import Gateway, RemoteSlots, RunFacts, listen
     from tfagents_system.machine.worker_slots import SlotCounts
     from tfagents_system.run_files.run_paths import RunPaths
-    from tfagents_system.transport.connection import Connection
-    from tfagents_system.transport.remote import credentials
-    from tfagents_system.transport.remote.gateway import Gateway, RunFacts
-    from tfagents_system.transport.remote.remote_slots import RemoteSlots
-    from tfagents_system.transport.remote.shared_tables import SharedTables
+    from tfagents_system.transport import credentials
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
     # Slots from 0: the segments are those of worker 0.
-    facts = RunFacts(paths, _IDENTITY, 2, {"variables": {}, "defaults": {}}, 0, _MAX_BYTES)
-    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, paths.gateway_slots)
-    sharing = SharedTables(Connection(f"localhost:{reverb_port}", lambda: False))
-    context = credentials.server_context(paths.credentials)
-    gateway = Gateway(facts, sharing, slots, context, has_trainer=False)
-    pipe.send(gateway.listen(0))
-    pipe.recv()
-    os._exit(0)  # Threads that read from Reverb block in C++.
+    facts = RunFacts(paths, _IDENTITY, 2, {"variables": {}, "defaults": {}}, 0, reverb_port)
+    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, has_trainer=False)
+    gateway, listener = Gateway(facts, slots, credentials.server_context(paths.credentials)), listen(0)
+    pipe.send(listener.getsockname()[1])
+    asyncio.run(gateway.accept(listener))
 
 
 @contextlib.contextmanager
@@ -68,23 +61,21 @@ def gateway_to(reverb_port: int, folder: Path, cpu: int) -> Iterator[int]:
         if not ours.poll(_DEADLINE_SECS):
             raise TimeoutError("the gateway did not start")
         yield ours.recv()
-        ours.send("stop")
     finally:
-        process.join(10)
         process.kill()
+        process.join(10)
 
 
 def connect(port: int, folder: Path, kind: str) -> Any:
-    """A connection through the channel."""
+    """A connection through a tunnel."""
     from tfagents_system.run_files.run_paths import RunPaths
-    from tfagents_system.transport.remote.client import Hello, RemoteConnection
+    from tfagents_system.transport.connection import Connection
+    from tfagents_system.transport.tunnel import Hello, Tunnel
 
-    connection = RemoteConnection(
-        f"localhost:{port}",
-        lambda: False,
-        Hello(kind, _IDENTITY, 0 if kind == "collect" else None),
-        credentials=RunPaths(folder).credentials,
-    )
+    tunnel = Tunnel(f"localhost:{port}", Hello(kind, _IDENTITY, token=kind), RunPaths(folder).credentials, None)
+    while tunnel.welcome is None:
+        time.sleep(0.1)
+    connection = Connection(tunnel.address, lambda: False, tunnel.socket)
     connection.wait_until_up(_DEADLINE_SECS)
     return connection
 
@@ -122,7 +113,7 @@ def main() -> None:
         outcome.row(name, value, "minibatches/s" if "blocks" in name else "steps/s")
     for way in (_APART, _SHARED):
         for what in ("segments of 1000 steps", "segments of 50 steps", "blocks"):
-            target = 0.7 if what == "blocks" else None  # Each segment waits for the gateway's answer.
+            target = 0.7 if what == "blocks" else None  # Each segment waits for an answer.
             outcome.ratio(f"{way}: {what} over plain", medians[f"{way}: {what}"] / medians[f"plain: {what}"], target)
     outcome.note(f"CPUs {cpus}: the server on the first, the client on the last, the gateway apart on the second")
     outcome.print()

@@ -21,13 +21,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
-from tfagents_system.launch import forks
-from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.forks import RoleStarter
-from tfagents_system.launch.join_checks import (
+from tfagents_system.cluster.join_checks import (
     JoinInputs,
     JoinPreparation,
     Target,
@@ -36,7 +31,10 @@ from tfagents_system.launch.join_checks import (
     started_since,
     where_it_goes_on,
 )
-from tfagents_system.launch.join_ssh import fetch_run
+from tfagents_system.cluster.ssh import fetch_run
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.launch import forks
+from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.role_process import RoleProcess, end_orphans
 from tfagents_system.launch.supervisor import Rules, Supervisor, claim_cpus
@@ -142,30 +140,6 @@ class JoinRules(Rules):
         return [*fault_lines(status.to_json()["run"]), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
 
 
-def supervisor_of(
-    variables: RunVariables,
-    plan: CpuPlan,
-    claims: Claims,
-    target: Target,
-    stop: StopFlag,
-    starter: RoleStarter,
-    **options: Any,
-) -> Supervisor:
-    """The supervisor of workers that join a run, until the run is over.
-
-    Args:
-      variables: Their variables, with a run directory of their own.
-      plan: Where each of them runs.
-      claims: This process's claims.
-      target: The run.
-      stop: Set when they are to leave.
-      starter: Starts them.
-      **options: Other options of Supervisor.
-    """
-    rules = functools.partial(JoinRules, target=target)
-    return Supervisor(variables, plan, claims, 0, stop, starter, rules, **options)
-
-
 def state_of_run(run: RunPaths) -> str | None:
     """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for a dead run."""
     status = read_status(run.status_json)
@@ -265,7 +239,8 @@ def join(
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
-        return supervisor_of(variables, plan, claims, target, stop, starter, lock=lock).run()
+        rules = functools.partial(JoinRules, target=target)
+        return Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

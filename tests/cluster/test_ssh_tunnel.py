@@ -21,15 +21,15 @@ import pytest
 from tests.support import ssh_for_tests
 from tests.support.ssh_for_tests import FAKE_HOST
 from tests.support.waiting import gone
+from tfagents_system.cluster import ssh
+from tfagents_system.cluster.ssh import SshTunnel
 from tfagents_system.errors import UserError
-from tfagents_system.launch import ssh_tunnel
-from tfagents_system.launch.ssh_tunnel import Tunnel
 
 
 @pytest.fixture(params=["fake", "sshd"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where the login is."""
-    monkeypatch.setattr(ssh_tunnel, "_FIRST_BACKOFF_SECS", 0.1)
+    monkeypatch.setattr(ssh, "_FIRST_BACKOFF_SECS", 0.1)
     if request.param == "sshd":
         with ssh_for_tests.real_host(tmp_path, monkeypatch) as real:
             yield real
@@ -95,7 +95,7 @@ def processes() -> list[psutil.Process]:
 def test_it_comes_back_at_the_same_port_and_leaves_nothing_over(
     host: str, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Tunnel(host, target) as tunnel:
+    with SshTunnel(host, target) as tunnel:
         assert answers(tunnel.server)
         (first,) = processes()
         assert os.getsid(first.pid) == first.pid, "Ctrl-C at the terminal is not for it"
@@ -111,8 +111,8 @@ def test_it_comes_back_at_the_same_port_and_leaves_nothing_over(
 
 def test_it_ends_with_a_program_that_is_killed(host: str, target: str) -> None:
     code = (
-        "import sys, time; from tfagents_system.launch.ssh_tunnel import Tunnel\n"
-        "with Tunnel(*sys.argv[1:]) as tunnel: print(tunnel._process.pid, flush=True); time.sleep(60)"
+        "import sys, time; from tfagents_system.cluster.ssh import SshTunnel\n"
+        "with SshTunnel(*sys.argv[1:]) as tunnel: print(tunnel._process.pid, flush=True); time.sleep(60)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, host, target], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -133,9 +133,9 @@ def test_what_ssh_says_is_told(words: str, tries: int, tmp_path: Path, monkeypat
         chosen = at[0], at[1] or next(ports)
         return contextlib.nullcontext(SimpleNamespace(getsockname=lambda: chosen))
 
-    monkeypatch.setattr(ssh_tunnel, "socket", SimpleNamespace(create_server=create_server))
+    monkeypatch.setattr(ssh, "socket", SimpleNamespace(create_server=create_server))
     with pytest.raises(UserError, match=rf"ssh me@fake opens no tunnel .* \({words}\).*AllowTcpForwarding"):
-        Tunnel(FAKE_HOST, "127.0.0.1:9")
+        SshTunnel(FAKE_HOST, "127.0.0.1:9")
     calls = ssh_for_tests.calls(tmp_path)
     forwards = [call.partition("-L ")[2].split()[0] for call in calls]
     assert forwards == [f"127.0.0.1:{port}:127.0.0.1:9" for port in range(1, tries + 1)], "another port each time"
@@ -144,17 +144,17 @@ def test_what_ssh_says_is_told(words: str, tries: int, tmp_path: Path, monkeypat
 
 
 def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_tunnel, "_OPEN_SECS", 0.3)
+    monkeypatch.setattr(ssh, "_OPEN_SECS", 0.3)
     ssh_for_tests.put_in_path("exec sleep 60", tmp_path, monkeypatch)
     with pytest.raises(UserError, match=r"opens no tunnel .* \(not in 0 s\)"):
-        Tunnel(FAKE_HOST, "127.0.0.1:9")
+        SshTunnel(FAKE_HOST, "127.0.0.1:9")
     assert processes() == []
 
 
 def test_what_the_system_refuses_is_tried_again(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh_for_tests.make_fake(tmp_path, monkeypatch)
-    monkeypatch.setattr(ssh_tunnel, "_FIRST_BACKOFF_SECS", 0.1)
-    start = ssh_tunnel.processes.start_apart
+    monkeypatch.setattr(ssh, "_FIRST_BACKOFF_SECS", 0.1)
+    start = ssh.processes.start_apart
     refused: list[Any] = []
 
     def refuse_twice(*command: Any, **options: Any) -> Any:
@@ -163,9 +163,9 @@ def test_what_the_system_refuses_is_tried_again(target: str, tmp_path: Path, mon
             raise OSError(11, "Resource temporarily unavailable")
         return start(*command, **options)
 
-    with ssh_tunnel.Tunnel("user@host", target) as tunnel:
+    with ssh.SshTunnel("user@host", target) as tunnel:
         assert answers(tunnel.server)
-        monkeypatch.setattr(ssh_tunnel.processes, "start_apart", refuse_twice)
+        monkeypatch.setattr(ssh.processes, "start_apart", refuse_twice)
         assert tunnel._process is not None
         tunnel._process.kill()
         assert in_time(lambda: len(refused) == 2, tunnel.look)

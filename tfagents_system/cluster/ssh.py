@@ -1,4 +1,4 @@
-"""A run on a machine where the user has a login: `ssh` brings its inputs here, and a tunnel to its gateway.
+"""A machine where the user has a login: what its run gives to workers is fetched by ssh, which opens a tunnel.
 
 Nothing runs there but `sh` and `tar`, for a moment. The tunnel leads to the gateway and not to the replay server: the
 gateway gives out slots and compares versions and inputs, and refuses others who reach an end of the tunnel.
@@ -7,24 +7,41 @@ gateway gives out slots and compares versions and inputs, and refuses others who
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.ssh_tunnel import COMMAND, Tunnel, last_words
+from tfagents_system.machine import peers, processes
 from tfagents_system.machine.files import read_json
 from tfagents_system.report.status import is_dead
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.remote import credentials
+from tfagents_system.transport import credentials
 
+# A connection of its own: a shared one (ControlMaster) would keep the tunnel open when this program has ended. In batch
+# mode, since nobody can enter a password when it breaks at night.
+_ALIVE = ("-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
+_ALONE = ("-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ControlMaster=no", "-o", "ControlPath=none")
+_COMMAND = ("ssh", "-T", "-a", "-x", *_ALIVE, *_ALONE)
+_OPEN_SECS, _END_SECS = 60.0, 5.0
+_FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS, _SPEAK_SECS = 1.0, 30.0, 60.0
+_PORT_TRIES = 3
+_LOOK_SECS = 0.1
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _FETCH_SECS = 120.0
 _FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt"
 _SECRETS = "client ca.pem client.pem client.key"
@@ -96,7 +113,7 @@ class SshRun:
         self.gateway = f"{'127.0.0.1' if is_there else gateway['host']}:{int(gateway['port'])}"
         self.credentials = self._find_credentials()
 
-    def tunnel(self) -> Tunnel:
+    def tunnel(self) -> SshTunnel:
         """Opens one to the gateway.
 
         Raises:
@@ -106,7 +123,7 @@ class SshRun:
             raise UserError(
                 f"the run {self.name} is {self.state}, not running: start it there with run_script.sh first"
             )
-        return Tunnel(self.host, self.gateway)
+        return SshTunnel(self.host, self.gateway)
 
     def environ(self) -> dict[str, str]:
         """The variables of its workers: params with the files beside them, as the run has copied them."""
@@ -158,11 +175,121 @@ class SshRun:
 
     def _run(self, script: str) -> tuple[int, bytes, str]:
         """Exit code, output and last words of a shell script on the host."""
-        command = [*COMMAND, "--", self.host, "sh -s"]
+        command = [*_COMMAND, "--", self.host, "sh -s"]
         try:
             result = subprocess.run(
                 command, input=script.encode(), capture_output=True, timeout=_FETCH_SECS, start_new_session=True
             )
         except subprocess.TimeoutExpired:
             return _SSH_FAILS, b"", f"no end in {_FETCH_SECS:.0f} s"
-        return result.returncode, result.stdout, last_words(result.stderr)
+        return result.returncode, result.stdout, _last_words(result.stderr)
+
+
+class SshTunnel:
+    """Opened at once, and by `look` whenever it has broken, until it is closed.
+
+    Args:
+      host: As `ssh` takes it.
+      target: `host:port`, as the host reaches it.
+
+    Attributes:
+      server: `127.0.0.1:port`, the local end.
+
+    Raises:
+      UserError: It can't be opened.
+    """
+
+    def __init__(self, host: str, target: str) -> None:
+        self._host, self._target = host, target
+        self._open_at, self._spoke_at, self._backoff_secs = 0.0, float("-inf"), _FIRST_BACKOFF_SECS
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # ssh's messages.
+        self._process: subprocess.Popen[bytes] | None = None
+        for _ in range(_PORT_TRIES):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self._port = free.getsockname()[1]
+            why = self._try_to_open()
+            if "in use" not in why:  # Else another program took the port first.
+                break
+        if why:
+            raise UserError(
+                f"ssh {host} opens no tunnel from port {self._port} here to {target} there ({why}): sshd must allow it "
+                "(AllowTcpForwarding)"
+            )
+        self.server = f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> SshTunnel:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+    def _try_to_open(self) -> str:
+        """Waits until ssh is connected and listens; returns why it does not, empty if it does."""
+        try:
+            process = self._start()
+        except OSError as error:  # No process, memory or file descriptor.
+            return str(error)
+        deadline = time.monotonic() + _OPEN_SECS
+        while os.geteuid() not in peers.users_listening(self._port):
+            if process.poll() is not None:
+                return self._words()
+            if time.monotonic() > deadline:
+                self._end()
+                return f"not in {_OPEN_SECS:.0f} s"
+            time.sleep(_LOOK_SECS)
+        return ""
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._log.seek(0)
+        self._log.truncate()
+        forward = f"127.0.0.1:{self._port}:{self._target}"
+        self._process = None
+        self._process = processes.start_apart(
+            [*_COMMAND, "-N", "-o", "ExitOnForwardFailure=yes", "-L", forward, "--", self._host],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C must not reach it: workers then still send what they have.
+            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0),
+        )
+        return self._process
+
+    def look(self) -> None:
+        """Starts ssh again if it has ended; to be called again and again, waits for nothing."""
+        now = time.monotonic()
+        if self._process is not None and self._process.poll() is None:
+            if now - self._open_at > _MAX_BACKOFF_SECS:
+                self._backoff_secs = _FIRST_BACKOFF_SECS
+            return
+        if now < self._open_at:
+            return
+        why = self._words()
+        try:
+            self._start()
+        except OSError as error:
+            why = str(error)
+        self._open_at = now + self._backoff_secs
+        self._backoff_secs = min(2 * self._backoff_secs, _MAX_BACKOFF_SECS)
+        if now - self._spoke_at > _SPEAK_SECS:
+            self._spoke_at = now
+            print(f"the tunnel by ssh {self._host} is broken ({why}): it is opened again", flush=True)
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECS)
+        self._process.kill()
+        self._process.wait()
+
+    def _words(self) -> str:
+        self._log.seek(0)
+        code = None if self._process is None else self._process.returncode
+        return _last_words(self._log.read()) or f"it ended with exit code {code}"
+
+
+def _last_words(output: bytes) -> str:
+    """The last lines that ssh has written to standard error, joined."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+    return "; ".join([line for line in lines if line][-3:])[-300:]

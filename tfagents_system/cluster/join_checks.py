@@ -31,6 +31,7 @@ from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.resolved import SHARED, Settings
 from tfagents_system.settings.variables import as_text, variable_name, without_task
+from tfagents_system.transport.tunnel import check_path, identity_of
 
 _CONNECT_SECS = 5.0
 
@@ -312,9 +313,6 @@ class JoinPreparation(Preparation):
         if target.credentials is None:
             _check_reachable(self.findings, target.server)
             return
-        from tfagents_system.transport.remote.check import check_path
-        from tfagents_system.transport.remote.messages import identity_of
-
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
             for name, content in self.inputs().files.items():

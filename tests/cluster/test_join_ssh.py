@@ -14,13 +14,13 @@ import pytest
 from tests.support import ssh_for_tests
 from tests.support.settings_for_tests import write_run_json
 from tests.support.ssh_for_tests import FAKE_HOST
+from tfagents_system.cluster import join
+from tfagents_system.cluster.ssh import SshRun, fetch_run
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join
-from tfagents_system.launch.join_ssh import SshRun, fetch_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.transport.remote import credentials
-from tfagents_system.transport.remote.messages import identity_of
+from tfagents_system.transport import credentials
+from tfagents_system.transport.tunnel import identity_of
 
 RUN = Path("repository/logs/my run")
 

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfagents_system.errors import UserError
+from tfagents_system.transport.tunnel import tls_context
 
 SERVER, CLIENT = "server", "client"
 MIN_PASSWORD_CHARS = 12
@@ -88,18 +89,11 @@ def server_context(folder: Path) -> ssl.SSLContext:
     Raises:
       UserError: With all findings about the files.
     """
-    context = _context(ssl.PROTOCOL_TLS_SERVER, folder, SERVER)
+    if findings := check_credentials(folder, SERVER):
+        raise UserError(*findings)
+    context = tls_context(ssl.PROTOCOL_TLS_SERVER, folder, SERVER)
     context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
     return context
-
-
-def client_context(folder: Path) -> ssl.SSLContext:
-    """TLS of the machines that join: they accept only a gateway with a certificate of this authority.
-
-    Raises:
-      UserError: With all findings about the files.
-    """
-    return _context(ssl.PROTOCOL_TLS_CLIENT, folder, CLIENT)
 
 
 def server_name(folder: Path, host: str) -> str:
@@ -145,21 +139,8 @@ def check_credentials(folder: Path, side: str) -> list[str]:
 
 def days_left(folder: Path, side: str) -> int:
     """Time until the first of one side's certificates expires."""
-    return (end_of_side(folder, side) - _now()).days
-
-
-def end_of_side(folder: Path, side: str) -> datetime.datetime:
-    """When the first of one side's certificates expires; UTC."""
-    return min(end_of(folder / name) for name in ("ca.pem", f"{side}.pem"))
-
-
-def end_of(path: Path) -> datetime.datetime:
-    """When a certificate expires; UTC.
-
-    Raises:
-      OSError, ValueError: It can't be read as a certificate.
-    """
-    return _load(path)[0].not_valid_after_utc
+    end = min(_load(folder / name)[0].not_valid_after_utc for name in ("ca.pem", f"{side}.pem"))
+    return (end - _now()).days
 
 
 def read_password(path: Path | None) -> str:
@@ -186,17 +167,6 @@ def read_password(path: Path | None) -> str:
     if findings:
         raise UserError(*findings)
     return password
-
-
-def _context(protocol: ssl._SSLMethod, folder: Path, side: str) -> ssl.SSLContext:
-    if findings := check_credentials(folder, side):
-        raise UserError(*findings)
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(folder / "ca.pem")
-    context.load_cert_chain(folder / f"{side}.pem", folder / f"{side}.key")
-    return context
 
 
 def _certificate(

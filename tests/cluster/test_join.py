@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -17,17 +18,18 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.support.channel_for_tests import running_gateway
 from tests.support.fake_run import CRASHES, SAVES, ProgramStarter, command_of, variables_of
+from tests.support.gateway_for_tests import running_gateway
 from tests.support.machines import flat
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tests.support.waiting import gone
+from tfagents_system.cluster import join, join_checks
+from tfagents_system.cluster.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
-from tfagents_system.launch import join, join_checks, prepare, role_process, supervisor
+from tfagents_system.launch import prepare, role_process, supervisor
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.launch.trial import Inspection
@@ -42,7 +44,7 @@ from tfagents_system.settings.load_params import load_params_class
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
-from tfagents_system.transport.remote.messages import identity_of
+from tfagents_system.transport.tunnel import identity_of
 
 HERE = "this_machine"
 WORKERS = ("worker_0", "worker_1")
@@ -297,7 +299,7 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     run = RunVariables(**variables | {"exp_dir": tmp_path / "here"})
     own = RunPaths(run.exp_dir)
     own.exp_dir.mkdir()
-    for name in ("claim_cpus", "supervisor_of"):
+    for name in ("claim_cpus", "Supervisor"):
         monkeypatch.setattr(join, name, MagicMock())
     target, digests = Target("a:1", Path("/c"), None, None), []
     for content in (b"PK1", b"PK2", None):
@@ -405,13 +407,14 @@ def workers_in(
     )
     target = Target("node7:8443", Path("/credentials"), None, run, follows)
     starter = ProgramStarter(command_of(spec))
-    return join.supervisor_of(variables, plan, Claims(), target, stop, starter, step_secs=0.02, lock=lock)
+    rules = functools.partial(join.JoinRules, target=target)
+    return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02, lock=lock)
 
 
 def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("claim_cpus", "supervisor_of"):
+    for name in ("claim_cpus", "Supervisor"):
         monkeypatch.setattr(join, name, MagicMock())
     own = RunPaths(running.joined / HERE)
     own.exp_dir.mkdir(parents=True)

@@ -1,0 +1,354 @@
+"""Who can't prove who he is, or does not belong to the run, is refused and counted; the others get slots and bytes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway_for_tests import (
+    DEADLINE_SECS,
+    IDENTITY,
+    Running,
+    echo_server,
+    running_gateway,
+    wait_until,
+)
+from tfagents_system.cluster import gateway as gateway_module
+from tfagents_system.cluster.gateway import RefusedError, RemoteSlots, Session, host_name
+from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
+from tfagents_system.transport import credentials
+from tfagents_system.transport.tunnel import DATA, SLOT_LOST, FromRole, Hello, line_of, tls_context
+
+PASSWORD = "correct horse battery"
+COUNTS = SlotCounts(local=1, planned=1, most=3)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One gateway; whatever is done to it, it lets the next one in."""
+    with echo_server() as port, running_gateway(tmp_path_factory.mktemp("gateway"), replay_port=port) as running:
+        yield running
+        with running.said(running.hello(token="last")) as (_, answer):
+            assert answer.welcome is not None
+
+
+def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
+    with shared.said(shared.hello(token="first")) as (stream, answer):
+        assert answer.welcome is not None
+        assert (answer.welcome.slot, answer.welcome.max_workers, answer.welcome.run) == (1, 4, 7)
+        assert answer.welcome.settings["variables"]["max_workers"] == 4
+        stream.write(line_of(FromRole(leaves=True)))
+        assert stream.readline() and stream.readline() == b""
+    wait_until(lambda: not shared.gateway.slots.sessions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"version": "9.9.9"}, "version", "has tfagents_system 0.1.0, you have 9.9.9: install the same"),
+        ({"protocol": 99}, "version", "speaks protocol 5, you speak 99"),
+        (
+            {"identity": IDENTITY | {"params": "d" * 64}},
+            "inputs",
+            "another params file (SHA-256 aaaaaaaaaaaa there, dd",
+        ),
+        ({"identity": {}}, "inputs", "another configuration (SHA-256 bbbbbbbbbbbb there, none here), other specs"),
+        ({"kind": "boss"}, "kind", "'boss' is none of collect"),
+        ({"kind": "trainer"}, "trainer", "has a trainer of its own"),
+        ({"kind": DATA, "token": "nobody's"}, "session", "a connection without a session"),
+    ],
+)
+def test_what_does_not_belong_to_the_run_is_refused_with_both_sides_named(
+    shared: Running, changes: dict[str, Any], reason: str, words: str
+) -> None:
+    before = shared.refused(reason)
+    with shared.said(shared.hello(**{"kind": "collect"} | changes)) as (stream, answer):
+        refused = answer.refused
+        text = refused.message if refused is not None else stream.readline().decode()
+        assert words in text
+        assert stream.readline() == b""
+    assert shared.refused(reason) == before + 1
+
+
+@pytest.mark.parametrize("given", ["", "wrong horse battery!"])
+def test_a_wrong_password_is_refused_late_and_the_right_one_is_told_nowhere(
+    tmp_path: Path, given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_gateway(tmp_path, password=PASSWORD) as running:
+        began = time.monotonic()
+        with running.said(running.hello(password=given)) as (_, answer):
+            assert answer.refused is not None and answer.refused.final
+            assert ("another one was given" if given else "none was given") in answer.refused.message
+        assert time.monotonic() - began > 0.9 and running.refused("password") == 1
+        with running.said(running.hello(password=PASSWORD)) as (_, answer):
+            assert answer.welcome is not None
+    assert PASSWORD not in caplog.text and PASSWORD not in repr(Hello("collect", password=PASSWORD))
+
+
+# Strangers.
+
+
+def is_ended(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(1000):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def strangers_context(running: Running, folder: Path, kind: str) -> ssl.SSLContext:
+    """Of a stranger who takes the gateway for what it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(running.paths.credentials / "ca.pem")
+    own = running.paths.credentials if kind == "older" else folder
+    if kind != "nameless":
+        if kind == "other":
+            credentials.make_credentials(folder, "other")
+        client = credentials.folder_of_client(own)
+        context.load_cert_chain(client / "client.pem", client / "client.key")
+    if kind == "older":
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+@pytest.mark.parametrize("kind", ["nameless", "other", "older"])
+def test_who_has_no_certificate_of_the_run_or_an_older_tls_is_refused(
+    shared: Running, tmp_path: Path, kind: str
+) -> None:
+    before = shared.refused("tls")
+    context = strangers_context(shared, tmp_path / "other", kind)
+    with socket.create_connection(("localhost", shared.port), timeout=DEADLINE_SECS) as plain:
+        try:
+            with context.wrap_socket(plain) as tls:
+                tls.sendall(line_of(shared.hello()))
+                assert tls.recv(1) == b""
+        except OSError:
+            pass
+    wait_until(lambda: shared.refused("tls") == before + 1)
+
+
+def test_plain_text_is_refused(shared: Running) -> None:
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), b"\0" * 64):
+        before = shared.refused("tls")
+        with socket.create_connection(("localhost", shared.port), timeout=DEADLINE_SECS) as plain:
+            plain.sendall(words)
+            assert is_ended(plain)
+        wait_until(lambda before=before: shared.refused("tls") == before + 1)  # type: ignore[misc]
+
+
+def test_a_client_can_not_pass_for_the_gateway(shared: Running) -> None:
+    """Its certificate is of the right authority, but made for clients."""
+    folder = credentials.folder_of_client(shared.paths.credentials)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "client.pem", folder / "client.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pretend() -> None:
+            connection, _ = listener.accept()
+            with pytest.raises(OSError), context.wrap_socket(connection, server_side=True) as tls:
+                tls.recv(1)
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        dialled = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
+        with (
+            socket.create_connection(listener.getsockname()) as plain,
+            pytest.raises(OSError, match="purpose|unsuitable"),
+        ):
+            dialled.wrap_socket(plain, server_hostname=credentials.server_name(folder, "localhost"))
+        thread.join(DEADLINE_SECS)
+
+
+@pytest.mark.parametrize("garbage", [b"nonsense\n", b"{" * 5000 + b"\n", b'{"kind": 3}\n', b"x" * 2_000_000])
+def test_garbage_with_a_certificate_is_refused(shared: Running, garbage: bytes) -> None:
+    before = shared.refused("malformed")
+    folder = credentials.folder_of_client(shared.paths.credentials)
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
+    with (
+        socket.create_connection(("localhost", shared.port), timeout=DEADLINE_SECS) as plain,
+        context.wrap_socket(plain, server_hostname=credentials.server_name(folder, "localhost")) as tls,
+    ):
+        try:
+            tls.sendall(garbage)
+        except OSError:
+            pass
+        try:
+            assert is_ended(tls)
+        except ssl.SSLError:
+            pass
+    wait_until(lambda: shared.refused("malformed") == before + 1)
+
+
+def test_silent_ones_are_ended_and_not_more_than_a_few_at_a_time(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gateway_module.HANDSHAKE_SECS == 10.0
+    monkeypatch.setattr(gateway_module, "HANDSHAKE_SECS", 1.0)
+    monkeypatch.setattr(gateway_module, "_MAX_HANDSHAKES_OF_ONE", 5)
+    silent, busy = shared.refused("silent"), shared.refused("busy")
+    folder = credentials.folder_of_client(shared.paths.credentials)
+    crowd = [socket.create_connection(("localhost", shared.port), timeout=DEADLINE_SECS) for _ in range(7)]
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
+    # One proves itself, and then says nothing; one says half a word.
+    crowd[0] = context.wrap_socket(crowd[0], server_hostname=credentials.server_name(folder, "localhost"))
+    crowd[1].sendall(b"\x16\x03\x01")
+    for one in crowd:
+        with one:
+            assert is_ended(one)
+    wait_until(lambda: shared.refused("silent") == silent + 5)
+    assert shared.refused("busy") == busy + 2
+    wait_until(lambda: shared.gateway._shaking_hands.total() == 0)
+
+
+# Those who have joined.
+
+
+def test_bytes_of_a_role_reach_the_server_and_end_with_its_session(shared: Running) -> None:
+    with shared.said(shared.hello(token="mine")) as (_, answer):
+        assert answer.welcome is not None
+        with shared.said(shared.hello(DATA, token="mine")) as (stream, _):
+            stream.write(b"PRI * HTTP/2.0")
+            assert stream.read(100) == b"PRI * HTTP/2.0"
+            with shared.said(shared.hello(token="mine", slot=answer.welcome.slot)) as (_, again):
+                assert again.welcome is not None and again.welcome.slot == answer.welcome.slot
+                assert stream.read(1) == b"", "that of the connection before is over"
+    wait_until(lambda: not shared.gateway.slots.sessions)
+
+
+def test_heartbeats_are_written_by_our_clock_and_name(shared: Running) -> None:
+    with shared.said(shared.hello(token="beats", host="laptop")) as (stream, answer):
+        assert answer.welcome is not None
+        path = shared.paths.heartbeat(f"worker_{answer.welcome.slot}")
+        beat = {"role": "trainer", "state": "stopped", "time": 5.0, "since": 2.0, "host": "node7", "steps": 3}
+        stream.write(line_of(FromRole(beat=json.dumps(beat))))
+        assert stream.readline() == b"{}\n"
+        written = json.loads(path.read_text())
+        assert (written["role"], written["host"], written["remote"]) == (path.stem, "laptop", True)
+        assert abs(written["time"] - time.time()) < 10 and abs(written["time"] - written["since"] - 3.0) < 0.1
+        stream.write(line_of(FromRole(beat="[1]")))
+        assert stream.readline() == b"", "no heartbeat"
+
+
+def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:
+    with running_gateway(tmp_path) as running:
+        with running.said(running.hello()) as (stream, _):
+            running.end("done")
+            assert json.loads(stream.readline()) == {"end": "done"}
+        with running.said(running.hello(token="late")) as (_, answer):
+            assert answer.end == "done"
+
+
+# Slots.
+
+
+@pytest.fixture
+def slots() -> Iterator[RemoteSlots]:
+    slots = RemoteSlots(COUNTS, 1)
+    yield slots
+    slots._claims.release_all()
+
+
+@pytest.fixture
+def local() -> Iterator[Slots]:
+    slots = Slots(1, COUNTS)
+    yield slots
+    for slot in COUNTS.for_kind(COLLECT):
+        slots.release(slot)
+
+
+class FakeSession(Session):
+    def __init__(self, token: str, slot: int | None = None, kind: str = COLLECT) -> None:
+        super().__init__(Hello(kind, slot=slot, token=token), "", None)  # type: ignore[arg-type]
+        self.is_ended = False
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+def take(slots: RemoteSlots, *arguments: Any) -> FakeSession:
+    session = FakeSession(*arguments)
+    slots.take(session)
+    return session
+
+
+def vanish(slots: RemoteSlots, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker is away for longer than its slot is kept."""
+    slots.leave(session, for_good=False)
+    monkeypatch.setattr(gateway_module, "KEEP_SECS", -1.0)
+    slots.tend()
+
+
+def test_a_worker_that_comes_back_has_its_slot_while_nobody_else_wants_it(
+    slots: RemoteSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = take(slots, "first"), take(slots, "second")
+    assert (first.slot, second.slot) == (1, 2)
+    again = take(slots, "first", 1)
+    assert again.slot == 1 and first.is_ended, "the dead connection is ended"
+    slots.leave(first, for_good=False)
+    assert slots.session_of("first") is again
+    with pytest.raises(RefusedError, match="all 2 slots for workers of kind collect that join are taken") as refusal:
+        take(slots, "third")
+    assert refusal.value.refused.final
+    slots.leave(again, for_good=False)
+    with pytest.raises(RefusedError) as refusal:
+        take(slots, "third")
+    assert not refusal.value.refused.final, "it is kept for a while"
+    vanish(slots, again, monkeypatch)
+    assert take(slots, "first", 1).slot == 1
+
+
+def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = take(slots, "laptop")
+    assert laptop.slot == 1 and local.take(COLLECT, 1) == 2, "it is kept"
+    local.release(2)
+    vanish(slots, laptop, monkeypatch)
+    assert local.take(COLLECT, 1) == 1
+    with pytest.raises(RefusedError, match="slot 1 was given to another worker meanwhile") as refusal:
+        take(slots, "laptop", 1)
+    assert (refusal.value.refused.reason, refusal.value.refused.final) == (SLOT_LOST, True)
+    assert take(slots, "laptop").slot == 2, "its process is started again"
+
+
+def test_who_says_goodbye_leaves_its_slot_at_once(slots: RemoteSlots, local: Slots) -> None:
+    slots.leave(take(slots, "first"), for_good=True)
+    assert local.take(COLLECT, 1) == 1
+
+
+def test_a_restarted_gateway_gives_a_worker_the_slot_that_it_says_it_has() -> None:
+    slots = RemoteSlots(COUNTS, 1)
+    try:
+        assert take(slots, "second", 2).slot == 2
+    finally:
+        slots._claims.release_all()
+
+
+def test_one_trainer_elsewhere_is_let_in() -> None:
+    slots = RemoteSlots(COUNTS, 1, has_trainer=False)
+    assert take(slots, "first", None, "trainer").slot == -1
+    with pytest.raises(RefusedError, match="another trainer already"):
+        take(slots, "second", None, "trainer")
+    assert take(slots, "first", None, "trainer").slot == -1, "that was restarted"
+
+
+@pytest.mark.parametrize(
+    ("full", "node", "expected"),
+    [("n7.example.org", "", "n7.example.org"), ("localhost", "n7", "n7"), ("localhost.localdomain", "", "n7host")],
+)
+def test_the_address_for_others_is_no_loopback_name(
+    monkeypatch: pytest.MonkeyPatch, full: str, node: str, expected: str
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: full)
+    monkeypatch.setattr(socket, "gethostname", lambda: "n7host")
+    monkeypatch.setenv("SLURMD_NODENAME", node)
+    assert host_name() == expected

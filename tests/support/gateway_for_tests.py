@@ -1,0 +1,250 @@
+"""A gateway in a thread of this process, in front of any server; and what its tests share.
+
+As a program, `gateway_for_tests.py FOLDER PORT REPLAY_PORT`, it prints its port and serves until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import tfagents_system
+from tests.support.settings_for_tests import variables_with
+from tfagents_system.cluster import gateway as gateway_module
+from tfagents_system.cluster.gateway import Gateway, RemoteSlots, RunFacts
+from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import Settings
+from tfagents_system.transport import credentials
+from tfagents_system.transport.segments import Column, Layout, Segment
+from tfagents_system.transport.tunnel import PROTOCOL, FromGateway, Hello, Tunnel, line_of, tls_context
+
+LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
+IDENTITY = {"params": "a" * 64, "config": "b" * 64, "specs": "c" * 64}
+DEADLINE_SECS = 20.0
+
+
+@dataclasses.dataclass
+class Running:
+    """A gateway that listens."""
+
+    gateway: Gateway
+    port: int
+    paths: RunPaths
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    def hello(self, kind: str = "collect", **changes: Any) -> Hello:
+        values = {"identity": IDENTITY, "protocol": PROTOCOL, "version": tfagents_system.__version__, "token": "t"}
+        return Hello(kind, **values | changes)
+
+    def tunnel(self, token: str = "t") -> Tunnel:
+        return Tunnel(self.address, Hello("collect", IDENTITY, token=token), self.paths.credentials, None)
+
+    @contextlib.contextmanager
+    def said(self, hello: Hello) -> Iterator[tuple[Any, FromGateway]]:
+        """A client's connection after its hello, and the answer; for a connection of data there is none."""
+        folder = credentials.folder_of_client(self.paths.credentials)
+        context = tls_context(credentials.ssl.PROTOCOL_TLS_CLIENT, folder, "client")
+        name = credentials.server_name(folder, "localhost")
+        with (
+            socket.create_connection(("localhost", self.port), timeout=DEADLINE_SECS) as plain,
+            context.wrap_socket(plain, server_hostname=name) as tls,
+            tls.makefile("rwb", buffering=0) as stream,
+        ):
+            stream.write(line_of(hello))
+            line = b"{}" if hello.kind == "data" else stream.readline()
+            yield stream, msgspec.json.decode(line or b"{}", type=FromGateway)
+
+    def refused(self, reason: str) -> int:
+        return self.gateway.refusals.counts[reason]
+
+    def end(self, why: str, secs: float = 0.5) -> None:
+        asyncio.run_coroutine_threadsafe(self.gateway.end(why, secs), self.loop).result(DEADLINE_SECS)
+
+
+@contextlib.contextmanager
+def running_gateway(
+    folder: Path,
+    *,
+    password: str = "",
+    max_workers: int = 4,
+    port: int = 0,
+    has_trainer: bool = True,
+    replay_port: int = 1,
+    run: int = 7,
+    local: int = 1,
+) -> Iterator[Running]:
+    """A gateway of a run with one planned worker, which it starts itself unless `local` is 0."""
+    paths = RunPaths(folder / "run")
+    for path in (paths.logs, paths.heartbeats):
+        path.mkdir(parents=True, exist_ok=True)
+    credentials.ensure_credentials(paths.credentials, "test")
+    settings = Settings(variables_with(max_workers=max_workers)).shared()
+    facts = RunFacts(paths, IDENTITY, max_workers, settings, run, replay_port)
+    slots = RemoteSlots(SlotCounts(local, 1, max_workers), replay_port, has_trainer)
+    slots._claims = NoClaims()  # type: ignore[assignment]
+    gateway = Gateway(facts, slots, credentials.server_context(paths.credentials), password)
+    listener, loop = gateway_module.listen(port), asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    accepting = loop.create_task(gateway.accept(listener))
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(accepting)
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield Running(gateway, listener.getsockname()[1], paths, loop)
+    finally:
+        loop.call_soon_threadsafe(accepting.cancel)
+        thread.join(DEADLINE_SECS)
+        listener.close()
+
+
+@contextlib.contextmanager
+def echo_server() -> Iterator[int]:
+    """In the place of a replay server: sends back what it gets."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def echo(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(65536):
+                connection.sendall(data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+class NoClaims:
+    """Every slot is free on this machine."""
+
+    def take(self, name: str) -> bool:
+        return True
+
+    def release(self, name: str) -> None:
+        pass
+
+
+def wait_until(condition: Callable[[], Any], secs: float = DEADLINE_SECS) -> None:
+    deadline = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def segment(number: int, worker_id: int = 1, steps: int = 5) -> Segment:
+    return Segment(
+        worker_id=worker_id,
+        incarnation=1,
+        number=number,
+        iteration=0,
+        end_of_iteration=False,
+        starts_episode=True,
+        ends_episode=True,
+        observation=[np.full((steps + 1, 3), number, np.float32)],
+        action=[np.zeros((steps, 2), np.float32)],
+        reward=np.arange(steps, dtype=np.float32),
+        discount=np.ones(steps, np.float32),
+    )
+
+
+class Cable:
+    """A TCP relay in the way, which can be cut, and which is slow.
+
+    Args:
+      port: The gateway's.
+      bytes_per_sec: What it carries to the gateway, and from there.
+    """
+
+    def __init__(self, port: int, bytes_per_sec: tuple[float, float] = (math.inf, math.inf)) -> None:
+        self._port = port
+        self._bytes_per_sec = bytes_per_sec
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.connections = 0
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def cut(self) -> None:
+        """Ends all connections."""
+        for pair in self._pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+        self._pairs.clear()
+
+    def close(self) -> None:
+        # A blocked accept() outlives close() and takes one more connection; shutdown() ends it.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(DEADLINE_SECS)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                gateway = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                client.close()
+                continue
+            self.connections += 1
+            self._pairs.append((client, gateway))
+            up, down = self._bytes_per_sec
+            for way in ((client, gateway, up), (gateway, client, down)):
+                threading.Thread(target=self._pass, args=way, daemon=True).start()
+
+    @staticmethod
+    def _pass(source: Any, target: Any, bytes_per_sec: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(int(min(65536, 1 + bytes_per_sec / 50))):
+                time.sleep(len(data) / bytes_per_sec)
+                target.sendall(data)
+        for end in (source, target):  # While another thread waits in recv(), close() alone does not end a connection.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+if __name__ == "__main__":
+    place: dict[str, Any] = {"port": int(sys.argv[2]), "replay_port": int(sys.argv[3])}
+    with running_gateway(Path(sys.argv[1]), max_workers=40, local=0, has_trainer=False, **place) as own:
+        print(own.port, flush=True)
+        sys.stdin.read()
+        print(dict(own.gateway.refusals.counts), flush=True)

@@ -1,1 +1,0 @@
-"""Between machines: an encrypted, mutually authenticated way to the tables of a run."""
