@@ -115,7 +115,13 @@ def py_environment() -> Any:
     return Own()
 
 
-@pytest.mark.parametrize("make", [py_environment, Old, lambda: gymnasium.make("Pendulum-v1")])
+def of_suite_gym() -> Any:
+    from tf_agents.environments import suite_gym
+
+    return suite_gym.load("Pendulum-v1")
+
+
+@pytest.mark.parametrize("make", [py_environment, of_suite_gym, Old, lambda: gymnasium.make("Pendulum-v1")])
 def test_environments_of_all_kinds_are_accepted(make: Any) -> None:
     assert_environment(make, horizon=20)
 

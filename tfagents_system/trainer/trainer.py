@@ -86,9 +86,9 @@ class Trainer:
         """
         self._connect()
         self._begin()
-        if not self._export.has_models():
-            # Now, while the first experience is collected: tracing them takes seconds.
-            self._saves.try_to_write(lambda: self._export.save_models(self._state.iteration))
+        if not self._export.has_model():
+            # Now, while the first experience is collected: tracing it takes a second.
+            self._saves.try_to_write(lambda: self._export.save_model(self._state.iteration))
         while not self._log.is_over():
             try:
                 self._train_iteration()
