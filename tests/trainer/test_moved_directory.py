@@ -19,7 +19,7 @@ from tfagents_system.run_files.metrics import MetricsLog, RowsFile, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import policy_export, trainer_checkpoints
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.session import next_session
+from tfagents_system.trainer.trainer import next_session
 from tfagents_system.trainer.trainer_checkpoints import SaveError
 
 
