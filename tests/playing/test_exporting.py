@@ -493,9 +493,9 @@ def test_a_folder_means_the_plainest_file_in_it(source, tmp_path):
 
 def test_the_policy_of_a_run_with_stacked_frames_is_built_anew_and_must_fit(tmp_path):
     """From its files alone: the stack is part of the network's input, and of the policy's state."""
-    frames = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8, "camera"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
+    frames = {"lidar": tf.TensorSpec((5,), tf.float32, "lidar"), "joints": tf.TensorSpec((3,), tf.float32, "j")}
     params = numpy_actors.Params({"horizon": 10})
-    params.frame_stack, params.normalize_observations, params.image_encoder_layers = 2, True, (4, 4)
+    params.frame_stack, params.normalize_observations = {"lidar": 2}, True
     paths, train_step = RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
     specs.save_specs(paths.specs, frames, BOUNDS)
     observation_spec, action_spec = specs.load_specs(paths.specs)
