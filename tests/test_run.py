@@ -74,7 +74,7 @@ def save_run(folder: Path, recurrent: bool = False) -> RunPaths:
         for variable in agent.policy.variables():
             variable.assign(rng.normal(scale=0.3, size=variable.shape))
         export.save_checkpoint()
-    export.save_models()
+    export.save_model()
     export.mark_best({"checkpoint": "policy_checkpoint_0000000016", "eval_return": 1.0})
     return paths
 

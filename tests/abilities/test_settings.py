@@ -42,37 +42,46 @@ def project_in(folder: Path, params: str = PARAMS, **config: Any) -> Project:
     return Project(folder, params, {"horizon": 20, **config}, SEED=3)
 
 
-@pytest.mark.slow
-def test_files_are_beside_the_vars_file_and_the_environment_wins(tmp_path: Path) -> None:
-    project = project_in(tmp_path)
-    told = project.check(SEED=4, EXP_NAME="other")
-    assert f"{tmp_path}/logs/other: a new run" in told and str(tmp_path / "params.py") in told
-    assert not (tmp_path / "logs").exists(), "nothing is written"
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder, and what `--check` says of the run in it, with two variables of the environment."""
+    folder = tmp_path_factory.mktemp("checked")
+    return folder, project_in(folder).check(SEED=4, EXP_NAME="other")
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `--check` says where much is wrong."""
+    params = PARAMS.replace("num_iter = 3", "num_iter = 0\n    batchsize = 3\n    gamma = 0.9")
+    settings = ("SAC_SEDE=1", "discount=7", "target_update_tua=0.1", "learning_starts=100", "nosuch=1")
+    return project_in(tmp_path_factory.mktemp("wrong"), params, horizn=3).check(*sets(*settings), code=2)
 
 
 @pytest.mark.slow
-def test_check_finds_all_and_foretells_what_a_run_costs(tmp_path: Path) -> None:
-    told = project_in(tmp_path).check()
-    lines = dict(re.findall(r"^ok    (.+?)  +(.+)$", told, re.M))
+def test_files_are_beside_the_vars_file_and_the_environment_wins(checked: tuple[Path, str]) -> None:
+    folder, told = checked
+    assert f"{folder}/logs/other: a new run" in told and str(folder / "params.py") in told
+    assert not (folder / "logs").exists(), "nothing is written"
+
+
+@pytest.mark.slow
+def test_check_finds_all_and_foretells_what_a_run_costs(checked: tuple[Path, str], wrong: str) -> None:
+    lines = dict(re.findall(r"^ok    (.+?)  +(.+)$", checked[1], re.M))
     assert "for 3 iterations" in lines["duration"] and "MiB" in lines["memory"] and "replay buffer" in lines["disk"]
     assert "same seed gives the same episode" in lines["seeding"] and "frames of" in lines["rendering"]
-    assert "0 errors" in told
-    wrong = PARAMS.replace("num_iter = 3", "num_iter = 0\n    batchsize = 3\n    gamma = 0.9")
-    told = project_in(tmp_path, wrong, horizn=3).check("--set", "SAC_SEDE=1", "--set", "discount=7", code=2)
+    assert "0 errors" in checked[1]
     for finding in ("num_iter", "batchsize", "gamma", "horizn", "SAC_SEDE", "discount"):
-        assert re.search(rf"^ERROR .*{finding}", told, re.M), (finding, told)
+        assert re.search(rf"^ERROR .*{finding}", wrong, re.M), (finding, wrong)
 
 
 @pytest.mark.slow
-def test_near_misses_are_refused_and_what_is_ones_own_passes(tmp_path: Path) -> None:
+def test_near_misses_are_refused_and_what_is_ones_own_passes(wrong: str) -> None:
     """`mine` and `beside` of the params are no finding, whatever else is one."""
-    project = project_in(tmp_path)
-    told = project.check(*sets("target_update_tua=0.1", "learning_starts=100", "nosuch=1"), code=2)
-    errors = [line for line in told.splitlines() if line.startswith("ERROR")]
+    errors = [line for line in wrong.splitlines() if line.startswith("ERROR")]
     near, other = (next(line for line in errors if name in line) for name in ("_tua", "learning_starts"))
-    assert "target_update_tau" in near and "nosuch" in told
+    assert "target_update_tau" in near and "nosuch" in wrong
     assert re.search("initial|init|before_training", other), "what is called so here"
-    assert not re.search(r"^ERROR .*\b(mine|beside)\b", told, re.M)
+    assert not re.search(r"^ERROR .*\b(mine|beside)\b", wrong, re.M)
 
 
 class Old(gymnasium.Env):
@@ -115,7 +124,13 @@ def py_environment() -> Any:
     return Own()
 
 
-@pytest.mark.parametrize("make", [py_environment, Old, lambda: gymnasium.make("Pendulum-v1")])
+def of_suite_gym() -> Any:
+    from tf_agents.environments import suite_gym
+
+    return suite_gym.load("Pendulum-v1")
+
+
+@pytest.mark.parametrize("make", [py_environment, of_suite_gym, Old, lambda: gymnasium.make("Pendulum-v1")])
 def test_environments_of_all_kinds_are_accepted(make: Any) -> None:
     assert_environment(make, horizon=20)
 

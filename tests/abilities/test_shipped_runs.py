@@ -102,6 +102,9 @@ def test_checkpoints_are_ten_digits_and_saved_models_load(pendulum: Path) -> Non
 
 
 def test_run_py_plays_a_video_of_the_current_folders_run(pendulum: Path, tmp_path: Path) -> None:
+    """Without what macOS lacks."""
+    for name in ("reverb", "cryptography", "pybullet"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not for this system')\n")
     words = ["--exp_dir", "logs/pendulum", "--params", ROOT / "tfagents_system/examples/pendulum/params.py"]
     words += [
         "--config",
@@ -114,22 +117,13 @@ def test_run_py_plays_a_video_of_the_current_folders_run(pendulum: Path, tmp_pat
         "best",
     ]
     script, videos = ROOT / "tfagents_system" / "run.py", tmp_path / "videos"
-    played = call(sys.executable, script, *words, "--video_dir", videos, cwd=pendulum.parents[1])
+    program = ["env", f"PYTHONPATH={tmp_path}:{ROOT}", sys.executable, script]
+    played = call(*program, *words, "--video_dir", videos, cwd=pendulum.parents[1])
     returns = re.findall(r"^episode \d: return (\S+),", played, re.M)
     assert len(returns) == 2 and "over 2 episodes" in played
     assert len(list(videos.glob("*_seed_3_episode_*.mp4"))) == 2
     again = call(sys.executable, "-m", "tfagents_system.run", *words, "--no_video", cwd=pendulum.parents[1])
     assert re.findall(r"^episode \d: return (\S+),", again, re.M) == returns, "the seed decides them"
-
-
-def test_playing_needs_no_reverb(pendulum: Path, tmp_path: Path) -> None:
-    """As on macOS, where there is none."""
-    for name in ("reverb", "cryptography", "pybullet"):
-        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not for this system')\n")
-    words = ["--exp_dir", str(pendulum), "--no_video"]
-    text = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['run', *{words!r}]; "
-    text += "runpy.run_module('tfagents_system.run', run_name='__main__')"
-    assert "mean return" in call(sys.executable, "-c", text)
 
 
 def test_a_montage_shows_the_milestones(pendulum: Path) -> None:
@@ -150,9 +144,9 @@ def test_exports_act_as_the_policy_and_are_played(pendulum: Path, tmp_path: Path
     assert action == pytest.approx(float(expected[0]), abs=1e-3)
     (tmp_path / "params.py").write_text((pendulum / "params.py").read_text())
     inputs = ["--params", tmp_path / "params.py", "--config", pendulum / "config.json", "--no_video", "--seed", "5"]
-    plays = [sac("play", "--policy", tmp_path / f"policy.{kind}", *inputs) for kind in ("npz", "onnx", "tflite")]
+    plays = [sac("play", "--policy", tmp_path / f"policy.{kind}", *inputs) for kind in ("npz", "onnx")]
     means = [float(re.findall(r"mean return (\S+)", play)[0]) for play in plays]
-    assert means == pytest.approx([means[0]] * 3, abs=1.0)
+    assert means == pytest.approx([means[0]] * 2, abs=1.0)
 
 
 def test_experience_goes_out_comes_in_and_is_shown(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -66,7 +65,7 @@ class Faulty(gymnasium.Wrapper):
 
 class TrainParams(TrainParamsBase):
     num_iter = {ITERATIONS}
-    env_steps_per_iter, updates_per_env_step, n_step, validation_share = {2 * UPDATES + 1}, 0.5, 3, 0.3
+    env_steps_per_iter, updates_per_env_step, n_step = {2 * UPDATES + 1}, 0.5, 3
     frame_stack = {{{{"observation": 3}}}}  # What a worker remembers of an episode survives, too.
     hindsight_share = 0.8
     prior_data, offline_updates, behaviour_cloning_weight = "demos.npz", 5, 0.4
@@ -97,8 +96,7 @@ def user_run(folder):
     demonstration = NamedEpisode(parts, {"": numbers[:30, 3:4]}, numbers[:30, 4], is_terminated=False)
     columns.write(folder / "demos.npz", [demonstration])
     config = {"horizon": 30, "curriculum": CURRICULUM}
-    variables = {"env_python": sys.executable}
-    return UserRun(folder, params, config, num_collect_workers=2, seed=3, deterministic=1, **variables)
+    return UserRun(folder, params, config, num_collect_workers=2, seed=3, deterministic=1)
 
 
 def weights_of(run):

@@ -41,7 +41,7 @@ def train(run, *options):
 
 def user(folder):
     folder.mkdir()
-    return UserRun(folder, PARAMS, {"horizon": 20})
+    return UserRun(folder, PARAMS, {"horizon": 20}, num_collect_workers=1)
 
 
 def test_a_run_goes_on_as_another_one_and_begins_anew_with_its_own_experience(tmp_path):
@@ -55,22 +55,22 @@ def test_a_run_goes_on_as_another_one_and_begins_anew_with_its_own_experience(tm
     assert "another run: " in output and "actor, " in output
     rows = read_rows(RunPaths(other.exp_dir).metrics_csv)
     assert [row["iteration"] for row in rows if row.get("critic_loss")] == [5, 6, 7], "it counts on"
-    assert rows[-1]["train_step"] == 35 and max(row["env_steps"] for row in rows) == first.env_steps + 3 * 2 * 20
-    assert StoredRing(other.exp_dir).steps == first.steps + 3 * 2 * 20, "without random steps"
+    assert rows[-1]["train_step"] == 35 and max(row["env_steps"] for row in rows) == first.env_steps + 3 * 20
+    assert StoredRing(other.exp_dir).steps == first.steps + 3 * 20, "without random steps"
 
     best = user(tmp_path / "best")
     train(best, "--from", f"{run.exp_dir}@best", "--set", "num_iter=1")
     taken = taken_by(RunPaths(best.exp_dir))
     assert taken is not None and str(taken.checkpoint).startswith("policies/checkpoints/policy_checkpoint_")
-    assert StoredRing(best.exp_dir).steps == 2 * 20
+    assert StoredRing(best.exp_dir).steps == 20
     assert read_rows(RunPaths(best.exp_dir).metrics_csv)[-1]["train_step"] == 5
 
     paths = RunPaths(run.exp_dir)
     inode = paths.replay.stat().st_ino
     train(run, "--fresh", "--from", str(run.exp_dir), "--take", "replay", "--set", "num_iter=2")
     assert paths.replay.stat().st_ino == inode, "the ring was moved"
-    assert StoredRing(paths.exp_dir).steps == first.steps + 2 * 2 * 20
-    assert read_rows(paths.metrics_csv)[-1]["env_steps"] == 2 * 2 * 20
+    assert StoredRing(paths.exp_dir).steps == first.steps + 2 * 20
+    assert read_rows(paths.metrics_csv)[-1]["env_steps"] == 2 * 20
     taken = taken_by(paths)
     assert (
         taken is not None

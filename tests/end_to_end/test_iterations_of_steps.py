@@ -84,13 +84,6 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
     for end in crossed[350]:
         assert any(str(end - 50) in name for name in names), (end, names)
 
-    # So it is in a run that goes on, to an end within an iteration.
-    code, output = finish(run.start("--set", "num_env_steps=1350", "--set", "log_period_iters=1"))
-    assert code == 0 and "finished: num_env_steps=1350 is reached" in output, f"{output}\n{run.logs()}"
-    assert [open_ring(run).steps_up_to(iteration) for iteration in range(7)] == iteration_ends
-    assert [(row["env_steps"] - 50, row["train_step"]) for row in rows_of(run)[0][-2:]] == [(1200, 1200), (1400, 1400)]
-    assert (run.trainer()["iteration"], run.trainer()["train_step"]) == (7, 1400)
-
 
 def rows_of(run):
     """Those of training, and those of evaluations."""

@@ -14,7 +14,7 @@ from tfagents_system.run_files.run_paths import REPLAY, TRAINER
 pytestmark = pytest.mark.slow
 
 STRAGGLER_SECS = 4.0
-ITERATIONS = 30  # With six evaluations in them.
+ITERATIONS = 15  # With three evaluations in them.
 
 
 def test_paused_and_partitioned_workers_are_left_out_and_join_again(tmp_path):

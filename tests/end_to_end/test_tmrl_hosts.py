@@ -99,7 +99,7 @@ def test_a_lap_is_trained_by_three_hosts(tmp_path: Path) -> None:
     there = kept_checkpoints.newest_complete(here.data / "server" / "car" / "checkpoints")
     assert checkpoint is not None and there is not None and not there.has_agent
     assert checkpoint.replay.read_bytes() == there.replay.read_bytes(), "the header of its ring"
-    assert not (run / "replay").exists() and (run / "policies" / "policy").exists()
+    assert not (run / "replay").exists() and (run / "policies" / "greedy_policy").exists()
     status = json.loads((here.data / "server" / "car" / "status.json").read_text())
     assert status["run"]["state"] == "done"
     rewards = np.fromfile(here.data / "server" / "car" / "replay" / "reward.bin", np.float32)

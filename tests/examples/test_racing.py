@@ -26,7 +26,7 @@ def shipped_config(module):
     return load_env_config(Path(module.__file__).parent / "config.json")
 
 
-@pytest.mark.parametrize("module", [*EXAMPLES, racing_real_time])
+@pytest.mark.parametrize("module", [racing, racing_real_time])
 def test_the_check_finds_nothing_wrong(module):
     report = Findings()
     trial = environment_checks.EnvironmentTrial(module.TrainParams(shipped_config(module)), 0, report).run()

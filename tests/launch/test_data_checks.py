@@ -69,9 +69,9 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
     for each in (own, other):
         each.exp_dir.mkdir()
-    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_models()
+    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_model()
     two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
-    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_models()
+    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_model()
 
     def findings_of(path: Path, *specs: Any) -> Findings:
         findings = Findings()

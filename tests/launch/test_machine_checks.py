@@ -48,10 +48,10 @@ def test_a_ring_that_is_there_already_is_not_needed_again(tmp_path: Path) -> Non
 
 
 def test_disk_of_a_run() -> None:
-    # 3 checkpoints, 2 best agents, 3 SavedModels, and 10 + 2 policies for 100 iterations with one every 10.
+    # 3 checkpoints, 2 best agents, a SavedModel, and 10 + 2 policies for 100 iterations with one every 10.
     base = machine_checks.disk_of_run(0, 0, 10)
     assert machine_checks.disk_of_run(1000, 0, 10) - base == 5 * 1000
-    assert machine_checks.disk_of_run(0, 1000, 10) - base == (3 + 12) * 1000
+    assert machine_checks.disk_of_run(0, 1000, 10) - base == (1 + 12) * 1000
 
 
 def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0) -> Findings:

@@ -50,7 +50,7 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         f"note: no plot: ValueError: no rows (log in {paths.log('plots')})",
         f"note: no video: exit code -9 (log in {paths.log('video')})",
         f"note: no report: no plotly (log in {paths.log('report')})",
-        f"policy: {paths.policies / 'policy'}",
+        f"policy: {paths.policies / 'greedy_policy'}",
     ]
 
 
@@ -62,7 +62,7 @@ def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
 
 def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
     lines = results(paths, monkeypatch, [], report=False)
-    assert lines == [f"policy: {paths.policies / 'policy'}"]
+    assert lines == [f"policy: {paths.policies / 'greedy_policy'}"]
     assert list(paths.logs.iterdir()) == []
 
 
@@ -72,7 +72,7 @@ def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     lines = results(paths, monkeypatch, [])
     for line, log in zip(lines, ("plots", "video", "report"), strict=False):
         assert line == f"note: no {log.removesuffix('s')}: {paths.log(log)}: Not a directory"
-    assert lines[3:] == [f"policy: {paths.policies / 'policy'}"]
+    assert lines[3:] == [f"policy: {paths.policies / 'greedy_policy'}"]
 
 
 def test_no_process_or_log_left_is_told(paths, monkeypatch):

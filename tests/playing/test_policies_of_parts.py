@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RunPaths, Path]:
     seen, acted = (tensor_spec.from_spec(spec) for spec in (env.observation_spec(), env.action_spec()))
     agent = make_agent(params, seen, acted, tf.Variable(0, dtype=tf.int64))
     export = PolicyExport(paths, agent, env.actions, agent.train_step_counter, params.frame_stack)
-    export.save_models()
+    export.save_model()
     return agent, paths, paths.policy_checkpoints / export.save_checkpoint(0)
 
 

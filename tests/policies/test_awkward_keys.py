@@ -73,7 +73,7 @@ def run(params: KitchenParams, trial: Outcome, tmp_path_factory: pytest.TempPath
     assert sorted(observation_spec) == sorted([*KEYS, "a", "goal"])
     agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
     export = PolicyExport(paths, agent, specs.load_actions(paths.specs), train_step)
-    export.save_models()
+    export.save_model()
     return paths, paths.policy_checkpoints / export.save_checkpoint(3)
 
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     run = RunPaths(tmp_path / "logs/pendulum")
     run.exp_dir.mkdir(parents=True)
     export = PolicyExport(run, agent, actions_of(torque_spec), tf.Variable(4800, dtype=tf.int64))
-    export.save_models()
+    export.save_model()
     export.save_checkpoint()
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Policies for environments, in workers and on disk: their own units, single frames, noise that is drawn anew."""
+"""Policies for environments, in workers and on disk: their own units, single frames."""
 
 import shutil
 from pathlib import Path
@@ -52,27 +52,6 @@ def batched(step):
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_actions_in_units_are_drawn_as_the_policy_draws_them(recurrent):
-    agent, count = build(VECTOR, recurrent=recurrent, actor_fc_layer_params=(32, 16)), 20_000
-    units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
-    policy = agent.collect_policy
-    rng = np.random.default_rng(1)
-    for variable in policy.variables():
-        variable.assign(rng.standard_normal(variable.shape) * 0.2)  # So that no action is at a bound.
-    steps = tf.nest.map_structure(lambda leaf: tf.repeat(leaf[None], count, axis=0), time_step(VECTOR))
-    state = policy.get_initial_state(count)
-    drawn = EnvironmentUnitsPolicy(policy, actions_of(units)).action(steps, state)
-    gaussian = policy.distribution(steps, state).action.input_distribution
-    u = np.arctanh((drawn.action.numpy() - [0.0, 5.0]) / [2.0, 5.0])
-    mean, std = gaussian.mean().numpy()[0], gaussian.stddev().numpy()[0]
-    assert np.ptp(mean) > 0.1 and np.ptp(std) > 0.1, "one taken for the other would be seen"
-    np.testing.assert_allclose(u.mean(axis=0), mean, atol=4.0 * std.max() / np.sqrt(count))
-    np.testing.assert_allclose(u.std(axis=0), std, rtol=0.03)
-    assert abs(np.corrcoef(u.T)[0, 1]) < 4.0 / np.sqrt(count)
-    tf.nest.map_structure(np.testing.assert_array_equal, drawn.state, policy.action(steps, state).state)
-
-
-@pytest.mark.parametrize("recurrent", [False, True])
 def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, recurrent):
     traced = []
     scale = EnvironmentUnitsPolicy._action_in_units
@@ -85,17 +64,17 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     train_step.assign(1234)
     units = tensor_spec.BoundedTensorSpec((2,), tf.float32, [-2.0, 0.0], [2.0, 10.0], "action")
     export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), train_step)
-    assert not export.has_models()
+    assert not export.has_model()
     for iteration in (6, None, 7):
-        export.save_models(iteration)
-        assert [iteration_of(model) for model in (tmp_path / "policies").glob("*policy")] == [iteration] * 3
-    assert export.has_models()
+        export.save_model(iteration)
+        assert [iteration_of(model) for model in (tmp_path / "policies").glob("*policy")] == [iteration]
+    assert export.has_model()
     scramble(agent, seed=2)
     saved = tmp_path / "policies/checkpoints/policy_checkpoint_0000001234"
     for iteration in (None, 7):
         assert export.save_checkpoint(iteration) == saved.name
         assert iteration_of(saved) == iteration
-    assert len(traced) == 2, "tracing takes longest: once for each policy, and SAC collects with its policy"
+    assert len(traced) == 1, "tracing takes longest"
     worker = make_worker_policy(agent, seed=0)
     step = time_step(VECTOR)
     worker.reset([0])
@@ -108,23 +87,17 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     played = loaded._policy.action(batched(step), loaded._policy.get_initial_state(1)).action
     np.testing.assert_allclose(played[0], expected, atol=1e-5)
     assert loaded.get_train_step() == 1234
-    for name in ("collect_policy", "policy"):
-        sampled = tf.saved_model.load(str(tmp_path / "policies" / name))
-        state = sampled.get_initial_state(1)
-        first, second = (sampled.action(batched(step), state).action.numpy() for _ in range(2))
-        assert np.abs(first - second).max() > 1e-3, "noise is drawn anew in each call"
 
     built = []
     whole = PolicySaver.save
     monkeypatch.setattr(PolicySaver, "save", lambda self, *args: built.append(self) or whole(self, *args))
-    (tmp_path / "policies/policy/notes.txt").write_text("of a user")
+    (tmp_path / "policies/greedy_policy/notes.txt").write_text("of a user")
     scramble(agent, seed=3)
     train_step.assign(2000)
-    export.save_models()
-    assert not built, "a graph takes longest to build: once for each policy"
-    for name in ("collect_policy", "greedy_policy", "policy"):
-        export._policies[name].saver.save(str(tmp_path / "whole" / name))
-        assert contents(tmp_path / "policies" / name) == contents(tmp_path / "whole" / name), name
+    export.save_model()
+    assert not built, "a graph takes longest to build"
+    export._saver.save(str(tmp_path / "whole"))
+    assert contents(tmp_path / "policies/greedy_policy") == contents(tmp_path / "whole")
     again = tf.saved_model.load(str(tmp_path / "policies/greedy_policy"))
     worker.assign(weights.read_weights(weights.named_variables(agent.collect_policy)))
     worker.reset([0])
@@ -132,9 +105,9 @@ def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, rec
     played = again.action(batched(step), again.get_initial_state(1)).action
     np.testing.assert_allclose(played[0], expected, atol=1e-5)
     assert again.get_train_step() == 2000
-    shutil.rmtree(tmp_path / "policies/policy")
-    export.save_models()
-    assert contents(tmp_path / "policies/policy").keys() == contents(tmp_path / "whole/policy").keys()
+    shutil.rmtree(tmp_path / "policies/greedy_policy")
+    export.save_model()
+    assert contents(tmp_path / "policies/greedy_policy").keys() == contents(tmp_path / "whole").keys()
 
 
 def contents(model: Path) -> dict[str, bytes]:
@@ -200,7 +173,7 @@ def test_workers_stack_for_each_environment(agent, count):
 def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path):
     units = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")
     export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), tf.Variable(7, dtype=tf.int64), FRAMES)
-    export.save_models()
+    export.save_model()
     policy = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
     (env,), stacks = recorded_envs(FRAMES, lengths=(5, 12))
     check_fit(policy, env)

@@ -31,7 +31,7 @@ def saved(tmp_path_factory):
     agent = build(VECTOR)
     paths = RunPaths(tmp_path_factory.mktemp("run"))
     export = PolicyExport(paths, agent, actions_of(BOUNDS), tf.Variable(7, dtype=tf.int64))
-    export.save_models()
+    export.save_model()
     return agent, paths, paths.policy_checkpoints / export.save_checkpoint()
 
 
@@ -70,7 +70,7 @@ def test_a_saved_policy_acts_as_its_agent_does(saved, kind):
 def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
     agent = build(VECTOR, recurrent=True)
     export = PolicyExport(RunPaths(tmp_path), agent, actions_of(ACTION), tf.Variable(0, dtype=tf.int64))
-    export.save_models()
+    export.save_model()
     policy = FixedPolicy(
         load_policy(tmp_path / "policies/greedy_policy", "SAC_EXPERT_POLICY"), actions_of(ACTION), num_lanes=2
     )

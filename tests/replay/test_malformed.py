@@ -62,7 +62,6 @@ GOOD_REQUEST = tables.Request(5, 0, 0, 4, 0).to_wire()
 GOOD_SNAPSHOT = tables.Snapshot("checkpoint_0000000010").to_wire()
 
 
-@settings(max_examples=300)
 @given(mutated(GOOD_SEGMENT))
 def test_a_segment_is_whole_or_refused(arrays):
     try:
@@ -78,7 +77,6 @@ def test_a_segment_is_whole_or_refused(arrays):
     assert np.isfinite(segment.reward).all() and np.isfinite(segment.discount).all()
 
 
-@settings(max_examples=300)
 @given(mutated(GOOD_REQUEST))
 def test_a_request_is_possible_or_refused(arrays):
     try:
@@ -90,7 +88,6 @@ def test_a_request_is_possible_or_refused(arrays):
     np.testing.assert_array_equal(request.to_wire()[0], arrays[0])
 
 
-@settings(max_examples=300)
 @given(st.one_of(mutated(GOOD_SNAPSHOT), st.binary(max_size=120).map(lambda name: [np.frombuffer(name, np.uint8)])))
 def test_the_name_of_a_checkpoint_leads_out_of_no_folder(arrays):
     try:

@@ -20,8 +20,8 @@ from tfagents_system.run_files import kept_checkpoints
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parent
-COPIES = 30
-KILLS = 8
+COPIES = 15
+KILLS = 4
 
 SIZE = {"capacity": 900, "slack": 600}
 

@@ -198,7 +198,7 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     run.trainer._reports.take()
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
-    trainer._export.has_models = lambda: True
+    trainer._export.has_model = lambda: True
     take = trainer._reports.take
 
     def evaluate_and_take() -> None:

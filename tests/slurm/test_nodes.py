@@ -20,7 +20,7 @@ STRAGGLER_SECS = 3
 
 def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Path) -> None:
     iterations = 4000
-    run = make_run(tmp_path, iterations, step_secs=0.002, straggler_secs=STRAGGLER_SECS)
+    run = make_run(tmp_path, iterations, step_secs=0.01, straggler_secs=STRAGGLER_SECS)
     job = submit(cluster, run, "--nodes=2")
 
     def steps_of(worker: str) -> int:
@@ -58,9 +58,7 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
         is_lost = True
         cluster.kill_node("n2")
         before = iteration()
-        cluster.wait_until(
-            lambda: iteration() > before + 100, 60.0 + STRAGGLER_SECS, "it goes on without the lost node"
-        )
+        cluster.wait_until(lambda: iteration() > before + 20, 60.0 + STRAGGLER_SECS, "it goes on without the lost node")
         assert cluster.state(job) == "RUNNING"
         assert iteration() < iterations
 

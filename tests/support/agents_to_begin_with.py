@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.specs import array_spec, tensor_spec
+from tf_agents.specs import tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.normalization import ObservationNormalization
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.policy_export import PolicyExport
 
 OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec((3,), tf.float32)}
 CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
-BOUNDS = array_spec.BoundedArraySpec((2,), "float32", [-3.0, 0.0], [5.0, 1.0], "action")
-CHOICES = array_spec.BoundedArraySpec((), "int64", 0, 3, "action")
 OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
 
 
@@ -88,11 +85,3 @@ def saved(agent, tmp_path):
     checkpoints, _ = checkpoints_of(folder, agent)
     checkpoints.save(5.0, {}, wait=True)
     return str(folder.parent)
-
-
-def policy_of(agent, folder, actions):
-    """`run@latest` and a SavedModel of it."""
-    export = PolicyExport(RunPaths(folder), agent, actions, agent.train_step_counter)
-    export.save_models()
-    export.save_checkpoint()
-    return [f"{folder}@latest", f"{folder}@policy_checkpoint_0000000700", f"{folder}/policies/greedy_policy"]

@@ -122,6 +122,8 @@ def note(process: subprocess.Popen[str], exp_dir: Path) -> None:
 
 def end_all() -> list[str]:
     """Ends launchers that tests have left, and what works in their run directories; says which."""
+    if not _started:
+        return []
     left = [(process, exp_dir) for process, exp_dir in _started if process.poll() is None]
     folders = {str(exp_dir) for _, exp_dir in _started}
     _started.clear()

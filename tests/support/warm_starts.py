@@ -75,6 +75,7 @@ class _Nursery:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "SLURM_"))}
         single = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         own = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
+        own["TF_ENABLE_ONEDNN_OPTS"] = "0"  # A tenth of a short run would go into kernels for each shape of its arrays.
         room = {forks.ROOM_VARIABLE: " " * _ROOM_BYTES}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.support.warm_starts", str(theirs.fileno()), "-" * 80],

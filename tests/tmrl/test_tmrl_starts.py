@@ -204,7 +204,7 @@ def test_an_expert_needs_a_policy_unless_the_driver_drives(data: Path) -> None:
     with pytest.raises(UserError, match='--expert needs a policy: copy .* with "interface_kwargs": {"real_time": fal'):
         tmrl.worker_command(load(), EXPERT)
     assert "SAC_EXPERT_POLICY" not in variables_of(tmrl.worker_command(load(**SIMULATED), EXPERT))
-    trained = data / "trainer" / "car" / "policies" / "collect_policy"
+    trained = data / "trainer" / "car" / "policies" / "greedy_policy"
     trained.mkdir(parents=True)
     assert variables_of(tmrl.worker_command(load(), EXPERT))["SAC_EXPERT_POLICY"] == str(trained)
 

@@ -274,7 +274,7 @@ def test_without_episodes_nothing_is_evaluated_and_nobody_waited_for(tmp_path: P
         run.iterate(iteration)
     trainer = run.trainer
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
-    trainer._export.has_models = lambda: True
+    trainer._export.has_model = lambda: True
     trainer.run()
     assert run.published == [] and run.rows() == [] and run.best == []
 
@@ -286,7 +286,7 @@ def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: 
     assert run.published == [20]
     trainer, state = run.trainer, run.trainer._state
     trainer._connect = trainer._begin = trainer.save_finally = lambda: None
-    trainer._export.has_models = lambda: True
+    trainer._export.has_model = lambda: True
     take = trainer._reports.take
 
     def evaluate_and_take() -> None:

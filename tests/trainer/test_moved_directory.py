@@ -19,7 +19,7 @@ from tfagents_system.run_files.metrics import MetricsLog, RowsFile, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import policy_export, trainer_checkpoints
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.session import next_session
+from tfagents_system.trainer.trainer import next_session
 from tfagents_system.trainer.trainer_checkpoints import SaveError
 
 
@@ -42,7 +42,7 @@ def moved_while_it_is_written(monkeypatch: pytest.MonkeyPatch, module: ModuleTyp
     monkeypatch.setattr(module, "held", moving)
 
 
-@pytest.mark.parametrize("write", ["save_models", "save_checkpoint"])
+@pytest.mark.parametrize("write", ["save_model", "save_checkpoint"])
 def test_policies(paths, monkeypatch, write):
     export = PolicyExport(paths, build(VECTOR), actions_of(ACTION), tf.Variable(7, dtype=tf.int64))
     with monkeypatch.context() as patch:
@@ -51,8 +51,8 @@ def test_policies(paths, monkeypatch, write):
             getattr(export, write)()
     assert not paths.exp_dir.exists()
     paths.exp_dir.with_name("elsewhere").rename(paths.exp_dir)
-    export.save_models()
-    assert export.has_models(), "put back, it goes on"
+    export.save_model()
+    assert export.has_model(), "put back, it goes on"
 
 
 def test_checkpoints(paths, monkeypatch):

@@ -34,7 +34,7 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
     plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None, 1.0)
     checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
     told, deleted = list[int](), list[Any]()
-    export: Any = SimpleNamespace(save_checkpoint=told.append, save_models=told.append, delete_earlier=deleted.append)
+    export: Any = SimpleNamespace(save_checkpoint=told.append, save_model=told.append, delete_earlier=deleted.append)
     kept = checkpoints, export, TimeShares()
     saves = TrainerSaves(params, variables_with(), state, plan, lambda: state.iteration * STEPS, *kept)
     saves.begin(restored=resumed_at > 0)

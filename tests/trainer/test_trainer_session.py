@@ -1,6 +1,6 @@
 """Sessions of a trainer only grow, whatever the clock says."""
 
-from tfagents_system.trainer.session import next_session
+from tfagents_system.trainer.trainer import next_session
 
 
 def test_a_clock_that_was_set_back_is_no_reason_to_be_ignored(tmp_path):

@@ -405,7 +405,7 @@ class EnvironmentTrial:
             contextlib.suppress(OSError, tf.errors.ResourceExhaustedError),  # A full disk says nothing of the agent.
         ):
             paths, train_step = RunPaths(Path(folder)), agent.train_step_counter
-            PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_models()
+            PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_model()
 
     def _foretell(self, plan: CpuPlan, agent: Any, env: TrainingEnvironment) -> None:
         """Measures updates and steps, and reports how long the run takes."""

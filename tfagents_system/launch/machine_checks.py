@@ -42,7 +42,7 @@ _CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _CGROUP_V2 = ("memory.max", "memory.current", "")
 # Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
 _AGENTS = 5
-_MODELS, _MODEL_BYTES = 3, 2 * 2**20  # SavedModels, beside the weights.
+_MODEL_BYTES = 2 * 2**20  # Of the SavedModel, beside the weights.
 _POLICY_CHECKPOINT_BYTES, _LOGS_BYTES = 50 * 2**10, 200 * 2**20
 _MLFLOW_SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
 # A password before the host (also where the scheme is left out), a user of a web server, or a key in the query.
@@ -206,7 +206,7 @@ def folder_fault(path: Path, variable: str) -> str | None:
 
 def disk_of_run(agent_bytes: int, policy_bytes: int, checkpoints: int) -> int:
     """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
-    models = _MODELS * (policy_bytes + _MODEL_BYTES)
+    models = policy_bytes + _MODEL_BYTES
     return _AGENTS * agent_bytes + models + (checkpoints + 2) * (policy_bytes + _POLICY_CHECKPOINT_BYTES) + _LOGS_BYTES
 
 

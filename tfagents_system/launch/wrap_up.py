@@ -69,7 +69,7 @@ def write_results(
             lines.append(f"note: not all metrics were sent, {problem}; this does: python -m {module} {run}")
         else:
             lines.append(f"note: no {name}: {problem}")
-    return [*lines, f"policy: {paths.policies / 'policy'}"]
+    return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
 
 
 def _where_it_is(name: str, paths: RunPaths, log: Path) -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
-from tf_agents.policies import actor_policy, tf_policy
+from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
-from tfagents_system.agents.noise import UnsupportedActorError, mean_and_std
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import (
@@ -138,10 +135,10 @@ def innermost(policy: tf_policy.TFPolicy) -> tf_policy.TFPolicy:
 
 
 class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
-    """Gives an agent's actions as the environment takes them.
+    """Gives an agent's greedy actions as the environment takes them.
 
     Args:
-      policy: The agent's policy.
+      policy: The agent's greedy policy.
       actions: Nest of LeafActions.
     """
 
@@ -157,7 +154,7 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
         )
         self._policy = policy
         self._actions = actions
-        # Traced once for all functions of a SavedModel: tracing how actions are drawn takes long.
+        # Traced once for all functions of a SavedModel.
         specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
         self._act = common.function(self._action_in_units).get_concrete_function(*specs)
 
@@ -171,49 +168,15 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
         self, time_step: Any, policy_state: types.NestedTensor, seed: types.Seed | None
     ) -> policy_step.PolicyStep:
         if seed is not None:
-            raise ValueError("the saved policies draw unseeded noise")
+            raise ValueError("a greedy policy draws no noise")
         return self._act(time_step, policy_state)
 
     def _action_in_units(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
-        with _drawing_anew():
-            step = _act(self._policy, time_step, policy_state)
+        step = self._policy.action(time_step, policy_state)
         return step._replace(action=tf.nest.map_structure(in_environment_units, step.action, self._actions))
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
-
-
-@contextlib.contextmanager
-def _drawing_anew() -> Iterator[None]:
-    """Lets random operations of the graph that is traced draw other numbers in each process that loads it.
-
-    They would contain the trainer's global seed, and each load of a SavedModel would repeat one sequence.
-    """
-    graph, is_deterministic = tf.compat.v1.get_default_graph(), tf_config.is_op_determinism_enabled()
-    seed, graph.seed = graph.seed, None
-    if is_deterministic:  # Where the graph would be run, operations without a seed are refused.
-        tf_config.disable_op_determinism()
-    try:
-        yield
-    finally:
-        graph.seed = seed
-        if is_deterministic:
-            tf_config.enable_op_determinism()
-
-
-def _act(policy: tf_policy.TFPolicy, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
-    """What `policy.action` does, traced in a seventh of its time where actions are tanh-squashed Gaussians."""
-    if type(policy) is actor_policy.ActorPolicy and not policy.info_spec:
-        step = policy.distribution(time_step, policy_state)
-        with contextlib.suppress(UnsupportedActorError):
-            return step._replace(action=tf.nest.map_structure(_drawn, step.action))
-    return policy.action(time_step, policy_state)
-
-
-def _drawn(distribution: Any) -> tf.Tensor:
-    mean, std = mean_and_std(distribution)
-    squashed = tf.tanh(mean + std * tf.random.normal(tf.shape(mean)))
-    return distribution.action_magnitudes * squashed + distribution.action_means
 
 
 def _batched(spec: Any) -> tf.TensorSpec:

@@ -67,8 +67,7 @@ class RunPaths:
     lock = Below("run.lock", "held by the supervisor as long as the run lives: a second start is refused")
     policies = Below(
         "policies",
-        "SavedModels `collect_policy`, `greedy_policy` and `policy`, written every `checkpoint_period_iters` "
-        "iterations and at the end",
+        "the SavedModel `greedy_policy`, written every `checkpoint_period_iters` iterations and at the end",
     )
     policy_checkpoints = Below(
         "policies/checkpoints",

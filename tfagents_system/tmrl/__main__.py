@@ -174,10 +174,10 @@ def worker_command(config: Config, kind: str) -> list[str]:
       UserError: An expert has no policy.
     """
     weights, trained = DATA / "weights" / config.values["RUN_NAME"], paths_of(config, TRAINER).policies
-    policies = [path for path in (weights, trained / "collect_policy") if kind == EXPERT and path.exists()]
+    policies = [path for path in (weights, trained / "greedy_policy") if kind == EXPERT and path.exists()]
     if kind == EXPERT and not policies and (config.has_game or "real_time" in config.env_config):
         raise UserError(
-            f"--expert needs a policy: copy policies/collect_policy of a trainer's run directory to {weights}, or let "
+            f"--expert needs a policy: copy policies/greedy_policy of a trainer's run directory to {weights}, or let "
             'the car\'s driver drive, with "interface_kwargs": {"real_time": false} on all machines of the run'
         )
     variables = {"SAC_EXPERT_POLICY": str(policies[0])} if policies else {}

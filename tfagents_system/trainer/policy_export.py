@@ -1,9 +1,13 @@
-"""Writes policies for those who use them: SavedModels, and small checkpoints of their weights."""
+"""Writes the policy for those who use it: a SavedModel, and small checkpoints of its weights.
+
+Building the graph of a SavedModel takes half a second of CPU time, so it is built once; afterwards its weights alone
+are written, which takes milliseconds.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.saved_model import fingerprinting_utils
+from tensorflow.python.saved_model import save as saved_model_save
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
@@ -21,20 +27,21 @@ from tfagents_system.policies.names import MOMENT, PREFIX, checkpoint_name, fit_
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.trainer.saved_models import SavedModelWriter
 
-_MODELS = ("collect_policy", "greedy_policy", "policy")
+_MODEL = "greedy_policy"
+_VARIABLES = "variables"
+_FINGERPRINT = "fingerprint.pb"  # Of the graph and the weights.
 
 
 class PolicyExport:
-    """Writes the policies of an agent under `policies/` of a run directory.
+    """Writes the greedy policy of an agent under `policies/` of a run directory.
 
     Args:
       paths: The run directory.
       agent: The agent that is trained.
       actions: Nest of LeafActions.
-      train_step: The agent's counter of updates; saved with every policy.
-      frame_stack: The hyperparameter; the policies on disk take single frames.
+      train_step: The agent's counter of updates; saved with the policy.
+      frame_stack: The hyperparameter; the policy on disk takes single frames.
     """
 
     def __init__(
@@ -50,25 +57,39 @@ class PolicyExport:
         self._actions = actions
         self._train_step = train_step
         self._frame_stack = frame_stack
-        self._policies: dict[str, _Policy] = {}
+        self._model = paths.policies / _MODEL
+        self._weights: Any = None  # TrackableSaver, with the names that the SavedModel's graph has for them.
+        self._graph_files: list[Path] = []  # Of the SavedModel, without those that depend on the weights.
 
-    def has_models(self) -> bool:
-        """Whether all SavedModels are on disk: an earlier start may have been killed while it wrote the first ones."""
-        return all((self._paths.policies / name).exists() for name in _MODELS)
+    def has_model(self) -> bool:
+        """Whether the SavedModel is on disk: an earlier start may have been killed while it wrote the first one."""
+        return self._model.exists()
 
-    def save_models(self, iteration: int | None = None) -> None:
-        """Writes `collect_policy`, `greedy_policy` and `policy`, replacing those of before.
+    def save_model(self, iteration: int | None = None) -> None:
+        """Writes `greedy_policy`, replacing the one of before.
 
-        The first call takes a few seconds: it traces each policy and builds its graph.
+        The first call takes a second: it traces the policy and builds its graph.
 
         Args:
           iteration: Iterations completed, for `iteration_of`.
         """
         with _without_tracing_notes():
-            for name, policy in self._all_policies().items():
-                final = self._paths.policies / name
-                _write_folder(final, policy.model.save, iteration)
-                policy.model.moved_to(final)
+            self._make_folders()
+            _write_folder(self._model, self._write_model, iteration)
+
+    def _write_model(self, folder: Path) -> None:
+        if self._weights is None or not all((self._model / file).exists() for file in self._graph_files):
+            with _weights_saver_kept() as kept:
+                self._saver.save(str(folder))
+            files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+            self._graph_files = [file for file in files if file.parts[0] not in (_VARIABLES, _FINGERPRINT)]
+            (self._weights,) = kept
+            return
+        for file in self._graph_files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._model / file, folder / file)
+        self._weights.save(str(folder / _VARIABLES / _VARIABLES))
+        fingerprinting_utils.write_fingerprint(str(folder))
 
     def save_checkpoint(
         self, iteration: int | None = None, env_steps: int | None = None, *, with_agent: bool = False
@@ -81,13 +102,13 @@ class PolicyExport:
           with_agent: The whole agent comes with them, which another run may begin with. One that is there stays.
         """
         name = checkpoint_name(int(self._train_step.numpy()))
-        saver = self._all_policies()["policy"].saver
+        self._make_folders()
         final = self._paths.policy_checkpoints / name
         if not with_agent and (final / f"{AGENT}.index").exists():
             return name  # The same weights.
 
         def write(folder: Path) -> None:
-            saver.save_checkpoint(str(folder))
+            self._saver.save_checkpoint(str(folder))
             if with_agent:
                 tf.train.Checkpoint(agent=self._agent).write(str(folder / AGENT))
 
@@ -135,29 +156,33 @@ class PolicyExport:
         for path in earlier:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _all_policies(self) -> dict[str, _Policy]:
-        if not self._policies:
-            for folder in (self._paths.policies, self._paths.policy_checkpoints):
-                folder.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
-            agent = self._agent
-            policies = (agent.collect_policy, greedy_policy.GreedyPolicy(agent.policy), agent.policy)
-            made: dict[int, _Policy] = {}  # SAC collects with its policy: that one is traced once.
-            for name, policy in zip(_MODELS, policies, strict=True):
-                if id(policy) not in made:
-                    in_units = EnvironmentUnitsPolicy(of_single_frames(policy, self._frame_stack), self._actions)
-                    with _fit_names_in_signatures():
-                        saver = policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
-                    made[id(policy)] = _Policy(saver, SavedModelWriter(saver))
-                self._policies[name] = made[id(policy)]
-        return self._policies
+    def _make_folders(self) -> None:
+        for folder in (self._paths.policies, self._paths.policy_checkpoints):
+            folder.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+
+    @functools.cached_property
+    def _saver(self) -> policy_saver.PolicySaver:
+        policy = of_single_frames(greedy_policy.GreedyPolicy(self._agent.policy), self._frame_stack)
+        in_units = EnvironmentUnitsPolicy(policy, self._actions)
+        with _fit_names_in_signatures():
+            return policy_saver.PolicySaver(in_units, batch_size=None, train_step=self._train_step)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Policy:
-    """A traced policy, and what writes it as a SavedModel."""
+@contextlib.contextmanager
+def _weights_saver_kept() -> Iterator[list[Any]]:
+    """Yields a list that gets the TrackableSaver of each SavedModel written in the block: TensorFlow drops them."""
+    build, kept = saved_model_save._build_meta_graph, list[Any]()
 
-    saver: policy_saver.PolicySaver
-    model: SavedModelWriter
+    def build_and_keep(*args: Any, **kwargs: Any) -> Any:
+        built = build(*args, **kwargs)
+        kept.append(built[2])
+        return built
+
+    saved_model_save._build_meta_graph = build_and_keep
+    try:
+        yield kept
+    finally:
+        saved_model_save._build_meta_graph = build
 
 
 @contextlib.contextmanager

@@ -139,7 +139,7 @@ class TrainerSaves:
             logging.error("%s", self.error)
 
     def _save_all(self, further: Mapping[str, Any], tell: Callable[[], None], wait: bool) -> None:
-        """Writes a checkpoint to resume from, one of the policy, and the policies as SavedModels."""
+        """Writes a checkpoint to resume from, one of the policy, and the policy as a SavedModel."""
         with self._shares.spend("saving"):
             tell()
             self._save_checkpoint(further, wait)
@@ -168,11 +168,11 @@ class TrainerSaves:
             return
         try:
             name = self._export.save_checkpoint(self._state.iteration)
-            self._export.save_models(self._state.iteration)
+            self._export.save_model(self._state.iteration)
             if not (self._params.keep_policies or self._params.num_eval_episodes):
                 self._export.delete_earlier(name)
         except (OSError, tf.errors.OpError) as error:
-            raise SaveError(f"the policies can't be written: {reason_of(error)}") from error
+            raise SaveError(f"the policy can't be written: {reason_of(error)}") from error
         self._exported_step = train_step
 
     def _is_time_to_look(self) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -20,6 +22,7 @@ from tfagents_system.agents.iteration_counts import (
     updates_of_iteration,
 )
 from tfagents_system.envs import specs
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
@@ -32,7 +35,6 @@ from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
 from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.session import next_session
 from tfagents_system.trainer.trainer_checkpoints import SaveError
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.trainer.worker_reports import WorkerReports
@@ -86,9 +88,9 @@ class Trainer:
         """
         self._connect()
         self._begin()
-        if not self._export.has_models():
-            # Now, while the first experience is collected: tracing them takes seconds.
-            self._saves.try_to_write(lambda: self._export.save_models(self._state.iteration))
+        if not self._export.has_model():
+            # Now, while the first experience is collected: tracing it takes a second.
+            self._saves.try_to_write(lambda: self._export.save_model(self._state.iteration))
         while not self._log.is_over():
             try:
                 self._train_iteration()
@@ -286,3 +288,22 @@ class Trainer:
     def _moment(self) -> dict[str, Any]:
         """For people who read a checkpoint's manifest."""
         return {"env_steps": self._state.env_steps, "curriculum": self._log.training_row.curriculum}
+
+
+def next_session(path: Path, last: int, clock: Callable[[], int] = time.time_ns) -> int:
+    """The number of a trainer's session, by which workers and the replay server tell an earlier one from a later one.
+
+    It is above those of all sessions of the run, also where the clock was set back since.
+
+    Args:
+      path: Remembers the newest one; in the run directory.
+      last: The newest one of this process, 0 before the first.
+      clock: Nanoseconds since the epoch.
+    """
+    remembered = (read_json(path) or {}).get("session")
+    session = max(clock(), last + 1, remembered + 1 if isinstance(remembered, int) else 0)
+    try:
+        write_json(path, {"session": session})
+    except OSError as error:  # A full disk must not end the run; the clock alone has to do.
+        logging.warning("%s can't be written: %s", path, error.strerror)
+    return session
