@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tree
@@ -57,15 +57,12 @@ class BatchStep(NamedTuple):
         """What a lane's infos have under `record/...`."""
         records = dict[str, Any]()
         for info, lanes in self.infos:
-            is_single = isinstance(lanes, int)
-            if (lanes != lane) if is_single else (lanes is not None and not lanes[lane]):
-                continue
-            for key in info:
-                if isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                    if is_single:
-                        records[key] = info[key]
-                    elif (mask := info.get(f"_{key}")) is None or mask[lane]:
-                        records[key] = info[key][lane]
+            keys = [key for key in info if isinstance(key, str) and key.startswith(RECORD_PREFIX)]
+            if isinstance(lanes, int):
+                records |= {key: info[key] for key in keys if lanes == lane}
+            elif lanes is None or lanes[lane]:
+                masks = {key: info.get(f"_{key}") for key in keys}
+                records |= {key: info[key][lane] for key, mask in masks.items() if mask is None or mask[lane]}
         return records
 
 
@@ -393,7 +390,7 @@ class SingleLanes:
 
 
 def lanes_of(
-    envs: Sequence[TrainingEnvironment] | Sequence[BatchedEnvironment], before: Any = None
+    envs: Sequence[TrainingEnvironment | BatchedEnvironment], before: BatchedEnvironment | SingleLanes | None = None
 ) -> BatchedEnvironment | SingleLanes:
     """A worker's environments as lanes: a vector environment is the only one, single ones are a lane each.
 
@@ -403,4 +400,4 @@ def lanes_of(
     """
     if isinstance(envs[0], BatchedEnvironment):
         return envs[0]
-    return before or SingleLanes(envs)
+    return before or SingleLanes(cast(Sequence[TrainingEnvironment], envs))

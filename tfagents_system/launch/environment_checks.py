@@ -269,7 +269,7 @@ class EnvironmentTrial:
             findings.note(
                 CONTRACT, f"{env.outside.first}. It is kept; strict_observation_bounds = True makes it a fault"
             )
-        if self.envs_per_worker > 1:
+        if self.envs_per_worker > 1 and env.device is None and not is_batched(env.user_env):
             several = f"SAC_ENVS_PER_WORKER={self.envs_per_worker} environments of a worker"
             findings.error(ENVIRONMENT, *self._half_episode_findings(several))
         if self._is_fine and is_batched(env.user_env):
@@ -457,7 +457,7 @@ def _step_lanes(lanes: BatchedEnvironment) -> int | None:
         specs = tree.flatten(lanes.action_spec())
         step = lanes.step([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], out)
         steps += 1
-        if end is None and step.is_last.any():
+        if end is None and step.ended:
             end = steps
     return end
 

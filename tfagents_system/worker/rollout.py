@@ -216,9 +216,9 @@ class Rollout:
         steps, acting = self._steps(), self._running
         if len(acting) == self.num_lanes or self._lanes.begins_episodes:
             return self.actor.act(steps)
-        columns = steps.step_type, steps.reward, steps.discount
+        types, reward, discount = (np.asarray(column)[acting] for column in steps[:3])
         leaves = [leaf[acting] for leaf in steps.observation]
-        chosen = self.actor.act(LaneSteps(*(column[acting] for column in columns), leaves, steps.spec, acting))
+        chosen = self.actor.act(LaneSteps(types, reward, discount, leaves, steps.spec, acting))
         actions = [np.zeros((self.num_lanes, *leaf.shape[1:]), leaf.dtype) for leaf in chosen]
         for whole, leaf in zip(actions, chosen, strict=True):
             whole[acting] = leaf
