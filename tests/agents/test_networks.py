@@ -22,6 +22,7 @@ class Params(TrainParamsBase):
 
 
 def build(spec, **attributes):
+    tf.keras.utils.set_random_seed(1)  # Else all units may be dead.
     return agent_of(Params, spec, ACTION, **attributes)
 
 

@@ -267,7 +267,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
             return self._choose(network.scores().T[rows].copy(), rows, greedy)
         self.was_greedy[rows] = greedy
         actions = network.act(greedy if isinstance(greedy, bool) else self.was_greedy)
-        return np.ascontiguousarray(actions.T).reshape(self._actions_shape)[rows]
+        if self.num_lanes == 1:
+            return actions.reshape(self._actions_shape)
+        return actions.T.copy().reshape(self._actions_shape)[rows]
 
     def _choose(self, scores: np.ndarray, rows: Any, greedy: Greedy) -> np.ndarray:
         """Actions `[N]` int32, explored as `agents/score_policies.py` has it."""
