@@ -402,10 +402,10 @@ def build_optimizer(params: TrainParamsBase, part: str) -> Optimizer:
 
 
 def _optimizer(settings: Mapping[str, Any], rate: Any) -> Optimizer:
-    options = {"global_clipnorm": settings["global_clipnorm"]}
+    options: dict[str, Any] = {"global_clipnorm": settings["global_clipnorm"]}
     if settings["name"] == "sgd":
         momentum = settings["momentum"]
-        optimizer = Sgd(rate, _not_saved(momentum) if momentum else 0.0, name="SGD", **options)
+        optimizer: Optimizer = Sgd(rate, _not_saved(momentum) if momentum else 0.0, name="SGD", **options)
     else:
         options |= {"beta_1": _not_saved(settings["beta_1"]), "beta_2": _not_saved(settings["beta_2"])}
         kind, name = (AdamW, "AdamW") if settings["name"] == "adamw" else (Adam, "Adam")

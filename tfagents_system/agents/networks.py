@@ -475,11 +475,10 @@ def build_value_network(
         (dense(params.value_head_units, activation) if is_dueling else None, dense(count, name=VALUE_LAYER))
         for count in ((1, num_outputs) if is_dueling else (num_outputs,))
     ]
-    quantiles: tuple[Any, ...] = ()
+    quantiles: dict[str, Any] = {}
     if has_quantiles:
-        iqn = algorithms.value(params, "iqn")
-        embedding = dense(units[-1] if units else num_features, leaky_relu)
-        quantiles = embedding, iqn["num_cosines"], iqn["num_acting_quantiles"]
-    created = ValueNetwork(observation_spec, body, heads, *quantiles, name=name)
+        quantiles = {name: algorithms.value(params, "iqn")[name] for name in ("num_cosines", "num_acting_quantiles")}
+        quantiles["embedding"] = dense(units[-1] if units else num_features, leaky_relu)
+    created = ValueNetwork(observation_spec, body, heads, **quantiles, name=name)
     created.create_variables()
     return created
