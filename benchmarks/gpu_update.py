@@ -96,10 +96,10 @@ def measure(device: str, rounds: int, has_pixels: bool, num_sizes: int | None) -
     """Runs in a process of its own; a line of JSON for each round that stdin asks for."""
     import tensorflow as tf
 
-    from tfagents_system.agents import compiling
+    from tfagents_system.agents import block_update
 
     if device == _NO_XLA:
-        compiling.is_usable = lambda: False  # type: ignore[assignment]
+        block_update.xla_is_usable = lambda: False  # type: ignore[assignment]
     cpus = len(os.sched_getaffinity(0))
     inter = min(2, cpus)
     tf.config.threading.set_inter_op_parallelism_threads(inter)

@@ -115,7 +115,7 @@ def measure(threads: int, rounds: int, updates: int) -> None:
     """Runs in a process of its own on `threads` CPUs; a line of JSON for each round that stdin asks for."""
     import tensorflow as tf
 
-    from tfagents_system.agents.compiling import bfloat16_speedup
+    from tfagents_system.agents.block_update import bfloat16_speedup
 
     inter = min(2, threads)
     tf.config.threading.set_inter_op_parallelism_threads(inter)

@@ -114,7 +114,7 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
 
     def actor_ctor(self, observation_spec: Any, action_spec: Any) -> Any:
         """Builds the actor: a TF-Agents network from observations to action distributions within `action_spec`."""
-        from tfagents_system.agents.actor import build_actor
+        from tfagents_system.agents.networks import build_actor
 
         return build_actor(self, observation_spec, action_spec)
 
@@ -124,7 +124,7 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         Where `algorithm` is `tqc`: to quantiles, with an axis of `num_quantiles` behind these.
         """
         from tfagents_system.agents import algorithms
-        from tfagents_system.agents.critic import build_critic
+        from tfagents_system.agents.networks import build_critic
 
         return build_critic(self, observation_spec, action_spec, algorithms.num_critic_outputs(self))
 

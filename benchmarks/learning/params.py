@@ -27,9 +27,9 @@ class TrainParams(TrainParamsBase):
         for name, value in env_config["attributes"].items():
             setattr(self, name, value)
         if self.matmul_precision == "bfloat16":
-            from tfagents_system.agents import compiling
+            from tfagents_system.agents import block_update
 
-            compiling.bfloat16_speedup = lambda: math.inf
+            block_update.bfloat16_speedup = lambda: math.inf
 
     def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> gymnasium.Env:
         del seed

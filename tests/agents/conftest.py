@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfagents_system.agents import compiling
+from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate
 
 _SCALAR = tf.TensorSpec((), tf.float32)
@@ -35,5 +35,5 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Compiling takes longer than the few updates of a test of checkpoints or of noise, which is not about it.
     """
-    monkeypatch.setattr(compiling, "concrete_function", lambda function, signature, by_xla: _Uncompiled(function))
+    monkeypatch.setattr(block_update, "concrete_function", lambda function, signature, by_xla: _Uncompiled(function))
     monkeypatch.setattr(BlockUpdate, "_compiled_block", lambda self, function: function)

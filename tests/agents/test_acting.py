@@ -9,7 +9,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.acting import action
 from tests.support.fakes import agent_of
-from tfagents_system.agents.acting import Acting, make_worker_agent
+from tfagents_system.agents.agent import Acting, make_worker_agent
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase

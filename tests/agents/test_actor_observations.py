@@ -15,8 +15,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import action
 from tests.support.agents_to_begin_with import normalizations_of
 from tests.support.updates import noise_of, update_once
-from tfagents_system.agents.acting import make_worker_agent
-from tfagents_system.agents.agent import make_agent
+from tfagents_system.agents.agent import make_agent, make_worker_agent
 from tfagents_system.agents.minibatch import Steps, Views
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.agents.sac import ACTIONS

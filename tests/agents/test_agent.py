@@ -15,8 +15,7 @@ from tests.support.fakes import FakeParams, agent_of
 from tests.support.tiny_agents import ACTION, OBSERVATION, LinearCritic, Minibatch, TinyParams
 from tests.support.updates import update_once
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.acting import Acting
-from tfagents_system.agents.agent import Agent
+from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm

@@ -24,7 +24,7 @@ from tests.support.tiny_agents import (
     with_sgd,
 )
 from tests.support.updates import update_once
-from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled
+from tfagents_system.agents.agent import ScheduledValues, check_scheduled
 from tfagents_system.errors import UserError
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 

@@ -8,48 +8,34 @@ from tf_agents.agents.sac.sac_agent import SacAgent
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build, build_quiet, copy_weights, reference_agent
+from tests.support.agent_for_tests import B, Params, block, build, build_quiet, copy_weights, reference_agent
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError, of_whole_sequences
 from tfagents_system.agents.sac import Sac
 from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 
 
-def test_k_minibatches_are_k_updates_and_all_networks_change():
-    agent = build()
-    before = [v.numpy() for v in agent.actor.variables + agent.targets[0].variables]
-    update = BlockUpdate(agent, B, TransitionForm())
-    losses = update(block(5))
-    update(block(2))
-    assert int(agent.train_step_counter) == 7
-    assert set(losses) == {"actor_loss", "critic_loss", "alpha_loss", "q_mean"}
-    assert all(np.isfinite(value) for value in losses.values())
-    after = [v.numpy() for v in agent.actor.variables + agent.targets[0].variables]
-    assert all(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def test_an_update_is_traced_once(monkeypatch):
+def test_k_minibatches_are_k_updates_traced_once_and_a_loss_that_is_not_finite_is_told(monkeypatch):
     """Tracing takes most of a trainer's start, and TensorFlow traces twice what makes variables."""
     traced, update_of = [], Sac.update
     monkeypatch.setattr(Sac, "update", lambda self, *args: traced.append(1) or update_of(self, *args))
     agent = build()
+    networks = [agent.actor, agent.targets[0]]
+    before = [variable.numpy() for network in networks for variable in network.variables]
     update = BlockUpdate(agent, B, TransitionForm())
-    assert len(traced) == 1
     made = len(agent.critic_optimizer.weights), len(agent.actor_optimizer.weights)
+    losses = update(block(5))
     update(block(2))
+    assert len(traced) == 1
     assert made == (len(agent.critic_optimizer.weights), len(agent.actor_optimizer.weights))
-
-
-def test_the_critics_learn_the_td_target_of_the_transition_they_are_given():
-    """Of a terminating transition the target is the reward alone: it does not depend on the next observation."""
-    agent = build(critic_learning_rate=1e-2, actor_learning_rate=1e-9, sac_log_alpha=-20.0)
-    k = 400
-    observation = np.ones((k, B, OBS), np.float32)
-    action = np.zeros((k, B, ACT), np.float32)
-    reward = np.full((k, B), 3.0, np.float32)
-    junk = np.random.default_rng(0).standard_normal((k, B, OBS)).astype(np.float32)
-    BlockUpdate(agent, B, TransitionForm())([observation, action, reward, np.zeros((k, B), np.float32), junk])
-    q, _ = agent.critics[0]((observation[0], action[0]), step_type=tf.fill([B], 1))
-    np.testing.assert_allclose(q, 3.0, atol=0.02)
+    assert int(agent.train_step_counter) == 7
+    assert set(losses) == {"actor_loss", "critic_loss", "alpha_loss", "q_mean"}
+    assert all(np.isfinite(value) for value in losses.values())
+    after = [variable.numpy() for network in networks for variable in network.variables]
+    assert all(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    arrays = block(3)
+    arrays[2][1] = np.nan
+    with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
+        update(arrays)
 
 
 def test_measuring_gives_the_losses_and_changes_nothing():
@@ -146,13 +132,6 @@ def test_the_mean_over_whole_sequences_stays_one():
     weight = tf.constant([[1.0, 1.0], [2.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
     np.testing.assert_allclose(of_whole_sequences(weight), [2, 0, 2, 0])
     np.testing.assert_array_equal(of_whole_sequences(weight[1:2]), [0])
-
-
-def test_a_loss_that_is_not_finite_is_told():
-    arrays = block(3)
-    arrays[2][1] = np.nan
-    with pytest.raises(DivergedError, match="^Critic loss is inf or nan$"):
-        BlockUpdate(build(), B, TransitionForm())(arrays)
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -65,11 +65,11 @@ class Layers:
 
 def layers_of_actor(agent):
     actor = agent.actor
-    return Layers([*actor._hidden_layers, actor._projection_networks._projection_layer])
+    return Layers([*actor.body.hidden_layers, actor.projections._projection_layer])
 
 
 def layers_of_critics(agent):
-    return [Layers(critic._value_layers) for critic in agent.critics]
+    return [Layers(critic.body.hidden_layers) for critic in agent.critics]
 
 
 def sample(actor, observation, noise, **statistics):

@@ -103,7 +103,7 @@ def test_only_images_that_are_encoded_are_shifted_unless_pixels_are_said():
     time_steps = ts.restart(observations((BATCH,)), BATCH)
     for pixels, icon_moves in ((None, False), (1, True)):
         params = build_params(image_augmentation_pixels=pixels)
-        pipeline = encoder.ObservationPipeline.of(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
+        pipeline = encoder.ObservationPipeline(params, encoder.make_encoder(params, OBSERVATION), OBSERVATION)
         moved = pipeline.shifted(time_steps, Drawing(0, tf.constant(0, tf.int64), 4)).observation
         assert moved["camera"].dtype == tf.uint8 and moved["camera"].shape == (BATCH, 16, 17, 3)
         assert np.any(moved["camera"] != time_steps.observation["camera"])

@@ -6,8 +6,8 @@ from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.specs import tensor_spec
 
 from tests.support.agent_for_tests import Params
-from tfagents_system.agents.critic import Critic, CriticParts, build_critic
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
+from tfagents_system.agents.networks import Body, Critic, build_critic
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
@@ -177,8 +177,8 @@ def test_batch_renormalisation_stands_in_front_and_behind_each_hidden_layer():
 
 def test_simba_is_residual_blocks_with_layer_normalisation_behind_normalised_observations():
     network = critic(network="simba")
-    network.normalization.leaves[0].mean.assign([1.0, 2.0, 3.0])
-    network.normalization.leaves[0].variance.assign([4.0, 1.0, 0.25])
+    network.body.normalization.leaves[0].mean.assign([1.0, 2.0, 3.0])
+    network.body.normalization.leaves[0].variance.assign([4.0, 1.0, 0.25])
     w0, b0, *blocks, gamma, beta, w, b = [variable.numpy() for variable in network.trainable_variables]
     observation, action = inputs()
     observation = (observation - [1.0, 2.0, 3.0]) / [2.0, 1.0, 0.5]
@@ -192,12 +192,12 @@ def test_simba_is_residual_blocks_with_layer_normalisation_behind_normalised_obs
 
 
 def test_a_recurrent_critic_is_an_lstm_and_the_layers_behind_it_and_nothing_else():
-    def make_parts():
+    def make_body():
         layers = [tf.keras.layers.Dense(7, activation="relu"), tf.keras.layers.Dense(1)]
-        return CriticParts(layers, lstm=DynamicUnroll(tf.keras.layers.LSTMCell(4)))
+        return Body(layers, lstm=DynamicUnroll(tf.keras.layers.LSTMCell(4)))
 
     specs = (tf.TensorSpec((3,), tf.float32), tf.TensorSpec((2,), tf.float32))
-    critic = Critic(specs, make_parts)
+    critic = Critic(specs, make_body)
     critic.create_variables()
     shapes = [tuple(variable.shape) for variable in critic.trainable_variables]
     assert sorted(shapes) == sorted([(5, 16), (4, 16), (16,), (4, 7), (7,), (7, 1), (1,)])

@@ -3,9 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tfagents_system.agents import compiling
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.compiling import bfloat16_matmuls, choose_precision
+from tfagents_system.agents import block_update
+from tfagents_system.agents.block_update import BlockUpdate, bfloat16_matmuls, choose_precision
 from tfagents_system.replay.sample_forms import TransitionForm
 
 
@@ -53,10 +52,10 @@ def test_gradients_are_float32_and_close_to_the_exact_ones():
 
 
 def test_the_precision_is_chosen_by_what_is_measured(monkeypatch):
-    monkeypatch.setattr(compiling, "bfloat16_speedup", lambda: 2.0)
+    monkeypatch.setattr(block_update, "bfloat16_speedup", lambda: 2.0)
     assert choose_precision("float32") == ("float32", "")
     assert choose_precision("bfloat16") == choose_precision("auto") == ("bfloat16", "")
-    monkeypatch.setattr(compiling, "bfloat16_speedup", lambda: 0.31)
+    monkeypatch.setattr(block_update, "bfloat16_speedup", lambda: 0.31)
     precision, reason = choose_precision("bfloat16")
     assert choose_precision("auto") == (precision, reason)
     assert precision == "float32"

@@ -22,6 +22,7 @@ class Params(TrainParamsBase):
 
 
 def build(spec, **attributes):
+    tf.keras.utils.set_random_seed(1)  # Else all units may be dead.
     return agent_of(Params, spec, ACTION, **attributes)
 
 
@@ -33,7 +34,7 @@ def q_values(agent, observation, action):
 @pytest.mark.parametrize(("layers", "brightest"), [((), 1.0), ((2, 2, 2), 255.0)], ids=["pictures", "too small"])
 def test_pixels_of_pictures_are_divided_by_255_and_all_leaves_reach_actor_and_critic(layers, brightest):
     agent = build(IMAGES, image_encoder_layers=layers)
-    assert agent.actor._encoder.layers[-1].kernel.shape == (8, 8)
+    assert agent.actor.body.hidden_layers[-1].kernel.shape == (8, 8)
     first_kernel = next(v for v in agent.actor.variables if "kernel" in v.name)
     assert first_kernel.shape[0] == 4 * 4 * 3 + 5
     action = tf.zeros((1, 2))
@@ -44,7 +45,7 @@ def test_pixels_of_pictures_are_divided_by_255_and_all_leaves_reach_actor_and_cr
     ]
     assert q[0].shape == (1,)
     assert not np.allclose(q[0], q[1])
-    as_float = agent.critics[0]._encoder
+    as_float = agent.critics[0].body.encoder
     encoded, _ = as_float({"camera": tf.fill((1, 4, 4, 3), tf.cast(255, tf.uint8)), "joints": joints})
     np.testing.assert_allclose(encoded, [[brightest] * 48 + [1.0] * 5], err_msg="the joints are as they are")
 
@@ -82,7 +83,7 @@ def test_twin_critics_start_apart_and_targets_start_as_their_critics():
 
 def test_the_standard_deviation_is_clipped():
     agent = build(VECTOR)
-    bias = agent.actor._projection_networks._projection_layer.bias
+    bias = agent.actor.projections._projection_layer.bias
     for value, expected in [(50.0, np.exp(2.0)), (-50.0, np.exp(-20.0))]:
         bias.assign([0.0, 0.0, value, value])
         distribution, _ = agent.actor(tf.zeros((1, 3)), step_type=tf.constant([1]), network_state=())

@@ -8,7 +8,6 @@ from tf_agents.specs import tensor_spec
 from tests.support.agent_for_tests import ACT, OBS, B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
-from tfagents_system.agents.actor import NormalizedActor
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
     RewardScale,
@@ -78,15 +77,15 @@ def test_networks_see_clipped_normalised_observations(trained):
     step_type, action = tf.ones(B, tf.int32), np.zeros((B, ACT), np.float32)
     critic = agent.targets[1]
     values = np.concatenate([normalised, action], -1)
-    for layer in critic._value_layers:
+    for layer in critic.body.hidden_layers:
         values = layer(values)
     q, _ = critic((observation, action), step_type=step_type)
     np.testing.assert_allclose(q, values[:, 0], rtol=1e-4, atol=1e-5)
-    mean, expected = (
-        network(values, step_type=step_type, network_state=())[0].input_distribution.loc
-        for network, values in ((agent.actor, observation), (agent.actor.actor, normalised))
-    )
-    np.testing.assert_allclose(mean, expected, rtol=1e-4, atol=1e-5)
+    hidden = normalised
+    for layer in (*agent.actor.body.hidden_layers, agent.actor.projections._projection_layer):
+        hidden = layer(hidden)
+    distribution, _ = agent.actor(observation, step_type=step_type)
+    np.testing.assert_allclose(distribution.input_distribution.loc, hidden[:, :ACT], rtol=1e-4, atol=1e-5)
 
 
 def test_going_on_from_a_checkpoint_brings_the_statistics_back(trained, tmp_path):
@@ -110,7 +109,7 @@ def test_a_target_update_leaves_the_statistics_of_targets_alone(trained):
     agent, update, _ = trained
     update(shifted(1, 3))
     critic, target = agent.critics[0], agent.targets[0]
-    np.testing.assert_array_equal(critic.normalization.leaves[0].mean, target.normalization.leaves[0].mean)
+    np.testing.assert_array_equal(critic.body.normalization.leaves[0].mean, target.body.normalization.leaves[0].mean)
     assert len({float(layer.count) for layer in layers_of(agent)}) == 1
 
 
@@ -124,8 +123,8 @@ MIXED = {
 def test_a_grid_too_small_for_the_encoder_is_normalised_like_all_numbers():
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
     agent = agent_of(Params, MIXED, action, normalize_observations=True)
-    assert [layer.leaf for layer in agent.actor.normalization.leaves] == [0, 1, 2]
-    assert [layer.leaf for layer in agent.critics[0].normalization.leaves] == [0, 1, 2]
+    assert [layer.leaf for layer in agent.actor.body.normalization.leaves] == [0, 1, 2]
+    assert [layer.leaf for layer in agent.critics[0].body.normalization.leaves] == [0, 1, 2]
 
 
 def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
@@ -134,8 +133,7 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
     action = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
     actor = params.actor_ctor(MIXED, action)
     actor.create_variables()
-    assert type(actor) is NormalizedActor
-    assert [layer.leaf for layer in actor.normalization.leaves] == [1, 2]
+    assert [layer.leaf for layer in actor.body.normalization.leaves] == [1, 2]
     assert normalized_spec(MIXED, ())["gear"].dtype == tf.float32
     holder = tf.Module()
     holder.actor = actor
@@ -145,9 +143,9 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
         "gear": tf.constant([1, 2, 3, 4, 5, 3], tf.int64),
         "joints": tf.constant(rng.normal(50.0, 3.0, (6, 3)), tf.float32),
     }
-    np.testing.assert_array_equal(actor.normalization(observation)["gear"], [1, 2, 3, 4, 5, 3], "nothing seen yet")
+    np.testing.assert_array_equal(actor.body.normalization(observation)["gear"], [1, 2, 3, 4, 5, 3], "nothing seen yet")
     RunningStatistics(holder).update(tf.nest.flatten(observation))
-    normalised = actor.normalization(observation)
+    normalised = actor.body.normalization(observation)
     np.testing.assert_array_equal(normalised["camera"], observation["camera"])
     np.testing.assert_allclose(normalised["gear"], (np.array([1, 2, 3, 4, 5, 3]) - 3) / np.sqrt(10 / 6), rtol=1e-5)
     np.testing.assert_allclose(np.std(normalised["joints"], 0), 1.0, rtol=1e-4)

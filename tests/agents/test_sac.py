@@ -69,8 +69,12 @@ def sequence(agent, rng):
 
 # Tracing takes longest: options that leave each other visible are compared together.
 OPTIONS = {
-    "defaults": {},
-    "clipped": {"gradient_clipping": 0.05, "target_update_period": 3, "action_spec": WIDE_ACTION},
+    "clipped": {
+        "gradient_clipping": 0.05,
+        "target_update_period": 3,
+        "target_update_tau": 0.2,
+        "action_spec": WIDE_ACTION,
+    },
     "nested": {
         "target_update_tau": 1.0,
         "target_update_period": 7,
@@ -87,7 +91,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_updates_equal_those_of_sac_agent(kind):
-    options, is_recurrent, updates, tolerance = OPTIONS[kind], kind == "recurrent", 30, 2e-5
+    options, is_recurrent, updates, tolerance = OPTIONS[kind], kind == "recurrent", 20, 2e-5
     tf.keras.utils.set_random_seed(3)
     ours, theirs = build(**options), build(**options, cls=SharedLogPiAgent)
     copy_weights(ours, theirs)

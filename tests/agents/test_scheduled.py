@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tests.support.agent_for_tests import B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
+from tfagents_system.agents.agent import ScheduledValues, check_scheduled, scheduled_variables
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.scheduled import ScheduledValues, check_scheduled, scheduled_variables
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm
 

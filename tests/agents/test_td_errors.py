@@ -20,7 +20,7 @@ from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.block_update import BlockUpdate, check_agent
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.agents.minibatch import TD_ERRORS
-from tfagents_system.agents.value_network import best
+from tfagents_system.agents.score_policies import best
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.draw_settings import DrawSettings

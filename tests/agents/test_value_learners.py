@@ -11,7 +11,7 @@ from tests.support.acting import action
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.updates import losses_of, noise_of
 from tfagents_system.agents import iqn
-from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.agents.minibatch import Minibatch
@@ -230,7 +230,7 @@ def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algo
 
 def test_layer_normalisation_and_dropout_of_the_critics_are_not_the_actors():
     agent = build("sac_discrete", critic_layer_norm=True, critic_dropout=0.5)
-    kinds = [[type(layer).__name__ for layer in network.hidden_layers] for network in _actor_and_critics(agent)]
+    kinds = [[type(layer).__name__ for layer in network.body.hidden_layers] for network in _actor_and_critics(agent)]
     assert kinds == [["Dense"], *[["Dense", "Dropout", "LayerNormalization", "Activation"]] * 4]
 
 
@@ -242,10 +242,11 @@ def test_images_have_an_encoder_in_each_network():
     image = {"camera": tf.TensorSpec((32, 32, 3), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
     agent = agent_of(FakeParams, image, ACTION, algorithm="iqn", image_encoder_layers=(4, 4), **SMALL)
     (critic,), (target,) = agent.critics, agent.targets
-    assert critic.images is not None and target.images is not None and critic.images is not target.images
+    images = critic.body.images
+    assert images is not None and target.body.images is not None and images is not target.body.images
     rng = np.random.default_rng(0)
     seen = [rng.integers(0, 255, (2, B, 32, 32, 3)).astype(np.uint8), np.ones((2, B, 2), np.float32)]
-    before = critic.images.trainable_variables[0].numpy()
+    before = images.trainable_variables[0].numpy()
     _, action, reward, bootstrap, _ = arrays(2)
     BlockUpdate(agent, B, TransitionForm())([*seen, action, reward, bootstrap, *seen])
-    assert not np.array_equal(before, critic.images.trainable_variables[0])
+    assert not np.array_equal(before, images.trainable_variables[0])

@@ -19,11 +19,14 @@ from tests.support.documents import ROOT, blocks_of
 from tests.support.fakes import agent_of
 from tests.support.login_node import User
 from tests.support.tiny_agents import ACTION, OBSERVATION
+from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading
 from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.playing.played_environment import make_env
+from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import load_env_config, load_params_class
 from tfagents_system.settings.variables import RunVariables
@@ -87,10 +90,19 @@ def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_the_mean_target_is_the_mean_of_the_targets(tmp_path: Path) -> None:
-    assert write_files("tutorials/add_an_algorithm.md", tmp_path) == ["mean_target_params.py"]
+def test_algorithms_of_ones_own_do_what_they_say(tmp_path: Path) -> None:
+    assert write_files("tutorials/add_an_algorithm.md", tmp_path) == ["mean_target_params.py", "td3_params.py"]
     params_class = load_params_class(tmp_path / "mean_target_params.py")
     small = {"actor_fc_layer_params": (8,), "critic_joint_fc_layer_params": (8,)}
+    td3 = agent_of(load_params_class(tmp_path / "td3_params.py"), OBSERVATION, ACTION, **small)
+    update = BlockUpdate(td3, 4, TransitionForm())
+    before = [network.variables[0].numpy() for network in (td3.actor, td3.target_actor, *td3.targets)]
+    shapes = OBSERVATION.shape, ACTION.shape, (), (), OBSERVATION.shape
+    arrays = [np.ones((2, 4, *shape), np.float32) for shape in shapes]
+    assert update.kind == "fused" and update(arrays).keys() == {"critic_loss", "q_mean"}
+    after = [network.variables[0].numpy() for network in (td3.actor, td3.target_actor, *td3.targets)]
+    assert all((one != other).any() for one, other in zip(before, after, strict=True))
+    assert make_worker_policy(td3, 0).inference == "numpy"
     agent = agent_of(params_class, OBSERVATION, ACTION, **small)
     assert type(agent).__name__ == "MeanTarget" and len(agent.critics) == 4
     given = [tf.constant([1.0, 2.0]), tf.constant([3.0, 6.0]), tf.constant([5.0, 4.0]), tf.constant([7.0, 0.0])]

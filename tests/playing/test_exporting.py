@@ -120,18 +120,6 @@ def test_files_say_what_they_hold(written):
     assert [(leaf.shape, leaf.dtype) for leaf in found] == [(leaf.shape, leaf.dtype) for leaf in expected]
 
 
-def test_the_first_axis_of_an_onnx_file_is_named_and_the_others_have_lengths(written):
-    _, path, _ = written
-    if path.suffix != ".onnx":
-        return
-    session = pytest.importorskip("onnxruntime").InferenceSession(path)
-    description = load_policy(path, "--policy").description
-    inputs = {spec["name"]: ["n", *spec["shape"]] for spec in (*description["observation"], *description["state"])}
-    assert {value.name: value.shape for value in session.get_inputs()} == inputs
-    following = {f"next_{spec['name']}": ["n", *spec["shape"]] for spec in description["state"]}
-    assert {value.name: value.shape for value in session.get_outputs()} == {"action": ["n", 2]} | following
-
-
 def test_a_changed_weight_is_seen_and_leaves_no_file(source, tmp_path, monkeypatch):
     weight = next(variable for variable in source.policy.variables() if "kernel" in variable.name)
     before = weight.numpy()

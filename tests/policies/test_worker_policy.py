@@ -28,7 +28,6 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 
 N = 5
 CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, N - 1, "action")
-BYTES = tf.TensorSpec((6,), tf.uint8)
 NEST = {"camera": tf.TensorSpec((2, 3, 1), tf.uint8), "x": tf.TensorSpec((), tf.float32), "y": tf.TensorSpec((3,))}
 IMAGES = {"camera": tf.TensorSpec((17, 17, 1), tf.uint8), "speed": tf.TensorSpec((2,), tf.float32)}
 SMALL = {"actor_fc_layer_params": (16, 16), "critic_joint_fc_layer_params": (16,), "value_head_units": 8}
@@ -58,25 +57,17 @@ def gru(params, observation_spec, action_spec):
 
 KINDS = {
     "vector": (VECTOR, ACTION, {}, "numpy"),
-    "bytes": (BYTES, ACTION, {}, "numpy"),
     "nest": (NEST, ACTION, {**NORMALISED, "batch_renormalization": True}, "numpy"),
     "flattened picture": (NEST, ACTION, {**NORMALISED, "image_encoder_layers": ()}, "numpy"),
     "recurrent": (VECTOR, ACTION, {**NORMALISED, **LSTM}, "numpy"),
     "simba": (NEST, ACTION, {"network": "simba", "actor_fc_layer_params": (16,)}, "numpy"),
     "stacked": (NEST, ACTION, {"frame_stack": {"y": 3, "camera": 2}}, "numpy"),
     "stacked, recurrent": (VECTOR, ACTION, {"frame_stack": {"observation": 3}, **NORMALISED, **LSTM}, "numpy"),
-    "timed": (VECTOR, ACTION, RACES, "numpy"),
     "timed, stacked": (NEST, ACTION, {**RACES, **NORMALISED, "frame_stack": {"y": 3}}, "numpy"),
     "dqn": (VECTOR, CHOICE, {"algorithm": "dqn"}, "numpy"),
     "dueling": (NEST, CHOICE, {"algorithm": "dqn", "dueling": True}, "numpy"),
     "iqn": (NEST, CHOICE, {"algorithm": "iqn", **NORMALISED, **RACES}, "numpy"),
     "plain iqn": (VECTOR, CHOICE, {"algorithm": "iqn", "dueling": False, "critic_layer_norm": True}, "numpy"),
-    "simba of values": (
-        VECTOR,
-        CHOICE,
-        {"algorithm": "dqn", "network": "simba", "critic_joint_fc_layer_params": (16, 16)},
-        "numpy",
-    ),
     "sac_discrete": (NEST, CHOICE, {"algorithm": "sac_discrete", "frame_stack": {"y": 2}}, "numpy"),
     "images": (IMAGES, ACTION, {"frame_stack": {"speed": 3, "camera": 2}}, SESSION),
     "values of images": (IMAGES, CHOICE, {"algorithm": "dqn", "frame_stack": {"speed": 3}}, SESSION),

@@ -43,7 +43,7 @@ def block(k, seed=0, outer=(B,)):
 def build_quiet():
     """An agent without noise (std is clipped to e^-20, alpha is e^-50) and with a fixed actor: its numbers repeat."""
     agent = build(actor_learning_rate=0.0, alpha_learning_rate=0.0, sac_log_alpha=-50.0)
-    agent.actor._projection_networks._projection_layer.bias.assign([0.0, 0.0, -50.0, -50.0])
+    agent.actor.projections._projection_layer.bias.assign([0.0, 0.0, -50.0, -50.0])
     return agent
 
 

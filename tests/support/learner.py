@@ -15,10 +15,9 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.acting import LaneActor, action
-from tfagents_system.agents.agent import make_agent
+from tests.support.acting import action
+from tfagents_system.agents.agent import ScheduledValues, make_agent
 from tfagents_system.agents.block_update import make_block_update
-from tfagents_system.agents.scheduled import ScheduledValues
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -103,12 +102,9 @@ class Learner:
         self._policy.assign(weights.read_weights(self._trained))
         return PolicyActor(self._policy, greedy)
 
-    def play(self, episodes: int, first: Actor | None = None) -> float:
-        """Mean return of greedy episodes, which are not stored; another actor may choose each first action."""
-        actor: Actor = self.actor()
-        if first is not None:
-            actor = _Led(actor, first)
-        played = Rollout([self.env], actor).episodes(episodes)
+    def play(self, episodes: int) -> float:
+        """Mean return of greedy episodes, which are not stored."""
+        played = Rollout([self.env], self.actor()).episodes(episodes)
         return float(np.mean([episode.episode_return for episode in played]))
 
     def greedy_action(self, observation: Any) -> float:
@@ -123,14 +119,8 @@ class Learner:
         actor.reset([0])
         return int(action(actor, ts.restart(observation)))
 
-    def q(self, observation: Any, actions: np.ndarray) -> np.ndarray:
-        """What each critic says, `[critics, B]`, of one observation with actions `[B, dim]`; quantiles' mean."""
-        return self.q_of_each(
-            tf.nest.map_structure(lambda leaf: np.repeat(leaf[None], len(actions), 0), observation), actions
-        )
-
     def q_of_each(self, observations: Any, actions: np.ndarray) -> np.ndarray:
-        """The same of B observations, each with one of B actions."""
+        """What each critic says, `[critics, B]`, of B observations, each with one of B actions; quantiles' mean."""
         batch = tf.nest.map_structure(tf.constant, observations)
         values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.agent.critics]
         return np.array([value if value.ndim == 1 else value.mean(axis=-1) for value in values])
@@ -145,22 +135,3 @@ class Learner:
         segment.incarnation, segment.number = 1, self._segments
         assert self.ring.append(segment)
         self._segments += 1
-
-
-class _Led(LaneActor):
-    """Another actor's action in the first step of each episode, its own in all others."""
-
-    def __init__(self, actor: Actor, first: Actor) -> None:
-        self._actor, self._first = actor, first
-        self._is_first = True
-
-    def begin(self, lane: int) -> None:
-        self._is_first = True
-        self._actor.reset([lane])
-
-    def action(self, lane: int, time_step: ts.TimeStep) -> Any:
-        chosen = action(self._actor, time_step)  # Its memory sees each step.
-        if self._is_first:
-            self._is_first = False
-            return action(self._first, time_step)
-        return chosen

@@ -111,13 +111,6 @@ class SteadyArms(Steady):
     action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]
 
 
-class Noisy(_Distracted):
-    """One step with a reward of mean 0 that nothing predicts, at observations that never come again."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observe(), float(self.np_random.normal()), True, False, {}
-
-
 class Cue(_Task):
     """A number of -1 or 1 is seen in the first step only; the last step's reward is that number times the action.
 
@@ -149,20 +142,6 @@ class CueImage(Cue):
         image = np.full((2, 2, 1), 128 + int(100 * cue), np.uint8)
         image[0, 0] = 255 * is_last
         return image
-
-
-class Echo(_Task):
-    """The last step's reward is its action times the sign of the first one, which chance has chosen."""
-
-    def observe(self) -> Any:
-        return np.array([float(self.steps == 0), float(self.steps == CUE_STEPS - 1)], np.float32)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.steps == 0:
-            self.cue = float(np.sign(action[0]))
-        reward = self.cue * float(action[0]) if self.steps == CUE_STEPS - 1 else 0.0
-        self.steps += 1
-        return self.observe(), reward, self.steps == CUE_STEPS, False, {}
 
 
 class Walk(gymnasium.Env):

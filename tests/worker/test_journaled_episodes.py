@@ -11,7 +11,7 @@ import pytest
 from tf_agents.specs import tensor_spec
 
 from tests.support.numpy_actors import as_after_training
-from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment

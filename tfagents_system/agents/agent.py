@@ -1,31 +1,59 @@
 """The base of the toolkit's algorithms: a TFAgent with networks, optimizers and an update.
 
 An algorithm is a file beside this one with a subclass, which builds its networks and defines `update` and `losses`.
-`BlockUpdate` compiles the update; a TFAgent of any other class is trained by its own `train`.
+`BlockUpdate` compiles the update; a TFAgent of any other class is trained by its own `train`. Workers build only the
+part that acts.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tf_agents.agents import data_converter, tf_agent
+from tf_agents.policies import tf_policy
+from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common, eager_utils
 
-from tfagents_system.agents.acting import Acting
-from tfagents_system.agents.algorithms import ACTOR, CRITICS, ENCODER
+from tfagents_system.agents import algorithms
+from tfagents_system.agents.algorithms import CLONING_WEIGHT, PARTS, clones_behaviour, optimizer_settings
+from tfagents_system.agents.encoder import ImageEncoder
 from tfagents_system.agents.minibatch import Measured, Minibatch
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import RewardScale, RunningNormalization
-from tfagents_system.agents.optimizers import build_optimizer
+from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.checks.rules import Rule, broken, is_number
+from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
-TARGETS = "targets"
 Optimizer = Any  # tf.keras.optimizers.legacy.Optimizer, which has no types.
+_RATES = tuple(f"{part}_learning_rate" for part in PARTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Acting:
+    """The part of an agent that acts; workers use it as the agent.
+
+    Attributes:
+      network: An actor, with an encoder that is its own, or the network whose values choose actions.
+      policy: Takes environments' observations, the parts that the actor sees.
+      collect_policy: The one that explores.
+      encoder: Of images, in front of the network and shared with the critics; None: there is none.
+      encoded_spec: Spec of the network's input.
+      scheduled: Variables of the policies that a run's schedules change, by their attributes.
+    """
+
+    network: Any
+    policy: tf_policy.TFPolicy
+    collect_policy: tf_policy.TFPolicy
+    encoder: ImageEncoder | None = None
+    encoded_spec: Any = None
+    scheduled: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
 
 
 class Agent(tf_agent.TFAgent):
@@ -132,11 +160,15 @@ class Agent(tf_agent.TFAgent):
 
     @property
     def scheduled(self) -> dict[str, tf.Variable]:
-        """Variables that a run's schedules change, by their attributes of TrainParams (scheduled.py)."""
-        optimizers = {"critic": self.critic_optimizer, "actor": self.actor_optimizer, "alpha": self.alpha_optimizer}
+        """Variables that a run's schedules change, by their attributes of TrainParams.
+
+        float32, not trainable; an agent of one's own may have such a mapping, too. Those of the collect policy travel
+        with its weights.
+        """
+        optimizers = self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer
         rates = {
-            f"{part}_learning_rate": optimizer.scheduled_rate
-            for part, optimizer in optimizers.items()
+            name: optimizer.scheduled_rate
+            for name, optimizer in zip(_RATES, optimizers, strict=True)
             if hasattr(optimizer, "scheduled_rate")
         }
         return {**rates, **self.acting.scheduled}
@@ -189,12 +221,12 @@ class Agent(tf_agent.TFAgent):
                 tf.raw_ops.ResourceApplyGradientDescent(var=target.handle, alpha=tau, delta=target - source)
 
     def networks(self) -> dict[str, list[Any]]:
-        """`actor`, `critics`, `targets` and `encoder`, each a list, empty where there is none."""
+        """Those that learn and their targets; lists are empty where there is none."""
         return {
-            ACTOR: [] if self.actor is None else [self.actor],
-            CRITICS: list(self.critics),
-            TARGETS: list(self.targets),
-            ENCODER: [] if self.encoder is None else [self.encoder],
+            "actor": [] if self.actor is None else [self.actor],
+            "critics": list(self.critics),
+            "targets": list(self.targets),
+            "encoder": [] if self.encoder is None else [self.encoder],
         }
 
     def redraw(self, fresh: Agent) -> None:
@@ -245,6 +277,16 @@ def make_agent(
     return agent
 
 
+def make_worker_agent(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Any:
+    """What a worker uses as its agent: `Acting`, without critics, targets and optimizers, or the whole agent.
+
+    The whole agent if the user's hooks build it or its critics, which may share layers with the actor.
+    """
+    if overrides_any(params, "agent_ctor", "critic_ctor"):
+        return params.agent_ctor(time_step_spec, action_spec, tf.Variable(0, dtype=tf.int64, name="train_step"))
+    return algorithms.agent_class(params).build_acting(params, time_step_spec, action_spec)
+
+
 def set_fixed_alpha(agent: Any, params: TrainParamsBase) -> None:
     """Gives a restored agent the entropy coefficient of its params if it is not learned."""
     if isinstance(agent, Agent) and agent.log_alpha is not None and agent.alpha_optimizer is None:
@@ -260,3 +302,161 @@ def statistics_of(network: Any) -> list[tf.Variable]:
     """The running statistics of observations in a network: what it has seen, not what it has learned."""
     layers = [layer for layer in network.submodules if isinstance(layer, RunningNormalization)]
     return [variable for layer in layers for variable in layer.variables]
+
+
+# Schedules.
+
+
+def scheduled_variables(agent: Any) -> dict[str, tf.Variable]:
+    """The agent's variables that follow attributes of TrainParams, by the attribute's name."""
+    return dict(getattr(agent, "scheduled", None) or {})
+
+
+def _attribute(params: TrainParamsBase, name: str) -> Any:
+    return algorithms.value(params, name) if name in _RATES else getattr(params, name)
+
+
+def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
+    """Checks that attributes and variables fit: each variable has a number or a schedule, each schedule a variable.
+
+    Raises:
+      UserError: They do not; all that is wrong at once.
+    """
+    variables, findings = scheduled_variables(agent), []
+    for name in variables:
+        if not hasattr(params, name):
+            findings.append(f"agent.scheduled has {name!r}, which TrainParams has no attribute for: add it")
+        else:
+            rule = schedulable(Rule("a finite number", is_number))
+            findings += broken(rule, f"TrainParams.{name}", _attribute(params, name))
+    if overrides_any(params, "agent_ctor"):
+        # The replay server follows `discount` and `priority_beta` when it draws.
+        followed = {*variables, "discount", "priority_beta"}
+        if any(rate in variables for rate in _RATES):
+            followed.add("learning_rate")
+        wanted = {
+            f"{name} is a schedule": name
+            for name, described in described_by(TrainParamsBase).items()
+            if described.takes_schedule and is_schedule(getattr(params, name))
+        }
+        if clones_behaviour(params):
+            wanted[f"{CLONING_WEIGHT}={params.behaviour_cloning_weight:g} is for offline updates"] = CLONING_WEIGHT
+        findings += [
+            f"TrainParams.{fact}, but the agent of agent_ctor does not follow it: give it a variable in "
+            f"agent.scheduled[{name!r}], or set another number"
+            for fact, name in wanted.items()
+            if name not in followed
+        ]
+    if findings:
+        raise UserError(*findings)
+
+
+class ScheduledValues:
+    """Gives the agent's variables the values of a position in the run, on which alone they depend.
+
+    Args:
+      params: Has a number or a schedule for each variable.
+      agent: The agent that is trained.
+    """
+
+    def __init__(self, params: TrainParamsBase, agent: Any) -> None:
+        variables = scheduled_variables(agent)
+        self._variables = [
+            (name, Schedule.of(_attribute(params, name)), variable) for name, variable in variables.items()
+        ]
+        names = [name for name, described in described_by(TrainParamsBase).items() if described.takes_schedule]
+        values = {name: getattr(params, name, None) for name in dict.fromkeys([*names, *variables])}
+        self._changing = {name: Schedule.of(value) for name, value in values.items() if value and is_schedule(value)}
+
+    def assign(self, env_steps: int, train_steps: int, iteration: int) -> None:
+        """Sets all variables; arguments as of `Schedule.value`, iterations from -1, the offline one."""
+        for name, schedule, variable in self._variables:
+            is_over = name == CLONING_WEIGHT and iteration >= 0
+            variable.assign(0.0 if is_over else schedule.value(env_steps, train_steps, iteration))
+
+    def metrics(self, env_steps: int, train_steps: int, iteration: int) -> dict[str, float]:
+        """`schedule/<name>` of each attribute that is a schedule; arguments as of `Schedule.value`."""
+        return {
+            f"schedule/{name}": schedule.value(env_steps, train_steps, iteration)
+            for name, schedule in self._changing.items()
+        }
+
+
+# Optimizers. All are legacy Keras ones, whose Adam is one fused operation per variable.
+
+
+def build_optimizer(params: TrainParamsBase, part: str) -> Optimizer:
+    """The optimizer of one part with its learning rate. Where that is a schedule, `scheduled_rate` is its variable.
+
+    Args:
+      params: `<part>_optimizer` and `<part>_learning_rate` are used.
+      part: `critic`, `actor` or `alpha`.
+    """
+    settings, rate = optimizer_settings(params, part), algorithms.value(params, f"{part}_learning_rate")
+    if not is_schedule(rate):
+        return _optimizer(settings, _not_saved(rate))
+    variable = tf.Variable(Schedule.of(rate).value(0, 0, 0), trainable=False, name=f"{part}_learning_rate")
+    optimizer = _optimizer(settings, lambda: variable)
+    optimizer.scheduled_rate = variable
+    return optimizer
+
+
+def _optimizer(settings: Mapping[str, Any], rate: Any) -> Optimizer:
+    options: dict[str, Any] = {"global_clipnorm": settings["global_clipnorm"]}
+    if settings["name"] == "sgd":
+        momentum = settings["momentum"]
+        optimizer: Optimizer = Sgd(rate, _not_saved(momentum) if momentum else 0.0, name="SGD", **options)
+    else:
+        options |= {"beta_1": _not_saved(settings["beta_1"]), "beta_2": _not_saved(settings["beta_2"])}
+        kind, name = (AdamW, "AdamW") if settings["name"] == "adamw" else (Adam, "Adam")
+        optimizer = kind(rate, epsilon=settings["epsilon"], name=name, **options)
+    optimizer.weight_decay_share = settings["weight_decay"]
+    return optimizer
+
+
+def _not_saved(number: float) -> Callable[[], float]:
+    """A number outside checkpoints: Keras would save it, and a resumed run would keep its original value."""
+    return lambda: number
+
+
+class _L2Term:
+    """An optimizer where `weight_decay_share` times the weights joins the gradient."""
+
+    weight_decay_share = 0.0
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        if self.weight_decay_share:
+            grad += self.weight_decay_share * var
+        return super()._resource_apply_dense(grad, var, apply_state)  # type: ignore[misc]
+
+
+class Adam(_L2Term, tf.keras.optimizers.legacy.Adam):
+    """Adam (Kingma and Ba, arXiv 1412.6980) with an L2 term.
+
+    theta <- theta - rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon), the form before the paper's
+    section 2.1.
+    """
+
+
+class Sgd(_L2Term, tf.keras.optimizers.legacy.SGD):
+    """velocity <- momentum * velocity - rate * gradient, theta <- theta + velocity, with an L2 term."""
+
+
+class AdamW(tf.keras.optimizers.legacy.Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2).
+
+    theta <- theta - rate * (Adam's direction + weight_decay_share * theta), with the scheduled rate in both terms. All
+    variables decay, biases among them.
+    """
+
+    weight_decay_share = 0.0
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
+        of_variable = var.device, var.dtype.base_dtype
+        state = (apply_state or {}).get(of_variable) or self._fallback_apply_state(*of_variable)
+        # Adam's direction does not depend on the weights, so decaying first decays the weights before the step.
+        decay = tf.raw_ops.ResourceApplyGradientDescent(
+            var=var.handle, alpha=state["lr_t"] * self.weight_decay_share, delta=var.read_value()
+        )
+        with tf.control_dependencies([] if decay is None else [decay]):  # None: done already, outside of a graph.
+            return super()._resource_apply_dense(grad, var, apply_state)

@@ -124,10 +124,6 @@ def clones_behaviour(params: Any) -> bool:
     return bool(params.behaviour_cloning_weight > 0 and offline_updates(params) > 0)
 
 
-# The networks of an agent by name.
-ACTOR, CRITICS, ENCODER = "actor", "critics", "encoder"
-
-
 PARTS = ("critic", "actor", "alpha")
 _OF_ALL, _ADAM = ("name", "weight_decay", "global_clipnorm"), ("beta_1", "beta_2", "epsilon")
 _SETTINGS = {"adam": (*_OF_ALL, *_ADAM), "adamw": (*_OF_ALL, *_ADAM), "sgd": (*_OF_ALL, "momentum")}
@@ -161,54 +157,3 @@ def optimizer_findings(params: Any) -> list[str]:
                 'sgd with "weight_decay": 0'
             )
     return findings
-
-
-SIMBA_EXPANSION = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkOptions:
-    """The parts of actor and critics beside their sizes.
-
-    Attributes:
-      is_simba: Residual blocks behind normalised observations, in place of plain layers.
-      critic_layer_norm: Layer normalisation before each activation of the critics.
-      critic_dropout: Rate of the dropout before that; 0: none.
-      batch_renormalization: In actor and critics, in front of the first layer and behind each hidden one.
-      batch_renormalization_warmup_steps: Updates with plain batch normalisation before that.
-      normalizes_observations: By running statistics; a part of SimBa.
-    """
-
-    is_simba: bool
-    critic_layer_norm: bool
-    critic_dropout: float
-    batch_renormalization: bool
-    batch_renormalization_warmup_steps: int
-    normalizes_observations: bool
-
-    def of_actor(self) -> NetworkOptions:
-        """Without what critics alone have, for a network that may have either."""
-        return dataclasses.replace(self, critic_layer_norm=False, critic_dropout=0.0)
-
-    @property
-    def has_plain_actor(self) -> bool:
-        """Whether TF-Agents' own actor networks suffice."""
-        return not (self.is_simba or self.batch_renormalization)
-
-    @property
-    def has_plain_critic(self) -> bool:
-        """Whether TF-Agents' own critic networks suffice."""
-        return self.has_plain_actor and not (self.critic_layer_norm or self.critic_dropout)
-
-
-def network_options(params: Any) -> NetworkOptions:
-    """The options of TrainParams; None there means the value of the algorithm's paper."""
-    renormalization = value(params, "batch_renormalization")
-    return NetworkOptions(
-        is_simba=params.network == "simba",
-        critic_layer_norm=value(params, "critic_layer_norm"),
-        critic_dropout=float(value(params, "critic_dropout")),
-        batch_renormalization=bool(renormalization),
-        batch_renormalization_warmup_steps=renormalization["warmup_steps"] if renormalization else 0,
-        normalizes_observations=params.normalize_observations or params.network == "simba",
-    )

@@ -19,7 +19,7 @@ class BehaviourCloning:
     """The term of the loss. TensorFlow does not look into this class: checkpoints have no weight of the term.
 
     Attributes:
-      weight: float32 scalar, which follows from the position in the run alone (scheduled.py).
+      weight: float32 scalar, which follows from the position in the run alone.
     """
 
     weight: tf.Variable

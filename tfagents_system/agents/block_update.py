@@ -1,25 +1,43 @@
-"""The update of a whole block: one compiled function runs its K updates without returning to Python."""
+"""The update of a block: one compiled function runs its K updates without returning to Python.
+
+What makes an update fast, each part where it stands:
+
+- One graph a block: a loop over its K minibatches inside one function, on a GPU compiled by XLA (this file).
+- log pi comes from the noise that made an action, not back through the inverse of tanh (noise.py), and the loss of
+  alpha takes that of the actor's loss: TF-Agents' SacAgent evaluates the actor a third time (sac.py).
+- The actor's first half does not wait for the critics: with two or more CPUs both run side by side (sac.py).
+- Adam is one fused operation a variable, and so is a step of a target (agent.py).
+- With `matmul_precision`, hidden layers multiply in bfloat16 where the CPU is faster at it (below).
+- Workers act in NumPy (policies/numpy_policy.py).
+
+All randomness follows from seed and train step, so a repeated update is the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 from tf_agents.agents import tf_agent
+from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
+from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 
-from tfagents_system.agents import compiling
-from tfagents_system.agents.agent import Agent
-from tfagents_system.agents.compiling import bfloat16_matmuls
+from tfagents_system.agents.agent import Agent, check_scheduled
 from tfagents_system.agents.iteration_counts import prior_samples
+from tfagents_system.agents.layers import VALUE_LAYER
 from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, MinibatchArrays, all_measured
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.scheduled import check_scheduled
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -233,7 +251,7 @@ class BlockUpdate:
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             # The agent's own `train` may hold anything.
-            return compiling.concrete_function(update, [self._arrays.specs], by_xla=self._is_fused)
+            return concrete_function(update, [self._arrays.specs], by_xla=self._is_fused)
 
     def _compiled_measuring(self, parts: int) -> Any:
         losses_of: Any = None
@@ -350,3 +368,151 @@ def _as_diverged_error() -> Iterator[None]:
         if not lines:
             raise
         raise DivergedError(lines[0].split(" : ")[0].strip().rstrip(".")) from None
+
+
+# XLA, for GPUs.
+
+_FLAGS = "XLA_FLAGS"
+_CUDA_FOLDER = "--xla_gpu_cuda_data_dir"
+_FALLBACK = "--xla_gpu_unsafe_fallback_to_driver_on_ptxas_not_found"  # Else XLA would end the process.
+
+
+@functools.cache
+def xla_is_usable() -> bool:
+    """Whether TensorFlow has a GPU for which XLA compiles here, tried once; the log says why not.
+
+    XLA needs libdevice of CUDA's compiler package, which is part of the extra `gpu`.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return False
+    add_flags(os.environ, _cuda_of_the_extra())
+    try:
+        # Both are functions of libdevice.
+        tf.function(lambda x: tf.tanh(tf.exp(x)), autograph=False, jit_compile=True)(tf.ones(2)).numpy()
+    except tf.errors.OpError as error:
+        _warn(error)
+        return False
+    return True
+
+
+def add_flags(environ: MutableMapping[str, str], cuda: Path | None) -> None:
+    """Says where CUDA's compiler is, unless the user's own XLA_FLAGS do; XLA reads them at its first compilation.
+
+    Args:
+      cuda: The folder with `nvvm/libdevice` and `bin/ptxas`; None: wherever XLA looks by itself.
+    """
+    flags = {_FALLBACK: "true", **({_CUDA_FOLDER: str(cuda)} if cuda else {})}
+    own = environ.get(_FLAGS, "")
+    environ[_FLAGS] = " ".join([own, *(f"{name}={value}" for name, value in flags.items() if name not in own)]).strip()
+
+
+def _cuda_of_the_extra() -> Path | None:
+    """The folder of the package nvidia-cuda-nvcc-cu12, if it is installed."""
+    try:
+        spec = importlib.util.find_spec("nvidia.cuda_nvcc")
+    except ModuleNotFoundError:
+        return None
+    folders = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return next((folder for folder in folders if (folder / "nvvm" / "libdevice").is_dir()), None)
+
+
+def concrete_function(function: Callable[..., Any], signature: Sequence[Any], *, by_xla: bool) -> Any:
+    """A compiled function of tensors of this signature; AutoGraph leaves it alone.
+
+    Args:
+      by_xla: Whether XLA may compile it. Then it does where `xla_is_usable`, unless an operation of it is none of
+        XLA's: the log says so.
+    """
+    if by_xla and xla_is_usable():
+        compiled = tf.function(function, input_signature=signature, autograph=False, jit_compile=True)
+        try:
+            zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), signature)
+            compiled.experimental_get_compiler_ir(*zeros)(stage="hlo")
+        except (tf.errors.OpError, NotImplementedError, TypeError, ValueError) as error:
+            _warn(error)
+        else:
+            logging.info("compiled by XLA")
+            return compiled.get_concrete_function()
+    return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
+
+
+def _warn(error: Exception) -> None:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    logging.warning("XLA does not compile the update, which is several times slower without it: %s", lines[0])
+
+
+# bfloat16, for CPUs that have it.
+
+_MIN_UNITS = 32
+_HEADS = (TanhNormalProjectionNetwork, NormalProjectionNetwork)
+_TRIAL_SIZE, _TRIAL_PRODUCTS, _TRIALS = 256, 20, 5
+_WORTHWHILE = 1.2  # Casts and other operations would consume a smaller gain, which is not worth the lost digits.
+
+
+@contextlib.contextmanager
+def bfloat16_matmuls(networks: Iterable[tf.Module]) -> Iterator[None]:
+    """Code traced inside multiplies the hidden Dense layers of `networks` in bfloat16, forwards and backwards.
+
+    Operands are rounded to bfloat16 where they enter a product; variables, biases, activations, losses and gradients
+    are float32. Heads of actors, critics' last layers and layers of fewer than 32 units stay float32: they compute
+    Q-values, quantiles, means and standard deviations, where precision matters and time does not.
+    """
+    modules = [module for network in networks for module in (network, *network.submodules)]
+    in_heads = {id(part) for module in modules if isinstance(module, _HEADS) for part in module.submodules}
+    layers = [
+        module
+        for module in {id(module): module for module in modules}.values()
+        if type(module) is tf.keras.layers.Dense
+        and id(module) not in in_heads
+        and module.units >= _MIN_UNITS
+        and module.name != VALUE_LAYER
+    ]
+    for layer in layers:
+        layer.call = functools.partial(_bfloat16_dense, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.call
+
+
+def _bfloat16_dense(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
+    rounded = (tf.cast(operand, tf.bfloat16) for operand in (inputs, layer.kernel))
+    outputs = tf.cast(tf.matmul(*rounded), tf.float32)
+    if layer.use_bias:
+        outputs = tf.nn.bias_add(outputs, layer.bias)
+    return layer.activation(outputs) if layer.activation is not None else outputs
+
+
+def bfloat16_speedup() -> float:
+    """Speedup of this process's matrix products in bfloat16 over float32, including the rounding."""
+    operands = tf.random.stateless_normal((_TRIAL_SIZE, _TRIAL_SIZE), seed=(0, 0)) / 16.0
+
+    def seconds(dtype: tf.DType) -> float:
+        def products() -> tf.Tensor:
+            value = operands
+            for _ in range(_TRIAL_PRODUCTS):
+                value = tf.cast(tf.matmul(tf.cast(value, dtype), tf.cast(operands, dtype)), tf.float32)
+            return value
+
+        function, times = tf.function(products, autograph=False).get_concrete_function(), []
+        for _ in range(_TRIALS):
+            started = time.perf_counter()
+            function().numpy()
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    return seconds(tf.float32) / seconds(tf.bfloat16)
+
+
+def choose_precision(wanted: str) -> tuple[str, str]:
+    """The precision to use, and why it is not bfloat16 where that or `auto` is wanted; elsewhere the reason is empty.
+
+    Measured at each start, in the process that trains: a run may continue tomorrow on another CPU.
+    """
+    if wanted == "float32":
+        return "float32", ""
+    speedup = bfloat16_speedup()
+    if speedup >= _WORTHWHILE:
+        return "bfloat16", ""
+    return "float32", f"bfloat16 products are only {speedup:.2f} times as fast as float32 ones on this CPU"

@@ -12,19 +12,12 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.acting import Acting
-from tfagents_system.agents.agent import Agent
+from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, all_measured, weighted_mean
+from tfagents_system.agents.networks import build_value_network
 from tfagents_system.agents.noise import Noise
-from tfagents_system.agents.value_network import (
-    ExploringPolicy,
-    ScorePolicy,
-    best,
-    build_value_network,
-    exploration_rates,
-    num_actions,
-)
+from tfagents_system.agents.score_policies import ExploringPolicy, ScorePolicy, best, exploration_rates, num_actions
 from tfagents_system.train_params_base import TrainParamsBase
 
 _SHIFTS, _NEXT_SHIFTS, FRACTIONS, TARGET_FRACTIONS = range(4)  # Purposes of random numbers.
@@ -84,7 +77,7 @@ class Dqn(Agent):
         acting = self.build_acting(params, time_step_spec, action_spec)
         target = build_critic(params, time_step_spec, action_spec, "TargetCritic0")
         super().__init__(params, time_step_spec, action_spec, train_step, acting, [acting.network], [target])
-        self._pipeline = ObservationPipeline.of(params, acting.network.images, time_step_spec.observation)
+        self._pipeline = ObservationPipeline(params, acting.network.body.images, time_step_spec.observation)
         self.double_q = bool(algorithms.value(params, "double_q"))
 
     def update(self, minibatch: Minibatch, noise: Noise) -> Measured:

@@ -140,41 +140,29 @@ class ImageTrunk(tf.keras.layers.Layer):
 class ObservationPipeline:
     """Prepares observations for an update: shifts images at random, then encodes them.
 
+    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded.
+
     Args:
+      params: `image_augmentation_pixels` is used.
       encoder: None: networks get the pixels themselves.
-      pixels: The largest shift.
-      is_shifted: For each leaf of the observation; only images can be shifted.
+      observation_spec: Nest of TensorSpecs.
       actor_observations: The hyperparameter.
     """
 
     def __init__(
         self,
-        encoder: ImageEncoder | None,
-        pixels: int,
-        is_shifted: Sequence[bool],
-        actor_observations: Sequence[str] | None = None,
-    ) -> None:
-        self._encoder = encoder
-        self._pixels = pixels
-        self._is_shifted = is_shifted
-        self._actor_observations = actor_observations
-
-    @classmethod
-    def of(
-        cls,
         params: TrainParamsBase,
         encoder: ImageEncoder | None,
         observation_spec: Any,
         actor_observations: Sequence[str] | None = None,
-    ) -> ObservationPipeline:
-        """That of a run. Unless `image_augmentation_pixels` is set, images are shifted if they are encoded."""
+    ) -> None:
+        self._encoder, self._actor_observations = encoder, actor_observations
         pixels, specs = params.image_augmentation_pixels, tf.nest.flatten(observation_spec)
+        self._pixels = _PIXELS if pixels is None else pixels
         if pixels is None:
-            pixels = _PIXELS
-            is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
+            self._is_shifted = [encoder is not None and is_encoded(spec, convolutions(params)) for spec in specs]
         else:
-            is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
-        return cls(encoder, pixels, is_shifted, actor_observations)
+            self._is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
 
     def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
         """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, constant within a sequence.
@@ -227,7 +215,9 @@ def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
 
 def make_encoder(params: TrainParamsBase, observation_spec: Any) -> ImageEncoder | None:
     """The encoder of a run; None if there is no image for it, or if the user's own networks take the pixels."""
-    return ImageEncoder(observation_spec, convolutions(params)) if _has_encoder(params, observation_spec) else None
+    layers = convolutions(params)
+    has_images = any(is_encoded(spec, layers) for spec in tf.nest.flatten(observation_spec))
+    return ImageEncoder(observation_spec, layers) if has_images and not has_own_networks(params) else None
 
 
 def is_encoded(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
@@ -256,11 +246,6 @@ def is_features(spec: tf.TensorSpec) -> bool:
 def has_own_networks(params: TrainParamsBase) -> bool:
     """Whether the user's own networks take unprocessed observations."""
     return params.preprocessing_combiner is not None or overrides_any(params, "actor_ctor", "critic_ctor")
-
-
-def _has_encoder(params: TrainParamsBase, observation_spec: Any) -> bool:
-    leaves = tf.nest.flatten(observation_spec)
-    return not has_own_networks(params) and any(is_encoded(spec, convolutions(params)) for spec in leaves)
 
 
 def _layer(convolution: Convolution) -> tf.keras.layers.Layer:

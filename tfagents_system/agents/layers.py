@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.algorithms import SIMBA_EXPANSION, NetworkOptions
-
 Layers = list[tf.keras.layers.Layer]
 VALUE_LAYER = "value"  # The name of the layer that returns Q-values or their quantiles.
 LAYER_NORM_EPSILON = 1e-5
+_SIMBA_EXPANSION = 4
 _OF_DROPOUT = 0x64726F70  # Separates its seeds from those of actions, which may have the same seed and position.
 _CALLS_PER_POSITION = 1 << 16
 _HALF_WORDS = 1 << 16
@@ -152,7 +151,7 @@ class ResidualBlock(tf.keras.layers.Layer):
     def build(self, input_shape: tf.TensorShape) -> None:
         width = int(input_shape[-1])
         self.norm = layer_norm()
-        self.expand = tf.keras.layers.Dense(SIMBA_EXPANSION * width, "relu", kernel_initializer="he_normal")
+        self.expand = tf.keras.layers.Dense(_SIMBA_EXPANSION * width, "relu", kernel_initializer="he_normal")
         self.project = tf.keras.layers.Dense(width, kernel_initializer="he_normal")
         super().build(input_shape)
 
@@ -173,8 +172,3 @@ def simba_layers(units: Sequence[int]) -> Layers:
     """
     embedding = tf.keras.layers.Dense(units[0], kernel_initializer="orthogonal")
     return [embedding, *(ResidualBlock() for _ in units), layer_norm()]
-
-
-def renormalization(options: NetworkOptions) -> Layers:
-    """A layer of batch renormalisation where the options have it."""
-    return [BatchRenormalization(options.batch_renormalization_warmup_steps)] if options.batch_renormalization else []

@@ -69,14 +69,17 @@ class Steps(NamedTuple):
 
 def of_actor(time_steps: ts.TimeStep) -> ts.TimeStep:
     """What the actor sees of encoded time steps."""
-    observation = time_steps.observation
-    return time_steps._replace(observation=observation.actor) if isinstance(observation, Views) else time_steps
+    return _view(time_steps, "actor")
 
 
 def of_critics(time_steps: ts.TimeStep) -> ts.TimeStep:
     """What the critics see of encoded time steps."""
+    return _view(time_steps, "critics")
+
+
+def _view(time_steps: ts.TimeStep, name: str) -> ts.TimeStep:
     observation = time_steps.observation
-    return time_steps._replace(observation=observation.critics) if isinstance(observation, Views) else time_steps
+    return time_steps._replace(observation=getattr(observation, name)) if isinstance(observation, Views) else time_steps
 
 
 def cut_burn_in(steps: Steps, next_time_steps: ts.TimeStep, burn_in_steps: int) -> tuple[Steps, Steps]:

@@ -16,11 +16,9 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.acting import build_acting
 from tfagents_system.agents.agent import Agent
 from tfagents_system.agents.algorithms import CLONING_WEIGHT
 from tfagents_system.agents.behaviour_cloning import BehaviourCloning
-from tfagents_system.agents.critic import build_critics
 from tfagents_system.agents.encoder import ObservationPipeline, make_encoder
 from tfagents_system.agents.minibatch import (
     TD_ERRORS,
@@ -34,6 +32,7 @@ from tfagents_system.agents.minibatch import (
     of_critics,
     weighted_mean,
 )
+from tfagents_system.agents.networks import build_acting, build_critics
 from tfagents_system.agents.noise import Drawing, Noise, sample
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
@@ -71,7 +70,7 @@ class Sac(Agent):
         super().__init__(params, time_step_spec, action_spec, train_step, acting, critics, targets, is_recurrent)
         self.learn_actor(params)
         self.encoder = encoder
-        self._pipeline = ObservationPipeline.of(params, encoder, observation_spec, params.actor_observations)
+        self._pipeline = ObservationPipeline(params, encoder, observation_spec, params.actor_observations)
         seen = ts.time_step_spec(acting.encoded_spec), action_spec, self.actor
         self._policy_in_training = ActorPolicy(*seen, training=True)
         self._policy_in_inference = ActorPolicy(*seen, training=False)

@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.acting import Acting
-from tfagents_system.agents.agent import Agent
+from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.dqn import (
     CriticLoss,
     Sample,
@@ -22,11 +21,12 @@ from tfagents_system.agents.dqn import (
 )
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.minibatch import Measured, Minibatch, all_measured
+from tfagents_system.agents.networks import build_value_network
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.sac import lowest
 from tfagents_system.agents.sac import mean as mean_of
-from tfagents_system.agents.value_network import SamplingPolicy, ScorePolicy, build_value_network, num_actions
+from tfagents_system.agents.score_policies import SamplingPolicy, ScorePolicy, num_actions
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -62,7 +62,7 @@ class SacDiscrete(Agent):
         )
         super().__init__(params, time_step_spec, action_spec, train_step, acting, critics, targets)
         self.learn_actor(params)
-        self._pipeline = ObservationPipeline.of(params, critics[0].images, time_step_spec.observation)
+        self._pipeline = ObservationPipeline(params, critics[0].body.images, time_step_spec.observation)
         self._actor_observations = params.actor_observations
         most_entropy = math.log(num_actions(params, action_spec))
         wanted = params.target_entropy

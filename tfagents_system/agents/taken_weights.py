@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ _NETWORKS = re.compile("(actor|critics|targets|encoder|reward_scale)$|.*network"
 _REST = re.compile("log_alpha|optimizer")
 _VALUE, _SLOT = "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/"
 _SHOWN = 4  # Variables of a network.
+
+Shapes = dict[str, list[int]]  # Of a checkpoint's variables, by key.
 
 
 class TakenWeights:
@@ -35,30 +36,34 @@ class TakenWeights:
 
     def __init__(self, agent: Any, prefix: Path, *, networks_alone: bool) -> None:
         self._prefix = prefix
-        there, here = _shapes(prefix), _shapes_of(agent)
-        self.parts: dict[str, Any] = {}
-        self.misfits: list[str] = []
+        with tempfile.TemporaryDirectory() as folder:  # A checkpoint says under which keys the agent would be saved.
+            tf.train.Checkpoint(agent=agent).write(f"{folder}/agent")
+            theirs, ours = _shapes(prefix), _shapes(Path(folder) / "agent")
         children = tf.train.TrackableView.children(agent)
-        networks = [name for name in children if _NETWORKS.match(name)]
-        rest = [name for name in children if _REST.search(name)]
-        if not any("alpha_optimizer" in name for name in rest):  # Alpha is fixed.
-            rest = [name for name in rest if "alpha" not in name]
-        misfits = set[str]()
-        # Optimizers last: each belongs to what was compared before.
-        for name in [*networks, *([] if networks_alone else sorted(rest, key=lambda name: "optimizer" in name))]:
-            child = children[name]
-            is_optimizer = "optimizer" in name
-            stem = name.strip("_").partition("_")[0]
-            if is_optimizer and any(stem in misfit for misfit in misfits):
-                lines = [f"the {stem}'s weights do not fit"]
+        names = [name for name in children if _NETWORKS.match(name)]
+        if not networks_alone:
+            rest = [name for name in children if _REST.search(name)]
+            is_alpha_fixed = not any("alpha_optimizer" in name for name in rest)
+            # Optimizers last: each belongs to what was compared before.
+            rest.sort(key=lambda name: "optimizer" in name)
+            names += [name for name in rest if not (is_alpha_fixed and "alpha" in name)]
+        lines: dict[str, list[str]] = {}
+        for name in names:
+            if "optimizer" in name:
+                stem = name.strip("_").partition("_")[0]
+                is_misfit = any(stem in other and lines[other] for other in lines)
+                lines[name] = (
+                    [f"the {stem}'s weights do not fit"] if is_misfit else _slot_lines(name, children[name], theirs)
+                )
             else:
-                lines = _moments_lines(name, child, there) if is_optimizer else _differences(name, there, here)
-            if not lines:
-                self.parts[name] = child
-            else:
-                misfits.add(name)
-                more = f" and {len(lines) - _SHOWN} more" * (len(lines) > _SHOWN)
-                self.misfits.append(f"{_in_words(name)}: {'; '.join(lines[:_SHOWN])}{more}")
+                lines[name] = _shape_lines(_below(name, theirs), _below(name, ours))
+        self.parts = {name: children[name] for name in names if not lines[name]}
+        self.misfits = [
+            f"{_in_words(name)}: {'; '.join(differing[:_SHOWN])}"
+            + f" and {len(differing) - _SHOWN} more" * (len(differing) > _SHOWN)
+            for name, differing in lines.items()
+            if differing
+        ]
 
     @property
     def has_network(self) -> bool:
@@ -79,56 +84,44 @@ class TakenWeights:
                 _ = part.iterations  # Made, and restored, when it is first asked for.
 
 
-def _moments_lines(name: str, optimizer: Any, there: Mapping[str, Any]) -> list[str]:
-    """Why the moments of an optimizer are not taken."""
-    slots = {key.split(_SLOT)[1].split("/")[2] for key in there if f"{_SLOT}agent/{name}/" in key}
-    wanted = {"m", "v"} if isinstance(optimizer, tf.keras.optimizers.legacy.Adam) else set[str]()
-    wanted |= {"momentum"} if getattr(optimizer, "_momentum", False) else set()
-    if slots and slots != wanted:
-        return [f"it keeps {', '.join(sorted(slots))} there, {', '.join(sorted(wanted)) or 'nothing'} here"]
-    return []
+def _shapes(prefix: Path) -> Shapes:
+    try:
+        return dict(tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map())
+    except (tf.errors.OpError, OSError) as error:
+        raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}") from None
 
 
-def _differences(name: str, there: Mapping[str, list[int]], here: Mapping[str, list[int]]) -> list[str]:
-    """`normalization/leaves/0/mean is 3 there, 4 here`, for each variable of an attribute that differs."""
-    ours, theirs = (_below(name, shapes) for shapes in (here, there))
+def _below(name: str, shapes: Shapes) -> Shapes:
+    """Of an attribute's variables, by their paths from there, without an optimizer's slots."""
+    key = re.compile(rf"agent/{re.escape(name)}(/.*)?{re.escape(_VALUE)}")
+    found = {match[1] or name: shape for path, shape in shapes.items() if (match := key.fullmatch(path))}
+    return {path.strip("/_"): shape for path, shape in found.items() if _SLOT not in path}
+
+
+def _shape_lines(theirs: Shapes, ours: Shapes) -> list[str]:
+    """`normalization/leaves/0/mean is 3 there, 4 here`, for each variable that differs."""
     if ours and not theirs:
         return ["absent there"]
+
+    def words(shape: list[int] | None) -> str:
+        return "absent" if shape is None else "x".join(map(str, shape)) or "a scalar"
+
     return [
-        f"{path} is {_shape(theirs.get(path))} there, {_shape(ours.get(path))} here"
+        f"{path} is {words(theirs.get(path))} there, {words(ours.get(path))} here"
         for path in {**ours, **theirs}
         if ours.get(path) != theirs.get(path)
     ]
 
 
-def _below(name: str, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    start = f"agent/{name}"
-    return {
-        key.removeprefix(start).removesuffix(_VALUE).strip("/") or name.strip("_"): shape
-        for key, shape in shapes.items()
-        if key.startswith((f"{start}/", f"{start}{_VALUE}")) and _SLOT not in key and key.endswith(_VALUE)
-    }
-
-
-def _shapes(prefix: Path) -> dict[str, list[int]]:
-    """Shapes of all variables in a checkpoint, by key."""
-    try:
-        shapes: dict[str, list[int]] = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-        return shapes
-    except (tf.errors.OpError, OSError) as error:
-        raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}") from None
-
-
-def _shapes_of(agent: Any) -> dict[str, list[int]]:
-    """The same of an agent in memory: a checkpoint says under which keys it would be saved."""
-    with tempfile.TemporaryDirectory() as folder:
-        tf.train.Checkpoint(agent=agent).write(f"{folder}/agent")
-        return _shapes(Path(folder) / "agent")
+def _slot_lines(name: str, optimizer: Any, theirs: Shapes) -> list[str]:
+    """Why the moments of an optimizer are not taken."""
+    slots = {key.split(_SLOT)[1].split("/")[2] for key in theirs if f"{_SLOT}agent/{name}/" in key}
+    wanted = {"m", "v"} if isinstance(optimizer, tf.keras.optimizers.legacy.Adam) else set[str]()
+    wanted |= {"momentum"} if getattr(optimizer, "_momentum", False) else set()
+    if not slots or slots == wanted:
+        return []
+    return [f"it keeps {', '.join(sorted(slots))} there, {', '.join(sorted(wanted)) or 'nothing'} here"]
 
 
 def _in_words(name: str) -> str:
     return name.strip("_").replace("_", " ")
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "absent" if shape is None else "x".join(map(str, shape)) or "a scalar"

@@ -190,8 +190,7 @@ def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
     """Updates on random minibatches of the environment's shapes, for `secs`; the agent learns nonsense."""
     import numpy as np
 
-    from tfagents_system.agents.block_update import make_block_update
-    from tfagents_system.agents.compiling import choose_precision
+    from tfagents_system.agents.block_update import choose_precision, make_block_update
 
     update = make_block_update(params, agent, choose_precision(params.matmul_precision)[0])
     rng = np.random.default_rng(seed)

@@ -12,27 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tree
-from tf_agents.agents.sac.sac_agent import std_clip_transform
-from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
-from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
-from tf_agents.networks.actor_distribution_network import ActorDistributionNetwork
-from tf_agents.networks.actor_distribution_rnn_network import ActorDistributionRnnNetwork
-from tf_agents.networks.lstm_encoding_network import LSTMEncodingNetwork
 from tf_agents.policies.actor_policy import ActorPolicy
 from tf_agents.specs import array_spec
 
-from tfagents_system.agents.actor import LayeredActor, NormalizedActor
 from tfagents_system.agents.encoder import FlattenedLeaf
 from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
+from tfagents_system.agents.networks import LEAKY_SLOPE, Actor, ValueNetwork, leaky_relu
 from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON
-from tfagents_system.agents.value_network import (
-    LEAKY_SLOPE,
-    ExploringPolicy,
-    SamplingPolicy,
-    ScorePolicy,
-    ValueNetwork,
-    leaky_relu,
-)
+from tfagents_system.agents.score_policies import ExploringPolicy, SamplingPolicy, ScorePolicy
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.errors import UserError
 from tfagents_system.policies.names import fit_names
@@ -58,9 +45,8 @@ class UnsupportedNetworkError(Exception):
 class NetworkLayers:
     """The network of a policy, as `numpy_policy.Network` takes it.
 
-    That is Dense layers, at most one LSTM, and a tanh-squashed Gaussian, read from TF-Agents' actor networks and our
-    own; or what `ValueNetwork.acting_values` computes. The observation is a float32 vector, or any nest of leaves that
-    are flattened by our own preprocessing, normalised or not.
+    That is what an `Actor` computes, or `ValueNetwork.acting_values`: Dense layers, at most one LSTM, a tanh-squashed
+    Gaussian. The observation is a float32 vector, or any nest of leaves that are only flattened, normalised or not.
 
     Args:
       policy: An agent's, with its variables created.
@@ -77,19 +63,31 @@ class NetworkLayers:
     """
 
     def __init__(self, policy: Any, frames: Sequence[int] = ()) -> None:
-        network, is_actor = network_of(policy), type(policy) is ActorPolicy
+        network = network_of(policy)
         self.variables = named_variables(policy)
         self._names = {variable.ref(): name for name, variable in self.variables.items()}
         self._arrays: dict[str, ToArray] = {}
         stacked = [shape_and_dtype(spec) for spec in tf.nest.flatten(network.input_tensor_spec)]
-        self._sizes = [int(np.prod(spec["shape"])) for spec in stacked]
         self.observation = [
             _of_single_frames(spec, count) for spec, count in zip(stacked, frames or [1] * len(stacked), strict=True)
         ]
         zero_leaf = horizon_time_leaf(policy.time_step_spec.observation)
         if zero_leaf is not None:
             self.observation[zero_leaf]["is_zero"] = True
-        self.layers: list[dict[str, Any]] = (self._read_actor if is_actor else self._read_values)(network)
+        body = network.body
+        _require(body.images is None, "it has convolutions")
+        if body.encoder is not None:
+            self._read_encoder(body.encoder)
+        layers = [*([] if body.lstm is None else [body.lstm.cell]), *body.acting_layers]
+        self.layers: list[dict[str, Any]] = [self._layer(layer) for layer in layers]
+        if body.normalization is not None:
+            sizes = [int(np.prod(spec["shape"])) for spec in stacked]
+            self.layers.insert(0, self._input_normalization(body.normalization, sizes))
+        if isinstance(network, Actor):
+            _require(not tf.nest.is_nested(network.projections), "it has several arrays of actions")
+            self.layers.append(self._layer(network.projections._projection_layer))
+        else:
+            self.layers += self._heads(network)
 
     def arrays(self, weights: Weights) -> dict[str, np.ndarray]:
         """The arrays of the layers, by the names that the layers use.
@@ -103,29 +101,13 @@ class NetworkLayers:
         """A variable's name among the weights."""
         return self._names[variable.ref()]
 
-    def _read_actor(self, actor: Any) -> list[dict[str, Any]]:
-        normalized = []
-        if type(actor) is NormalizedActor:
-            normalized.append(self._input_normalization(actor.normalization))
-            actor = actor.actor
-        layers = _keras_layers(actor)
-        self._mark_pictures(actor._encoder if hasattr(actor, "_encoder") else actor._lstm_encoder._input_encoder)
-        return [*normalized, *map(self._layer, layers)]
-
-    def _read_values(self, network: ValueNetwork) -> list[dict[str, Any]]:
-        _require(network.images is None, "it has convolutions")
-        _check_flattening(network.encoder, len(self._sizes))
-        self._mark_pictures(network.encoder)
-        layers = [] if network.normalization is None else [self._input_normalization(network.normalization)]
-        layers += [self._layer(layer) for layer in network.acting_layers]
-        heads = [self._joined_heads(network)] if network.head_layers else []
-        if network.embedding is not None:
-            heads = [self._quantiles(network, heads)]
-        return [*layers, *heads, self._joined_last_layers(network)]
-
-    def _mark_pictures(self, encoder: Any) -> None:
-        """Says of which leaves the numbers are divided by 255, as `FlattenedLeaf` does."""
-        for described, layer in zip(self.observation, encoder._flat_preprocessing_layers or (), strict=False):
+    def _read_encoder(self, encoder: Any) -> None:
+        """An encoder that only flattens and joins the leaves of an observation; pixels are divided by 255."""
+        layers, combiner = encoder._flat_preprocessing_layers or (), encoder._preprocessing_combiner
+        flattens = combiner is None or (layers and type(combiner) is tf.keras.layers.Concatenate)
+        _require(flattens, "it has a preprocessing_combiner")
+        for described, layer in zip(self.observation, layers, strict=bool(layers)):
+            _require(type(layer) is FlattenedLeaf, "it has preprocessing layers")
             if layer.is_picture:
                 described["is_picture"] = True
 
@@ -139,15 +121,11 @@ class NetworkLayers:
             parts = (layer.norm, layer.expand, layer.project)
             return {"kind": "residual", "layers": [self._layer(part) for part in parts]}
         if kind is tf.keras.layers.LSTMCell:
-            tanh, sigmoid = tf.keras.activations.tanh, tf.keras.activations.sigmoid
-            is_usual = layer.activation is tanh and layer.recurrent_activation is sigmoid and layer.use_bias
-            _require(is_usual, "its LSTM is not of the usual kind")
             kernels = {"kernel": layer.kernel, "recurrent_kernel": layer.recurrent_kernel}
             return self._described("lstm", **kernels, bias=layer.bias)
         if kind is tf.keras.layers.Activation:
             return {"kind": "activation", "activation": _activation(layer)}
         _require(kind is tf.keras.layers.Dense, f"it has a {kind.__name__} layer")
-        _require(layer.use_bias, "it has a layer without bias")
         return self._described("dense", kernel=layer.kernel, bias=layer.bias) | {"activation": _activation(layer)}
 
     def _renormalization(self, layer: BatchRenormalization) -> dict[str, Any]:
@@ -160,10 +138,9 @@ class NetworkLayers:
         described = self._described("normalization", mean=layer.moving_mean, scale=scale, shift=layer.beta)
         return described | {"limit": None}
 
-    def _input_normalization(self, normalization: Any) -> dict[str, Any]:
+    def _input_normalization(self, normalization: Any, sizes: Sequence[int]) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pictures are left as they are."""
         layers = {layer.leaf: layer for layer in normalization.leaves}
-        sizes = self._sizes
 
         def joined(of_leaf: Callable[[Any], ToArray], of_pixels: float) -> ToArray:
             parts: list[ToArray] = [functools.partial(_constant, size, of_pixels) for size in sizes]
@@ -192,62 +169,70 @@ class NetworkLayers:
     def _value(self, variable: tf.Variable) -> ToArray:
         return operator.itemgetter(self.name_of(variable))
 
+    def _heads(self, network: ValueNetwork) -> list[dict[str, Any]]:
+        """The heads of all actions' values as one: the last layers are linear, and so is V + A - mean_a A."""
+        heads = []
+        if network.head_layers:
+            activation = _activation(network.head_layers[0])
+            heads.append(self._dense(_joined([self._weights(layer) for layer in network.head_layers]), activation))
+        if network.embedding is not None:
+            heads = [self._quantiles(network, heads)]
+        last = [self._weights(layer) for layer in network.last_layers]
+        return [*heads, self._dense(last[0] if len(last) == 1 else _dueling(*last), "linear")]
+
+    def _weights(self, layer: Any) -> ToArray:
+        """The kernel of a Dense layer, and its bias in one more row."""
+        kernel, bias = self._value(layer.kernel), self._value(layer.bias)
+        return lambda weights: np.vstack([kernel(weights), bias(weights)])
+
+    def _dense(self, rows: ToArray, activation: str) -> dict[str, Any]:
+        parts = {"kernel": lambda weights: rows(weights)[:-1], "bias": lambda weights: rows(weights)[-1]}
+        return self._described("dense", **parts) | {"activation": activation}
+
     def _quantiles(self, network: ValueNetwork, heads: list[dict[str, Any]]) -> dict[str, Any]:
         """The last layers are linear: of the mean over the fixed fractions they give the mean."""
         multiples = math.pi * np.arange(1, network.num_cosines + 1, dtype=np.float32)
         cosines = np.cos(network.acting_fractions()[:, None] * multiples).astype(np.float32)
-        embedding: Any = network.embedding
-        _require(embedding.activation is leaky_relu, "its embedding of fractions has another activation")
-        kernel, bias = self._value(embedding.kernel), self._value(embedding.bias)
+        rows = self._weights(network.embedding)
 
         def phi(weights: Weights) -> np.ndarray:
             """Of the fixed fractions, `[units, K]`."""
-            values = cosines @ kernel(weights) + bias(weights)
+            kernel_and_bias = rows(weights)
+            values = cosines @ kernel_and_bias[:-1] + kernel_and_bias[-1]
             return np.maximum(values, values * np.float32(LEAKY_SLOPE)).T
 
         return self._described("quantiles", phi=phi) | {"layers": heads}
-
-    def _joined_heads(self, network: ValueNetwork) -> dict[str, Any]:
-        """The hidden layers of all heads as one."""
-        kernels = [self._value(layer.kernel) for layer in network.head_layers]
-        biases = [self._value(layer.bias) for layer in network.head_layers]
-        described = self._described(
-            "dense",
-            kernel=lambda weights: np.concatenate([kernel(weights) for kernel in kernels], axis=1),
-            bias=lambda weights: np.concatenate([bias(weights) for bias in biases]),
-        )
-        return described | {"activation": self._layer(network.head_layers[0])["activation"]}
-
-    def _joined_last_layers(self, network: ValueNetwork) -> dict[str, Any]:
-        """The last layers of all heads as one: V + A - mean_a A is linear in both."""
-        if len(network.last_layers) == 1:
-            return self._layer(network.last_layers[0])
-        value, advantage = ([self._value(layer.kernel), self._value(layer.bias)] for layer in network.last_layers)
-
-        def kernel(weights: Weights) -> np.ndarray:
-            of_advantage = advantage[0](weights)
-            centered = of_advantage - of_advantage.mean(axis=1, keepdims=True)
-            return np.concatenate([np.repeat(value[0](weights), centered.shape[1], axis=1), centered])
-
-        def bias(weights: Weights) -> np.ndarray:
-            of_advantage = advantage[1](weights)
-            return value[1](weights) + of_advantage - of_advantage.mean()
-
-        return self._described("dense", kernel=kernel, bias=bias) | {"activation": "linear"}
 
 
 def network_of(policy: Any) -> Any:
     """The network of an agent's policy.
 
     Raises:
-      UnsupportedNetworkError: The policy may do more than choose actions by a network.
+      UnsupportedNetworkError: The policy may do more than choose actions by a network of ours.
     """
-    if type(policy) is ActorPolicy:  # Exactly these classes: a subclass may act in another way.
-        _require(policy._observation_normalizer is None, "its policy normalises observations")
-        return policy._actor_network
-    is_known = type(policy) in (ScorePolicy, ExploringPolicy, SamplingPolicy)
-    _require(is_known, f"{type(policy).__name__} is not TF-Agents' ActorPolicy itself")
-    return policy.network
+    # Exactly these classes: a subclass may act in another way.
+    is_actor = type(policy) is ActorPolicy and policy._observation_normalizer is None
+    is_known = is_actor or type(policy) in (ScorePolicy, ExploringPolicy, SamplingPolicy)
+    _require(is_known, f"{type(policy).__name__} is none of the policies that NumPy computes")
+    network = policy._actor_network if is_actor else policy.network
+    _require(type(network) in (Actor, ValueNetwork), f"{type(network).__name__} is none of the toolkit's networks")
+    return network
+
+
+def _joined(parts: Sequence[ToArray]) -> ToArray:
+    return lambda weights: np.concatenate([part(weights) for part in parts], axis=1)
+
+
+def _dueling(value: ToArray, advantage: ToArray) -> ToArray:
+    """V + A - mean_a A of the hidden layers of both heads; the last row is the bias."""
+
+    def rows(weights: Weights) -> np.ndarray:
+        of_value, of_advantage = value(weights), advantage(weights)
+        centered = of_advantage - of_advantage.mean(axis=1, keepdims=True)
+        repeated = np.repeat(of_value, centered.shape[1], axis=1)
+        return np.vstack([repeated[:-1], centered[:-1], repeated[-1:] + centered[-1:]])
+
+    return rows
 
 
 def _activation(layer: Any) -> str:
@@ -267,47 +252,7 @@ def _constant(size: int, value: float, weights: Weights) -> np.ndarray:
     return np.full(size, value, np.float32)
 
 
-def _keras_layers(actor: Any) -> list[Any]:
-    """The layers of an actor in order, the projection last, if it contains nothing else."""
-    if type(actor) in (ActorDistributionNetwork, LayeredActor):
-        layers = [*_encoder_layers(actor.input_tensor_spec, actor._encoder), *getattr(actor, "_hidden_layers", [])]
-    elif type(actor) is ActorDistributionRnnNetwork and type(actor._lstm_encoder) is LSTMEncodingNetwork:
-        encoder = actor._lstm_encoder
-        cell = getattr(encoder._lstm_network, "cell", None)
-        is_lstm = type(encoder._lstm_network) is DynamicUnroll and type(cell) is tf.keras.layers.LSTMCell
-        _require(is_lstm, "its memory is not one LSTM")
-        before = _encoder_layers(actor.input_tensor_spec, encoder._input_encoder)
-        layers = [*before, cell, *encoder._output_encoder]
-    else:
-        raise UnsupportedNetworkError(f"{type(actor).__name__} is not one of TF-Agents' actor networks or our own")
-    projection = actor._projection_networks
-    _require(type(projection) is TanhNormalProjectionNetwork, f"it ends in {type(projection).__name__}")
-    _require(projection._std_transform is std_clip_transform, "its standard deviation is not clipped by TF-Agents")
-    layer, spec = projection._projection_layer, projection._sample_spec
-    _require(layer.activation is tf.keras.activations.linear, "its projection has an activation")
-    _require(bool(np.all(spec.minimum == -1) and np.all(spec.maximum == 1)), "actions are not in [-1, 1]")
-    return [*layers, layer]
-
-
-def _encoder_layers(spec: Any, encoder: Any) -> list[Any]:
-    if encoder._flat_preprocessing_layers is None:
-        is_vector = not tf.nest.is_nested(spec) and spec.shape.rank == 1 and spec.dtype == tf.float32
-        _require(is_vector, "the observation is not one float32 vector")
-    _check_flattening(encoder, len(tf.nest.flatten(spec)))
-    return [layer for layer in encoder._postprocessing_layers if type(layer) is not tf.keras.layers.Flatten]
-
-
-def _check_flattening(encoder: Any, num_leaves: int) -> None:
-    """Whether an encoder only flattens and joins the leaves of an observation, as our own does."""
-    layers, combiner = encoder._flat_preprocessing_layers, encoder._preprocessing_combiner
-    if layers is not None:
-        ours = len(layers) == num_leaves and all(type(layer) is FlattenedLeaf for layer in layers)
-        _require(ours, "it has preprocessing layers")
-    joins = type(combiner) is tf.keras.layers.Concatenate and combiner.axis == -1
-    _require(joins if layers is not None and num_leaves > 1 else combiner is None, "it has a preprocessing_combiner")
-
-
-def _require(condition: bool, reason: str) -> None:
+def _require(condition: Any, reason: str) -> None:
     if not condition:
         raise UnsupportedNetworkError(reason)
 

@@ -1,4 +1,7 @@
-"""Policies as `policy.onnx`, for any runtime of ONNX, and `policy.tflite`, for phones, boards and robots."""
+"""Policies as `policy.onnx`, for any runtime of ONNX, and `policy.tflite`, for phones, boards and robots.
+
+What a file takes and returns is described in JSON beside it: `policy.onnx.json`, `policy.tflite.json`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,12 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.policies import tf_policy
@@ -24,9 +26,7 @@ from tfagents_system.machine.installed import is_installed
 from tfagents_system.policies.description import Description
 from tfagents_system.policies.environment_policies import in_environment_units
 
-_METADATA = "policy"
 _OPSET = 17  # From 2022: runtimes on embedded boards support it, too.
-_IDENTIFIER = b"TFL3"
 
 
 def _greedy_function(policy: tf_policy.TFPolicy, actions: LeafActions, description: Description) -> Any:
@@ -76,74 +76,28 @@ def require(*packages: str) -> None:
 
 
 def save_onnx(path: Path, policy: tf_policy.TFPolicy, actions: LeafActions, description: Description) -> None:
-    """Converts a policy; arguments as of `_greedy_function`, the description goes into the file's metadata."""
+    """Converts a policy; arguments as of `_greedy_function`."""
     import tf2onnx
 
     function = _greedy_function(policy, actions, description)
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=_OPSET)
-    _name_axes(model.graph, description)
-    entry = model.metadata_props.add()
-    entry.key, entry.value = _METADATA, json.dumps(description)
-    path.write_bytes(model.SerializeToString())
-
-
-def _name_axes(graph: Any, description: Description) -> None:
-    """Calls the first axis of inputs and outputs `n`, as the documents do; the others have their lengths."""
-    inputs = [*description["observation"], *description["state"]]
-    shapes = {spec["name"]: spec["shape"] for spec in inputs}
-    shapes |= {f"next_{spec['name']}": spec["shape"] for spec in description["state"]}
-    shapes["action"] = description["action"]["shape"]
-    for value in (*graph.input, *graph.output):
-        shape = value.type.tensor_type.shape
-        shape.ClearField("dim")
-        shape.dim.add().dim_param = "n"
-        for length in shapes[value.name]:
-            shape.dim.add().dim_value = length
-
-
-class OnnxFile:
-    """Plays a `policy.onnx` for `ExportedPolicy`.
-
-    Raises:
-      UserError: onnxruntime is not installed.
-      ValueError: The file is not a policy of ours.
-    """
-
-    inference = "policy file (onnx)"
-
-    def __init__(self, path: Path) -> None:
-        require("onnxruntime")
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime does not export its exception types.
-            raise ValueError(f"onnxruntime does not read it: {error}") from error
-        text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
-        if text is None:
-            raise ValueError("it has no description of a policy")
-        self.description: Description = json.loads(text)
-        self._inputs = [spec["name"] for spec in (*self.description["observation"], *self.description["state"])]
-        self._outputs = ["action", *(f"next_{spec['name']}" for spec in self.description["state"])]
-
-    def run(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Actions and next state of n observations."""
-        action, *following = self._session.run(self._outputs, dict(zip(self._inputs, [*leaves, *state], strict=True)))
-        return action, following
+    _write(path, model.SerializeToString(), description)
 
 
 def save_tflite(path: Path, policy: tf_policy.TFPolicy, actions: LeafActions, description: Description) -> None:
-    """Converts a policy; arguments as of `_greedy_function`, the description goes into the file's metadata."""
+    """Converts a policy; arguments as of `_greedy_function`."""
     function = _greedy_function(policy, actions, description)
     with _without_notes():
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], policy)
         # TensorFlow's own ops, which not every interpreter has, are used only if TensorFlow Lite lacks one.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
-        model = converter.convert()
-    path.write_bytes(_with_metadata(model, description))
+        _write(path, converter.convert(), description)
+
+
+def _write(path: Path, model: bytes, description: Description) -> None:
+    path.write_bytes(model)
+    Path(f"{path}.json").write_text(json.dumps(description))
 
 
 def uses_tensorflow_ops(path: Path) -> bool:
@@ -152,51 +106,46 @@ def uses_tensorflow_ops(path: Path) -> bool:
     return any((operator.customCode or b"").startswith(b"Flex") for operator in operators)
 
 
-class TFLiteFile:
-    """Plays a `policy.tflite` for `ExportedPolicy`.
+class ExportedFile:
+    """Plays a `policy.onnx` or `policy.tflite` for `ExportedPolicy`.
 
     Raises:
-      ValueError: The file is not a policy of ours.
+      UserError: onnxruntime is needed and not installed.
+      OSError, ValueError: The file is not a policy, or its description is not beside it.
     """
 
-    inference = "policy file (tflite)"
-
     def __init__(self, path: Path) -> None:
-        content = path.read_bytes()
-        self.description = _read_metadata(content)
+        self.inference = f"policy file ({path.suffix[1:]})"
+        self.description: Description = json.loads(Path(f"{path}.json").read_text())
         self._inputs = [spec["name"] for spec in (*self.description["observation"], *self.description["state"])]
-        self._next = [f"next_{spec['name']}" for spec in self.description["state"]]
-        with _without_notes():
-            self._interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
-            self._run = self._interpreter.get_signature_runner()
+        self._outputs = ["action", *(f"next_{spec['name']}" for spec in self.description["state"])]
+        self._run = (_onnx_runner if path.suffix == ".onnx" else _tflite_runner)(path, self._outputs)
 
     def run(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions and next state of n observations."""
-        results = self._run(**dict(zip(self._inputs, [*leaves, *state], strict=True)))
-        return results["action"], [results[name] for name in self._next]
+        results = self._run(dict(zip(self._inputs, [*leaves, *state], strict=True)))
+        action, *following = (results[name] for name in self._outputs)
+        return action, following
 
 
-def _with_metadata(model: bytes, description: Description) -> bytes:
-    parsed = flatbuffer_utils.convert_bytearray_to_object(bytearray(model))
-    buffer, entry = schema.BufferT(), schema.MetadataT()
-    buffer.data = list(json.dumps(description).encode())
-    entry.name, entry.buffer = _METADATA, len(parsed.buffers)
-    parsed.buffers.append(buffer)
-    parsed.metadata = [*(parsed.metadata or []), entry]
-    return bytes(flatbuffer_utils.convert_object_to_bytearray(parsed))
+def _onnx_runner(path: Path, outputs: list[str]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    require("onnxruntime")
+    import onnxruntime
 
-
-def _read_metadata(content: bytes) -> Description:
-    if content[4:8] != _IDENTIFIER:
-        raise ValueError("it is no file of TensorFlow Lite")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
-        parsed = flatbuffer_utils.convert_bytearray_to_object(bytearray(content))
-    except Exception as error:  # Flatbuffers checks nothing: struct.error, IndexError, TypeError.
-        raise ValueError(f"it is damaged: {error}") from error
-    for entry in parsed.metadata or []:
-        if entry.name == _METADATA.encode():
-            return json.loads(bytes(parsed.buffers[entry.buffer].data))
-    raise ValueError("it has no description of a policy")
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime does not export its exception types.
+        raise ValueError(f"onnxruntime does not read it: {error}") from error
+    return lambda arrays: dict(zip(outputs, session.run(outputs, arrays), strict=True))
+
+
+def _tflite_runner(path: Path, outputs: list[str]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    del outputs  # It returns all of them, by name.
+    with _without_notes():
+        runner = tf.lite.Interpreter(str(path), num_threads=1).get_signature_runner()
+    return lambda arrays: runner(**arrays)
 
 
 @contextlib.contextmanager

@@ -30,12 +30,7 @@ _MODEL = "greedy_policy"  # A run's SavedModel, to which its checkpoints of weig
 
 
 class PolicyFile(Protocol):
-    """An opened file of one format.
-
-    Attributes:
-      inference: How actions are computed, for logs.
-      description: From `description.describe`.
-    """
+    """An opened file of one format: how actions are computed, for logs, and what `description.describe` returned."""
 
     inference: str
     description: Description
@@ -87,11 +82,10 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
     Raises:
       UserError: It is none of these.
     """
-    opener = _opener(path)
-    if opener is not None:
-        file, open_file = opener
+    file = _exported_file(path)
+    if file is not None:
         try:
-            return ExportedPolicy(open_file(file))
+            return ExportedPolicy(_opened(file))
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{setting}={path} can't be loaded: {error}") from None
     return load_saved_model(path, setting)
@@ -113,18 +107,19 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
         raise UserError(f"{setting}={path} can't be loaded: {error}") from None
 
 
-def _opener(path: Path) -> tuple[Path, Any] | None:
-    """The exported file at a path, and the class that opens it; of a folder's files the simplest."""
-    for suffix in (".npz", ".tflite", ".onnx"):
-        file = path / f"{FILE_NAME}{suffix}" if path.is_dir() else path
-        if file.suffix != suffix or not file.is_file():
-            continue
-        if suffix == ".npz":
-            return file, NumpyFile
-        from tfagents_system.policies import exports
+def _exported_file(path: Path) -> Path | None:
+    """The exported file at a path; of a folder's files the simplest."""
+    suffixes = (".npz", ".tflite", ".onnx")
+    files = [path / f"{FILE_NAME}{suffix}" for suffix in suffixes] if path.is_dir() else [path]
+    return next((file for file in files if file.suffix in suffixes and file.is_file()), None)
 
-        return file, exports.TFLiteFile if suffix == ".tflite" else exports.OnnxFile
-    return None
+
+def _opened(file: Path) -> PolicyFile:
+    if file.suffix == ".npz":
+        return NumpyFile(file)
+    from tfagents_system.policies.exports import ExportedFile
+
+    return ExportedFile(file)
 
 
 def save_numpy(path: Path, policy: tf_policy.TFPolicy, description: Description) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tree
-from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.specs import short_text
 
@@ -40,8 +40,7 @@ def arrays_for(observation: Any, spec: Any) -> Any:
 
 def fit_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
     """As `shape_findings`, and actions must have the same bounds."""
-    findings = shape_findings(policy, observation_spec, action_spec)
-    return findings or bounds_findings(policy, action_spec)
+    return shape_findings(policy, observation_spec, action_spec) or bounds_findings(policy, action_spec)
 
 
 def shape_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
@@ -53,51 +52,36 @@ def shape_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list
       action_spec: Nest of its actions, in its own units.
     """
     findings = []
-    trained, ours = _leaves(policy.time_step_spec.observation), _leaves(observation_spec)
-    if not set(trained) <= set(ours):
+    trained, given = _leaves(policy.time_step_spec.observation), _leaves(observation_spec)
+    if not set(trained) <= set(given):
         findings.append(
-            f"the policy was trained on observations {_in_words(trained)}, but this environment has {_in_words(ours)}"
+            f"the policy was trained on observations {', '.join(trained)}, but this environment has {', '.join(given)}"
         )
-    acts, takes = tree.flatten(policy.action_spec), tree.flatten(action_spec)
-    shapes = [[tuple(spec.shape) for spec in specs] for specs in (acts, takes)]
-    if shapes[0] != shapes[1]:
-        findings.append(f"the policy gives actions of shapes {shapes[0]}, but this environment takes {shapes[1]}")
+    acts, takes = ([tuple(spec.shape) for spec in tree.flatten(specs)] for specs in (policy.action_spec, action_spec))
+    if acts != takes:
+        findings.append(f"the policy gives actions of shapes {acts}, but this environment takes {takes}")
     return findings
 
 
 def bounds_findings(policy: Any, action_spec: Any) -> list[str]:
     """Where the bounds of its actions are not the environment's, which may still take them, clipped."""
-    findings = []
-    for own, wanted in zip(tree.flatten(policy.action_spec), tree.flatten(action_spec), strict=True):
-        if hasattr(own, "minimum") and not np.allclose(_bounds(own), _bounds(wanted)):
-            findings.append(
-                f"the policy gives actions {_bounds_in_words(own)}, but this environment takes them "
-                f"{_bounds_in_words(wanted)}"
-            )
-    return findings
+
+    def bounds(spec: Any) -> np.ndarray:
+        return np.stack([np.broadcast_to(bound, tuple(spec.shape)) for bound in (spec.minimum, spec.maximum)])
+
+    pairs = zip(tree.flatten(policy.action_spec), tree.flatten(action_spec), strict=True)
+    differing = [(bounds(acts), bounds(takes)) for acts, takes in pairs if hasattr(acts, "minimum")]
+    return [
+        f"the policy gives actions from {short_text(acts[0])} to {short_text(acts[1])}, but this environment takes "
+        f"them from {short_text(takes[0])} to {short_text(takes[1])}"
+        for acts, takes in differing
+        if not np.allclose(acts, takes)
+    ]
 
 
-def _leaves(nest: Any) -> list[tuple[Any, ...]]:
-    """Path, shape and dtype of each, sorted: exported files have dictionaries alone."""
-    arrays = tree.map_structure(_as_array, nest)
-    leaves = sorted(tree.flatten_with_path(arrays), key=lambda leaf: str(leaf[0]))
-    return [(path, tuple(spec.shape), np.dtype(spec.dtype).name) for path, spec in leaves]
-
-
-def _in_words(leaves: list[tuple[Any, ...]]) -> str:
-    """`lidar (19,) float32, speed (1,) float32`."""
-    return ", ".join(f"{'/'.join(map(str, path))} {shape} {dtype}".lstrip() for path, shape, dtype in leaves)
-
-
-def _as_array(spec: Any) -> Any:
-    return spec if isinstance(spec, array_spec.ArraySpec) else tensor_spec.to_array_spec(spec)
-
-
-def _bounds(spec: Any) -> np.ndarray:
-    """The lowest and the highest action, `[2, n]`."""
-    return np.stack([np.broadcast_to(bound, tuple(spec.shape)) for bound in (spec.minimum, spec.maximum)])
-
-
-def _bounds_in_words(spec: Any) -> str:
-    low, high = map(short_text, _bounds(spec))
-    return f"from {low} to {high}"
+def _leaves(nest: Any) -> list[str]:
+    """`lidar (19,) float32` of each, sorted: exported files have dictionaries alone."""
+    return sorted(
+        f"{'/'.join(map(str, path))} {tuple(spec.shape)} {tf.as_dtype(spec.dtype).name}".lstrip()
+        for path, spec in tree.flatten_with_path(nest)
+    )

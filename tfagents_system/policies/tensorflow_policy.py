@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tf_agents.policies import greedy_policy, tf_policy
 
-from tfagents_system.agents.value_network import ExploringPolicy, ScorePolicy
+from tfagents_system.agents.score_policies import ExploringPolicy, ScorePolicy
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.policies.environment_policies import innermost, of_single_frames
@@ -132,11 +132,14 @@ class GraphSession:
         self._values = {ref: variable.numpy() for ref, variable in captured.items()}
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self._copies = {ref: _copy_of(variable) for ref, variable in captured.items()}
+            self._copies = {
+                ref: tf.compat.v1.Variable(
+                    tf.zeros(variable.shape, variable.dtype), shape=variable.shape, use_resource=True
+                )
+                for ref, variable in captured.items()
+            }
             self._new_values = {ref: tf.compat.v1.placeholder(var.dtype, var.shape) for ref, var in captured.items()}
             self._assigns = {ref: copy.assign(self._new_values[ref]).op for ref, copy in self._copies.items()}
-            # Most networks read only part of a time step, and each array passed costs time.
-            self._used = {name: _positions_of_read_arguments(function) for name, function in functions.items()}
             self._ends = {name: self._import(function) for name, function in functions.items()}
         self._start(single_threaded=True)
 
@@ -156,42 +159,40 @@ class GraphSession:
             intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
             inter_op_parallelism_threads=1,
             use_per_session_threads=True,
-            experimental=tf.compat.v1.ConfigProto.Experimental(
-                executor_type="SINGLE_THREADED_EXECUTOR" if single_threaded else ""
-            ),
         )
+        config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR" if single_threaded else ""
         run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if single_threaded else 0)
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         # The public Session.make_callable takes a path that is five times as slow.
         self._calls = {
             name: self._session._make_callable_from_options(
-                config_pb2.CallableOptions(
-                    feed=[feed.name for feed in feeds],
-                    fetch=[fetch.name for fetch in fetches],
-                    target=[target.name for target in targets],
-                    run_options=run_options,
-                )
+                config_pb2.CallableOptions(feed=feeds, fetch=fetches, target=targets, run_options=run_options)
             )
-            for name, (feeds, fetches, targets) in self._ends.items()
+            for name, (feeds, fetches, targets, _) in self._ends.items()
         }
         self._assign(self._values)
 
     def __call__(self, name: Any, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Runs one function."""
-        return self._calls[name](*[leaves[position] for position in self._used[name]])
+        return self._calls[name](*[leaves[position] for position in self._ends[name][-1]])
 
     def assign(self, variables: Mapping[str, tf.Variable], weights: Mapping[str, np.ndarray]) -> None:
         """Sets the copies of `variables` to the values in `weights`, by name."""
-        copied = {variable.ref(): weights[name] for name, variable in variables.items()}
-        self._assign({ref: value for ref, value in copied.items() if ref in self._copies})
+        values = {variable.ref(): weights[name] for name, variable in variables.items()}
+        self._assign({ref: value for ref, value in values.items() if ref in self._copies})
 
     def _assign(self, values: Mapping[Any, np.ndarray]) -> None:
-        ops = [self._assigns[ref] for ref in values]
         # Copies: a variable may take over the memory of the array that is fed.
-        self._session.run(ops, {self._new_values[ref]: np.array(value) for ref, value in values.items()})
+        feeds = {self._new_values[ref]: np.array(value) for ref, value in values.items()}
+        self._session.run([self._assigns[ref] for ref in values], feeds)
 
-    def _import(self, function: Any) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Operation]]:
-        """Adds a function's graph; returns its inputs, outputs and side effects."""
+    def _import(self, function: Any) -> tuple[list[str], list[str], list[str], list[int]]:
+        """Adds a function's graph.
+
+        Returns:
+          Names of its inputs, outputs and side effects, and the positions of those arguments that it reads: most
+          networks read only a part of a time step, and each array passed costs time.
+        """
         by_handle = {id(variable.handle): variable.ref() for variable in function.variables}
         inputs_of: dict[str, Any] = {}
         for outer, inner in function.graph.captures:
@@ -204,24 +205,15 @@ class GraphSession:
                 )
             else:
                 inputs_of[inner.name] = tf.constant(outer.numpy())
-        arguments = [function.inputs[position] for position in _positions_of_read_arguments(function)]
-        feeds = [tf.compat.v1.placeholder(argument.dtype, argument.shape) for argument in arguments]
-        inputs_of |= {argument.name: feed for argument, feed in zip(arguments, feeds, strict=True)}
+        arguments = function.inputs[: len(function.inputs) - len(function.graph.captures)]
         outputs = [output.name for output in function.outputs]
+        read = [k for k, argument in enumerate(arguments) if argument.consumers() or argument.name in outputs]
+        feeds = [tf.compat.v1.placeholder(arguments[k].dtype, arguments[k].shape) for k in read]
+        inputs_of |= {arguments[k].name: feed for k, feed in zip(read, feeds, strict=True)}
         effects = [op.name for op in function.graph.control_outputs]
         imported = tf.graph_util.import_graph_def(
             function.graph.as_graph_def(), input_map=inputs_of, return_elements=outputs + effects
         )
-        return feeds, imported[: len(outputs)], imported[len(outputs) :]
-
-
-def _positions_of_read_arguments(function: Any) -> list[int]:
-    arguments = function.inputs[: len(function.inputs) - len(function.graph.captures)]
-    returned = {output.name for output in function.outputs}
-    return [k for k, argument in enumerate(arguments) if argument.consumers() or argument.name in returned]
-
-
-def _copy_of(variable: tf.Variable) -> Any:
-    return tf.compat.v1.Variable(
-        tf.zeros(variable.shape, variable.dtype), shape=variable.shape, dtype=variable.dtype, use_resource=True
-    )
+        names = [end.name for end in (*feeds, *imported)]
+        ends = names[: len(feeds)], names[len(feeds) : len(feeds) + len(outputs)], names[len(feeds) + len(outputs) :]
+        return *ends, read

@@ -17,7 +17,7 @@ from absl import logging
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.value_network import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
+from tfagents_system.agents.score_policies import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.actions import is_finite
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_frames
@@ -53,12 +53,14 @@ class LaneSteps(NamedTuple):
     @classmethod
     def of(cls, time_steps: Sequence[ts.TimeStep], lanes: Sequence[int] | None = None) -> LaneSteps:
         """Of unbatched time steps; of a single one without copies, which take 4 us."""
-        step_type, reward, discount, observations = zip(*time_steps, strict=True)
-        if len(observations) == 1:
-            leaves = observations if isinstance(observations[0], np.ndarray) else tree.flatten(observations[0])
-            return cls(step_type, reward, discount, [leaf[None] for leaf in leaves], observations[0], lanes)
+        if len(time_steps) == 1:
+            ((step_type, reward, discount, observation),) = time_steps
+            is_array = isinstance(observation, np.ndarray)
+            leaves = [observation[None]] if is_array else [leaf[None] for leaf in tree.flatten(observation)]
+            return cls((step_type,), (reward,), (discount,), leaves, observation, lanes)
+        types, rewards, discounts, observations = zip(*time_steps, strict=True)
         leaves = [np.array(parts) for parts in zip(*map(tree.flatten, observations), strict=True)]
-        return cls(step_type, reward, discount, leaves, observations[0], lanes)
+        return cls(types, rewards, discounts, leaves, observations[0], lanes)
 
     def row(self, row: int) -> ts.TimeStep:
         """One lane's, unbatched."""
@@ -248,32 +250,29 @@ class NumpyWorkerPolicy(WorkerPolicy):
             own[:, lane] = values
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        if steps.lanes is not None:
-            return self._act_in(list(steps.lanes), steps, greedy)
-        return self._act(slice(None), steps, greedy)
-
-    def _act_in(self, lanes: list[int], steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        """The actions in some of the lanes; the others keep their memories."""
+        if steps.lanes is None:
+            return [self._act(slice(None), steps, greedy)]
+        lanes = list(steps.lanes)
         kept = [memory.copy() for memory in self.network.state]
-        (actions,) = self._act(lanes, steps, greedy)
+        actions = self._act(lanes, steps, greedy)
         for memory, before in zip(self.network.state, kept, strict=True):
             before[:, lanes] = memory[:, lanes]
             memory[:] = before
         return [actions]
 
-    def _act(self, rows: Any, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
+    def _act(self, rows: Any, steps: LaneSteps, greedy: Greedy) -> np.ndarray:
         network = self.network
         network.load(steps.observation if self._names is None else self._seen(steps), rows)
         if self._has_scores:
-            return [self._choose(network.scores().T[rows].copy(), rows, greedy)]
+            return self._choose(network.scores().T[rows].copy(), rows, greedy)
         self.was_greedy[rows] = greedy
         actions = network.act(greedy if isinstance(greedy, bool) else self.was_greedy)
-        if self.num_lanes > 1:
-            actions = np.ascontiguousarray(actions.T)
-        return [actions.reshape(self._actions_shape)[rows]]
+        if self.num_lanes == 1:
+            return actions.reshape(self._actions_shape)
+        return actions.T.copy().reshape(self._actions_shape)[rows]
 
     def _choose(self, scores: np.ndarray, rows: Any, greedy: Greedy) -> np.ndarray:
-        """Actions `[N]` int32, explored as `agents/value_network.py` has it."""
+        """Actions `[N]` int32, explored as `agents/score_policies.py` has it."""
         chosen = scores.argmax(axis=1)
         if greedy is not True:
             chosen = np.where(greedy, chosen, self._explore(scores, chosen))

@@ -8,11 +8,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfagents_system.agents.agent import make_agent, set_fixed_alpha
-from tfagents_system.agents.block_update import BlockUpdate, make_block_update
-from tfagents_system.agents.compiling import choose_precision
+from tfagents_system.agents.agent import ScheduledValues, make_agent, set_fixed_alpha
+from tfagents_system.agents.block_update import BlockUpdate, choose_precision, make_block_update
 from tfagents_system.agents.iteration_counts import offline_updates
-from tfagents_system.agents.scheduled import ScheduledValues
 from tfagents_system.agents.taken_weights import TakenWeights
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError

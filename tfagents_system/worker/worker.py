@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from absl import logging
 
-from tfagents_system.agents.acting import make_worker_agent
+from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.agents.iteration_counts import offline_updates, random_count, steps_of_worker
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
