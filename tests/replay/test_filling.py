@@ -22,11 +22,10 @@ from tests.support.settings_for_tests import variables_with
 from tfagents_system.errors import UserError
 from tfagents_system.replay import filling, recovery, server
 from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
-from tfagents_system.replay.frame_stacks import observation_leaves
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import NEVER, Ring
-from tfagents_system.replay.sampling import draw_transitions
+from tfagents_system.replay.sampling import draw_transitions, observation_leaves
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.support.frames_for_tests import HORIZON, recorded_envs
-from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
+from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout

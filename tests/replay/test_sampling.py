@@ -8,9 +8,8 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.frame_stacks import first_drawable
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions
+from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
 from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
 
 

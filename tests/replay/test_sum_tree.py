@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfagents_system.replay.sum_tree import GROUP, SumTree
+from tfagents_system.replay.priorities import GROUP, SumTree
 
 SIZE = 10 * GROUP
 ALPHA = 0.6

@@ -8,11 +8,8 @@ import pytest
 from tests.support.run_to_report import HOSTILE, make_run
 from tfagents_system.errors import UserError
 from tfagents_system.report import compare, plots
-from tfagents_system.report.page.assembly import page, page_data, plotly_js
-from tfagents_system.report.page.media import videos_of
-from tfagents_system.report.page.points import thinned
-from tfagents_system.report.page.run_data import AXES, Budget, run_data
-from tfagents_system.report.page.write import main
+from tfagents_system.report.page.run_data import AXES, Budget, run_data, thinned
+from tfagents_system.report.page.write import main, page, page_data, plotly_js, videos_of
 from tfagents_system.report.status import format_number
 from tfagents_system.run_files.run_paths import RunPaths
 

@@ -7,8 +7,7 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import terminal
-from tfagents_system.report.tables import SurvivingConsole
-from tfagents_system.report.terminal import ProgressView, progress_line, render
+from tfagents_system.report.terminal import ProgressView, SurvivingConsole, progress_line, render
 
 
 def rendered(content, width=80, height=50):

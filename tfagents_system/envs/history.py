@@ -3,7 +3,7 @@
 The environment's observation is stored, each frame once. The policy's observation is the same nest, but each stacked
 leaf has the previous frames on its last axis (an image's channels, a vector's numbers), oldest first, as in
 gymnasium's FrameStackObservation: the first frame stands in for those before an episode's start.
-`replay/frame_stacks.py` stacks them for minibatches, `policies/environment_policies.py` and `policies/numpy_policy.py`
+`replay/sampling.py` stacks them for minibatches, `policies/environment_policies.py` and `policies/numpy_policy.py`
 for acting.
 
 Where samples are mini-races, the policy's observation has one part more, `horizon_time`: the share of the mini-race

@@ -7,8 +7,10 @@ an int64: up to which row it is known, since rows that came later have not been 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,13 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import row_ranges
-from tfagents_system.replay.sum_tree import GROUP, SumTree
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 EPSILON = np.float32(2e-3)  # Linesight's; no step is never drawn again.
 NO_ROW = -1  # In the place of a row's number: the priority of none.
 _HEAD_BYTES = 64
+GROUP = 16  # Leaves under one inner node.
+_NEW = np.float32(-1)  # In the place of the weight of a leaf that was not measured.
 
 
 class Priorities:
@@ -138,3 +141,111 @@ def _head(known_rows: int) -> bytes:
 
 def _length(ring: Ring) -> int:
     return -(-ring.num_rows // GROUP) * GROUP
+
+
+class SumTree:
+    """Leaves with priorities. One that was not measured counts as one of twice the mean of those that were.
+
+    The tree has two levels, which suits NumPy: a draw of thousands adds up the inner nodes, searches these running
+    sums, and then the leaves of the nodes that it has found. Each inner node is computed from its leaves alone, never
+    by adding a difference: a tree that is built anew from the same priorities is the same bit by bit.
+
+    Args:
+      priorities: `[n]` float32, n a multiple of `GROUP`: above 0, or 0 where a leaf was not measured. Changed in place.
+      is_drawn: `[n]` bool: leaves that may be drawn.
+      exponent: alpha; the weight of a leaf is its priority to the power of alpha.
+    """
+
+    def __init__(self, priorities: np.ndarray, is_drawn: np.ndarray, exponent: float) -> None:
+        priorities[~(np.isfinite(priorities) & (priorities > 0) & is_drawn)] = 0
+        self._exponent = np.float32(exponent)
+        weights = np.where(priorities > 0, self._power(priorities), np.where(is_drawn, _NEW, np.float32(0)))
+        # A row for the leaves under each inner node.
+        self._priorities, self._weights = priorities.reshape(-1, GROUP), weights.reshape(-1, GROUP)
+        self._nodes = _sums(self._weights, self._priorities)
+
+    def measure(self, places: np.ndarray, priorities: np.ndarray) -> None:
+        """Sets priorities `[n]` of the leaves at these places; where one is twice there, the last one counts."""
+        is_drawn = self._weights.reshape(-1)[places] != 0
+        places, priorities = places[is_drawn], priorities[is_drawn].astype(np.float32)
+        self._priorities.reshape(-1)[places] = priorities
+        self._weights.reshape(-1)[places] = self._power(priorities)
+        self._add_up(places // GROUP)
+
+    def renew(self, part: slice, is_drawn: np.ndarray) -> None:
+        """Puts new leaves into these places."""
+        self._priorities.reshape(-1)[part] = 0
+        self._weights.reshape(-1)[part] = np.where(is_drawn, _NEW, np.float32(0))
+        self._add_up(np.arange(part.start // GROUP, -(-part.stop // GROUP)))
+
+    def draw(self, u: np.ndarray, parts: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
+        """Draws leaves from one or two parts that do not overlap.
+
+        Args:
+          u: `[n]` in [0, 1), a leaf is found for each; several times faster in ascending order.
+          parts: Of the leaves, none of them empty.
+
+        Returns:
+          Places `[n]`, and N P(i) of each, `[n]` float64: how many times as likely it is as if all N were alike. Empty
+          where there is no leaf to be drawn.
+        """
+        with self._only(parts) as inner:
+            _, count, num_new, priority = np.sum([self._nodes[:, each].sum(axis=1) for each in inner], axis=0)
+            num_measured = count - num_new
+            twice_the_mean = np.array(2 * priority / num_measured if num_measured else 1, np.float32)
+            new_weight = float(self._power(twice_the_mean))
+            weight = np.concatenate([self._nodes[0, each] + new_weight * self._nodes[2, each] for each in inner])
+            ends = np.cumsum(weight)
+            if not count:
+                return np.zeros(0, np.int64), np.zeros(0)
+            wanted = np.minimum(u * ends[-1], np.nextafter(ends[-1], 0))
+            found = np.searchsorted(ends, wanted, side="right")
+            within = 1 - (ends[found] - wanted) / weight[found]
+            nodes = np.concatenate([np.arange(each.start, each.stop) for each in inner])[found]
+            leaves, weights = self._search(nodes, within, new_weight)
+        return nodes * GROUP + leaves, weights * (count / ends[-1])
+
+    def _search(self, nodes: np.ndarray, within: np.ndarray, new_weight: float) -> tuple[np.ndarray, np.ndarray]:
+        """The leaf at a share `within` of each inner node's weight: its place under that node, and its weight."""
+        weights = np.take(self._weights, nodes, axis=0)
+        weights = np.where(weights < 0, np.float32(new_weight), weights)
+        ends = np.cumsum(weights, axis=1)
+        wanted = np.clip(within.astype(np.float32) * ends[:, -1], 0, np.nextafter(ends[:, -1], np.float32(0)))
+        leaves = np.argmax(ends > wanted[:, None], axis=1)
+        return leaves, weights[np.arange(len(nodes)), leaves].astype(np.float64)
+
+    @contextlib.contextmanager
+    def _only(self, parts: Sequence[slice]) -> Iterator[list[slice]]:
+        """The inner nodes of these parts; leaves beside them, under the same nodes, have no weight meanwhile."""
+        edges = np.unique([edge // GROUP for part in parts for edge in (part.start, part.stop - 1)])
+        places = edges[:, None] * GROUP + np.arange(GROUP)
+        is_inside = np.any([(part.start <= places) & (places < part.stop) for part in parts], axis=0)
+        weights, nodes = self._weights[edges], self._nodes[:, edges]
+        self._weights[edges] = np.where(is_inside, weights, np.float32(0))
+        self._nodes[:, edges] = _sums(self._weights[edges], np.where(is_inside, self._priorities[edges], np.float32(0)))
+        inner, end = list[slice](), 0
+        for part in sorted(parts, key=lambda each: each.start):
+            inner.append(slice(max(end, part.start // GROUP), -(-part.stop // GROUP)))
+            end = inner[-1].stop
+        try:
+            yield inner
+        finally:
+            self._weights[edges], self._nodes[:, edges] = weights, nodes
+
+    def _add_up(self, nodes: np.ndarray) -> None:
+        """Computes these inner nodes from their leaves."""
+        rows = np.take(self._weights, nodes, axis=0), np.take(self._priorities, nodes, axis=0)
+        self._nodes[:, nodes] = _sums(*rows)
+
+    def _power(self, priorities: np.ndarray) -> np.ndarray:
+        # Never 0, which is a leaf that is not drawn.
+        return np.maximum(np.power(priorities, self._exponent), np.finfo(np.float32).tiny)
+
+
+def _sums(weights: np.ndarray, priorities: np.ndarray) -> np.ndarray:
+    """Of leaves `[m, GROUP]`, as `[4, m]`: weights of measured ones, number of all drawn, of new ones, priorities.
+
+    By einsum, which adds up short rows several times as fast as `sum`.
+    """
+    parts = np.maximum(weights, 0), (weights != 0).astype(np.float32), -np.minimum(weights, 0), priorities
+    return np.stack([np.einsum("ij->i", part) for part in parts]).astype(np.float64)

@@ -8,16 +8,18 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import reverb
 import reverb.platform.checkpointers_lib
+from absl import logging
 
 from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
 from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule
 from tfagents_system.envs import specs
-from tfagents_system.errors import EXIT_RESUMABLE
+from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.draw_settings import DrawSettings, PriorData
@@ -25,14 +27,15 @@ from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.goal_environment import make_goal_environment
 from tfagents_system.replay.ordering import WorkerOrder
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
-from tfagents_system.replay.prior_data import open_prior
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
 from tfagents_system.replay.recovery import open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.replay.ring_copy import RingCopy
+from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
 from tfagents_system.run_files.heartbeat import read_heartbeat
@@ -228,3 +231,24 @@ def _beat(
         counted_secs=service.time_shares.counted_secs,
         waiting_for=service.waiting_for,
     )
+
+
+def open_prior(folder: Path, layout: Layout) -> Ring:
+    """Opens it without damaged segments, where nothing of it is written but what marks these.
+
+    Args:
+      folder: Of the ring.
+      layout: Of the run.
+
+    Raises:
+      UserError: It is not there, is of another layout than the run, or nothing of it is whole.
+    """
+    stored = StoredRing(folder)
+    if lines := differences(layout, stored.layout):
+        raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
+    ring = Ring(RingFiles.prepare(stored.folder, layout, stored.capacity_rows, stored.slack_rows))
+    damaged = ring.verify()
+    logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
+    if not ring.training_steps:
+        raise UserError(f"{folder} holds no step that may be trained on: begin another run (SAC_EXP_NAME)")
+    return ring

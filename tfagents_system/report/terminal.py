@@ -6,7 +6,7 @@ import collections
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +21,8 @@ from tfagents_system.checks.findings import counted
 from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.report.env_faults import fault_words
 from tfagents_system.report.status import (
+    LEFT_ALIGNED,
+    SETTINGS,
     curriculum_values,
     format_number,
     format_results,
@@ -33,7 +35,6 @@ from tfagents_system.report.status import (
     state_problems,
     time_shares,
 )
-from tfagents_system.report.tables import SurvivingConsole
 from tfagents_system.run_files.heartbeat import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
@@ -57,6 +58,7 @@ _COLORS = {
     "down": "red",
     "given up": "red",
 }
+_SETTINGS_WIDTH = 30  # They get more where there is room.
 
 
 class ProgressView:
@@ -322,3 +324,49 @@ def _state(beat: dict[str, Any]) -> str:
         return "given up"
     state = str(beat.get("state", "starting"))
     return state if beat.get("alive", True) or state in ("done", "stopped") else "down"
+
+
+class SurvivingConsole(Console):
+    """A console that stops writing when its pipe closes, instead of ending the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+def table(
+    rows: Sequence[Mapping[str, str]],
+    columns: Sequence[str],
+    width: int,
+    *,
+    spared_first: Sequence[str],
+    state_styles: Sequence[str],
+) -> Table:
+    """Rows as a table, without the least important columns if the terminal is too narrow.
+
+    Args:
+      spared_first: Columns that a narrow terminal omits.
+      state_styles: Of the column `state`, for each row.
+    """
+    natural = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in columns}
+    widths = _fitting(natural, width, spared_first)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name, longest in widths.items():
+        drawn.add_column(name, justify="left" if name in LEFT_ALIGNED else "right", no_wrap=True, width=longest)
+    for row, style in zip(rows, state_styles, strict=True):
+        drawn.add_row(*(Text(row[name], style=style if name == "state" else "") for name in widths))
+    return drawn
+
+
+def _fitting(natural: Mapping[str, int], width: int, spared_first: Sequence[str]) -> dict[str, int]:
+    """Widths of the columns that fit, two characters apart; settings are cut if necessary."""
+    widths = dict(natural)
+    longest = widths.get(SETTINGS, 0)
+    if longest:
+        widths[SETTINGS] = min(longest, _SETTINGS_WIDTH)
+    for name in spared_first:
+        if sum(widths.values()) + 2 * len(widths) > width:
+            widths.pop(name, None)
+    if longest:
+        rest = sum(widths.values()) + 2 * len(widths) - widths[SETTINGS]
+        widths[SETTINGS] = min(longest, max(1, width - rest))
+    return widths

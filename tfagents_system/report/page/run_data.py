@@ -7,7 +7,7 @@ import json
 import math
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of
 from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.page.points import short, thinned
 from tfagents_system.report.status import format_number, format_return, format_secs, problems, state_of, time_shares
 from tfagents_system.report.told_settings import told_settings
 from tfagents_system.run_files import run_directory
@@ -223,3 +222,33 @@ def _same(text: str, default: str | None) -> bool:
         return not text or default is not None and (text == default or float(text) == float(default))
     except ValueError:
         return False
+
+
+def thinned(values: np.ndarray, most: int) -> np.ndarray:
+    """Indices of at most `most` values that look like all of them.
+
+    The curve is parted into stretches of equally many values; of each the smallest and the largest one stay, as do the
+    first and the last value of all. So no peak is lost, which a mean or every n-th value would do.
+
+    Args:
+      values: [n] finite float64, in the order in which they are drawn.
+      most: At least 4.
+
+    Returns:
+      Ascending int64.
+    """
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    stretches = (most - 2) // 2
+    edges = np.linspace(0, count, stretches + 1).astype(np.int64)
+    kept = [0, count - 1]
+    for start, end in zip(edges[:-1], edges[1:], strict=True):
+        kept += [start + int(values[start:end].argmin()), start + int(values[start:end].argmax())]
+    return np.unique(kept)
+
+
+def short(values: Iterable[float]) -> list[float]:
+    """With six significant digits, whole numbers as such: a page is text."""
+    rounded = (float(f"{value:.6g}") if abs(value) < 1e5 else float(f"{value:.9g}") for value in values)
+    return [int(value) if value.is_integer() and abs(value) < 1e15 else value for value in rounded]

@@ -15,13 +15,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
 from tfagents_system.machine.claims import lock
 from tfagents_system.report.told_settings import told_settings
-from tfagents_system.report.tracking.destination import Destination
 from tfagents_system.report.tracking.rows import MetricsReader, Sent, to_send
 from tfagents_system.report.tracking.settings import Tracked, read_tracked
 from tfagents_system.report.tracking.to_mlflow import ToMlflow
@@ -183,3 +182,37 @@ def _send_all(paths: RunPaths, tracked: Tracked) -> int:
 
 if __name__ == "__main__":
     exit_with(main)
+
+
+class Destination(Protocol):
+    """Weights & Biases, or MLflow.
+
+    Any method may raise anything, and may take as long as the network does.
+
+    Attributes:
+      name: For messages.
+    """
+
+    name: str
+
+    def begin(self, resolved: Mapping[str, Any]) -> Sent:
+        """Begins the run there, or goes on with it, and says what of it is there.
+
+        Args:
+          resolved: The run's settings, see told_settings.
+        """
+
+    def send(self, row: Mapping[str, float]) -> None:
+        """One row; it may wait for `flush`."""
+
+    def flush(self) -> None:
+        """All rows so far are on their way when this returns."""
+
+    def finish(self, is_done: bool) -> None:
+        """The run has ended there, or is to go on later."""
+
+    def has_refused(self, error: Exception) -> bool:
+        """Whether a method has raised this because what was sent is not accepted there, though it is reached."""
+
+    def where(self) -> str:
+        """For the user: where it is to be seen, or the command that sends it there."""
