@@ -25,8 +25,12 @@ _CAN_REACH = (
 )
 
 
+# Each program is process 1 of its machine: Reverb must not take a server and a client with one id for one process.
+_FIRST = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
 def start(host, tmp_path, name, *arguments):
-    command = host.command([sys.executable, "-m", f"tests.support.{name}", *map(str, arguments)])
+    command = host.command([*_FIRST, sys.executable, "-m", f"tests.support.{name}", *map(str, arguments)])
     with open(tmp_path / f"{name}.log", "w") as log:
         return subprocess.Popen(command, stderr=log, **_PIPES)
 

@@ -1,12 +1,16 @@
 """Which worker a joining one is, what it takes over from the run, and that it is the same one when it comes again."""
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.support.settings_for_tests import variables_with
-from tfagents_system.errors import UserError
+from tfagents_system import sac_collect
+from tfagents_system.errors import EXIT_RENEW, UserError
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
@@ -163,3 +167,14 @@ def test_who_is_refused_later_hears_why(paths, welcomed, reason, error):
     assert membership.ended() == "refused"
     with pytest.raises(error, match="the gateway at node7:8443 refuses us: for this reason"):
         membership.check()
+
+
+@pytest.mark.parametrize("closing", [None, OSError("no such device")])
+def test_a_worker_whose_slot_was_given_away_leaves_and_begins_anew(monkeypatch, closing):
+    monkeypatch.setattr(sac_collect, "make_worker", MagicMock())
+    sac_collect.make_worker().close.side_effect = closing
+    role = MagicMock(stop=threading.Event())
+    role.joined.check.side_effect = SlotLostError("slot 1 was given to another worker")
+    with pytest.raises(OSError) if closing else contextlib.nullcontext():
+        assert sac_collect.collect(role) == EXIT_RENEW
+    role.joined.leave.assert_called_once_with()

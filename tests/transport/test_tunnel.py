@@ -131,8 +131,8 @@ def test_over_a_slow_line_large_items_arrive_once(host: Host, monkeypatch: pytes
     item = [np.random.default_rng(0).integers(0, 255, 400_000).astype(np.uint8)]
     cable = Cable(host.port, (200_000.0, 200_000.0))
     with contextlib.closing(cable), joined(host.tunnel(port=cable.port)) as (_, worker):
-        assert worker.try_put(tables.REPORTS, item, 0.5)
-        assert worker.size(tables.REPORTS) == 1
+        assert worker.try_put(tables.BLOCKS, item, 0.5)  # Which nobody has read.
+        assert worker.size(tables.BLOCKS) == 1
         assert worker.try_put(tables.WEIGHTS, item, 0.5)
         newest, got = worker.newest(tables.WEIGHTS), None
         began = time.monotonic()

@@ -338,6 +338,8 @@ class Tunnel:
             self.down = f"its tunnel has ended with exit code {code}, and is started again"
             time.sleep(_FIRST_BACKOFF_SECS)
             with self._lock:
+                if self._is_closed:
+                    return
                 self._process = self._start()
 
     def _take(self, message: FromGateway) -> None:
