@@ -78,12 +78,19 @@ class Overrides:
         seen: dict[str, str] = {}
         for setting in settings:
             try:
-                for name in overrides._add(setting, variables):
-                    if name in seen:
-                        findings.append(f"{name} is given twice, by {seen[name]} and {setting.source}: remove one")
-                    seen[name] = setting.source
+                tree, where, path, value = overrides._place(setting, variables)
             except ValueError as error:
                 findings.append(f"{setting.source}: {error}")
+                continue
+            for key in reversed(path):
+                value = {key: value}
+            for leaf, new in leaves_of(value):
+                name = ".".join((*where, *leaf))
+                if twice := [other for other in seen if _is_within(name, other) or _is_within(other, name)]:
+                    findings.append(f"{name} is given twice, by {seen[twice[0]]} and {setting.source}: remove one")
+                else:
+                    seen[name] = setting.source
+                    _put(tree, leaf, new)
         return overrides, findings
 
     @classmethod
@@ -133,11 +140,13 @@ class Overrides:
         kept = Overrides()
         for name, value in by_name({}, self.config, {}).items():
             if name not in names:
-                _put(kept.config, name.split(".")[1:], value, (CONFIG,))
+                _put(kept.config, name.split(".")[1:], value)
         return dataclasses.replace(self, config=kept.config)
 
-    def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
-        """Puts a setting where it belongs; returns the names of what it overrides.
+    def _place(
+        self, setting: Setting, variables: Collection[str]
+    ) -> tuple[dict[str, Any], tuple[str, ...], list[str], Any]:
+        """Where a setting belongs: a tree, what precedes names in it, the path there, and the value.
 
         Raises:
           ValueError: It is impossible; says why.
@@ -145,8 +154,7 @@ class Overrides:
         name, value, _ = setting
         if name.startswith("SAC_"):
             _check_variable_name(name, variables)
-            self.variables[name] = variable_text(value)
-            return [name]
+            return self.variables, (), [name], variable_text(value)
         if name.upper() in _VARIABLES:
             raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
         path = name.split(".")
@@ -154,33 +162,20 @@ class Overrides:
             raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
         if path[0] != CONFIG:
             _check_attribute_name(name, path[0])
-            return _put(self.params, path, value)
+            return self.params, (), path, value
         if path == [CONFIG] and not (isinstance(value, dict) and value):
             raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
-        return _put(self.config, path[1:], value, (CONFIG,))
+        return self.config, (CONFIG,), path[1:], value
 
 
-def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str, ...] = ()) -> list[str]:
-    """Puts a value into nested objects; returns the names of what it overrides.
+def _is_within(name: str, other: str) -> bool:
+    return f"{name}.".startswith(f"{other}.")
 
-    Raises:
-      ValueError: Something else is there.
-    """
-    for key in reversed(path):
-        value = {key: value}
-    names = []
-    for leaf, new in leaves_of(value):
-        name, (*parents, last) = ".".join((*where, *leaf)), leaf
-        node = tree
-        for key in parents:
-            if key in node and not (isinstance(node[key], dict) and node[key]):
-                raise ValueError(f"{name} is in {key}, which is given as a value: remove one")
-            node = node.setdefault(key, {})
-        if isinstance(node.get(last), dict) and node[last]:
-            raise ValueError(f"{name} is given key by key as well: remove one")
-        node[last] = new
-        names.append(name)
-    return names
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
 
 
 def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
