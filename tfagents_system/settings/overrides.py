@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import reward_places
-from tfagents_system.errors import SettingsError, shown
+from tfagents_system.errors import shown
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
 from tfagents_system.settings.variables import VARIABLES
@@ -122,26 +122,22 @@ class Overrides:
         """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""
         return in_words(self.settings())
 
+    def unknown_keys(self, env_config: Mapping[str, Any]) -> list[str]:
+        """Overridden keys that the configuration has not: nobody would read them, and they would change nothing."""
+        return [text for path, _ in leaves_of(self.config) if (text := _unknown_key(path, env_config))]
+
     def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with what is overridden; `env_config` itself stays unchanged.
+        """The configuration with what is overridden, without `unknown_keys`; `env_config` itself stays unchanged.
 
         Raises:
-          SettingsError: Overridden keys are not in it. Nobody would read them, and they would change nothing.
           UserError: See `merge`.
         """
-        findings = {".".join((CONFIG, *path)): _unknown_key(path, env_config) for path, _ in leaves_of(self.config)}
-        if unknown := {name: finding for name, finding in findings.items() if finding}:
-            raise SettingsError(unknown)
+        known: dict[str, Any] = {}
+        for path, value in leaves_of(self.config):
+            if _unknown_key(path, env_config) is None:
+                _put(known, path, value)
         default = {HORIZON: self.defaults[HORIZON]} if HORIZON in self.defaults else {}
-        return merge(copy.deepcopy({**default, **env_config}), self.config, CONFIG)
-
-    def without(self, names: Collection[str]) -> Overrides:
-        """These, without keys of the configuration (`config.horizon`)."""
-        kept = Overrides()
-        for name, value in by_name({}, self.config, {}).items():
-            if name not in names:
-                _put(kept.config, name.split(".")[1:], value)
-        return dataclasses.replace(self, config=kept.config)
+        return merge(copy.deepcopy({**default, **env_config}), known, CONFIG)
 
     def _place(
         self, setting: Setting, variables: Collection[str]
