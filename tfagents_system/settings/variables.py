@@ -1,7 +1,6 @@
 """The SAC_ variables of a run: a table that describes each of them, and how they are read and checked together.
 
-This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.settings.variables` prints
-docs/reference/variables.md.
+This module imports neither TensorFlow nor any user's file.
 """
 
 from __future__ import annotations
@@ -649,45 +648,6 @@ _PATHS: dict[str, Callable[[str, list[Path]], Any]] = {
 }
 
 
-# The page of the reference.
-
-
-def documentation() -> str:
-    """docs/reference/variables.md."""
-    lines = [
-        "# Variables of a run",
-        "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_FROM and SAC_ENV_PYTHON",
-        "are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,",
-        "SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and",
-        "scripts alike.",
-        "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
-        "",
-        ", ".join(v.name for v in VARIABLES if v.is_early),
-        "are read before `--set` and grids, which can't change them.",
-        "",
-        "| variable | meaning | default |",
-        "| --- | --- | --- |",
-    ]
-    lines += [
-        f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |"
-        for v in VARIABLES
-        if not v.is_internal
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def linked(text: str, here: str = "reference") -> str:
-    """The text for a page in a folder of docs/: `docs/how_to/watch.md` becomes a link to that page."""
-
-    def link(found: re.Match[str]) -> str:
-        folder, name = found.groups()
-        return f"[{name.replace('_', ' ')}]({f'../{folder}/' if folder != here else ''}{name}.md)"
-
-    return re.sub(r"\bdocs/(\w+)/(\w+)\.md", link, text)
-
-
 @functools.cache
 def attribute_docs(described: type) -> Mapping[str, str]:
     """The docstring of each annotated attribute by name, on one line."""
@@ -698,7 +658,3 @@ def attribute_docs(described: type) -> Mapping[str, str]:
         for node, text in itertools.pairwise(definition.body)
         if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-
-
-if __name__ == "__main__":
-    print(documentation(), end="")
