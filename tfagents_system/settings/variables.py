@@ -377,7 +377,7 @@ def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any])
             return []
     except ValueError as error:
         return [f"{variable.name}={shown_value(text)} must be {error}"]
-    value = text if kind in _WORDS else _number(text)
+    value: Any = text if kind in _WORDS else _number(text)
     if kind == "count or auto" and text == "auto":
         value = None
     if not is_kept(_RULES[kind], value):
@@ -386,11 +386,12 @@ def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any])
     return []
 
 
-def _number(text: str) -> int | float | str | None:
+def _number(text: str) -> int | float | str:
     """The number that a text is, or the text, which no rule for numbers lets pass."""
-    for read in (int, float):
-        with contextlib.suppress(ValueError):
-            return read(text)
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
     return text
 
 
