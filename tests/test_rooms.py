@@ -14,7 +14,7 @@ PACKAGE = ROOT / "tfagents_system"
 BUDGETS = {
     "agents": 4_170,
     "benchmarks": 4_330,
-    "checks": 890,
+    "checks": 820,
     "cluster": 2_340,
     "envs": 8_000,
     "examples": 690,
@@ -26,7 +26,7 @@ BUDGETS = {
     "replay": 4_480,
     "report": 3_960,
     "run_files": 2_460,
-    "settings": 3_010,
+    "settings": 2_750,
     "tasks": 900,
     "tests": 56_660,
     "tmrl": 600,

@@ -9,7 +9,7 @@ import re
 import reprlib
 import select
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
@@ -45,21 +45,6 @@ class UserError(Exception):
     def __init__(self, *findings: str) -> None:
         super().__init__("\n".join(findings))
         self.findings: tuple[str, ...] = findings
-
-
-class SettingsError(UserError):
-    """Settings that are impossible where they are meant to go.
-
-    Args:
-      findings: By the name of the setting.
-
-    Attributes:
-      names: Of the settings: without them, what else is wrong can be found, too.
-    """
-
-    def __init__(self, findings: Mapping[str, str]) -> None:
-        super().__init__(*findings.values())
-        self.names = frozenset(findings)
 
 
 _REPR = reprlib.Repr()

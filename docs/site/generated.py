@@ -6,6 +6,7 @@ python -m docs.site.generated          # writes them all
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -17,10 +18,13 @@ from unittest import mock
 
 from tfagents_system import command
 from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
-from tfagents_system.settings import other_libraries, parameters_page, variables
-from tfagents_system.settings.variables import linked
+from tfagents_system.settings import other_libraries
+from tfagents_system.settings.parameters_page import conditions_of, default_of, keys_of
+from tfagents_system.settings.variables import VARIABLES, attribute_docs
 from tfagents_system.tmrl import keys as tmrl_keys
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -31,6 +35,70 @@ def _table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
     columns = head.count("|") + 1
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([f"| {head} |", f"|{' --- |' * columns}", *lines]) + "\n"
+
+
+def linked(text: str, here: str = "reference") -> str:
+    """The text for a page in a folder of docs/: `docs/how_to/watch.md` becomes a link to that page."""
+
+    def link(found: re.Match[str]) -> str:
+        folder, name = found.groups()
+        return f"[{name.replace('_', ' ')}]({f'../{folder}/' if folder != here else ''}{name}.md)"
+
+    return re.sub(r"\bdocs/(\w+)/(\w+)\.md", link, text)
+
+
+_PARAMETERS = """# Parameters
+
+The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). A params file or
+`--set` gives them other values, those with \\* also in a run that has begun. A start reports those that are set
+but have no effect beside the others. A [schedule](../how_to/iterations.md#schedules) changes a number during the run.
+"""
+
+
+def _parameters() -> str:
+    docs = attribute_docs(Hyperparameters)
+    # A comment below an empty line heads a group; here by the name of the group's first attribute.
+    groups = re.findall(r"\n\n    # (.+?)\.?\n    (\w+):", inspect.getsource(Hyperparameters))
+    headings = {name: f"\n## {text}\n" for text, name in groups}
+    text, rows, listed = _PARAMETERS, list[tuple[str, ...]](), set[int]()
+
+    def table() -> str:
+        return "\n" * (text == _PARAMETERS) + _table("attribute | default | must be | unit | meaning", rows)
+
+    for name, attribute in described_by(Hyperparameters).items():
+        if name in headings:
+            text, rows = f"{text}{table()}{headings[name]}\n", []
+        meaning = f"{linked(docs[name])}{conditions_of(attribute)}"
+        if attribute.options is not None and id(attribute.options) not in listed:
+            listed.add(id(attribute.options))
+            meaning += f" Keys: {keys_of(attribute.options)}"
+        star = " \\*" if attribute.may_change else ""
+        rows.append((f"`{name}`{star}", default_of(attribute), attribute.rule.words, attribute.unit, meaning))
+    return text + table()
+
+
+_VARIABLES = """# Variables of a run
+
+Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,
+SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_FROM and SAC_ENV_PYTHON
+are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,
+SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and
+scripts alike.
+The ring is in a folder of the run's own below SAC_REPLAY_DIR.
+
+{} are read before `--set` and grids, which can't change them.
+
+"""
+
+
+def _variables() -> str:
+    rows = (
+        (f"`{variable.name}`", linked(variable.meaning), linked(variable.default or "must be given"))
+        for variable in VARIABLES
+        if not variable.is_internal
+    )
+    early = ", ".join(variable.name for variable in VARIABLES if variable.is_early)
+    return _VARIABLES.format(early) + _table("variable | meaning | default", rows)
 
 
 def _columns(described: Mapping[str, str]) -> str:
@@ -131,8 +199,8 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "how_to/tmrl.md": {"keys": _tmrl_keys},
 }
 PAGES: Mapping[str, Callable[[], str]] = {
-    "reference/parameters.md": parameters_page.documentation,
-    "reference/variables.md": variables.documentation,
+    "reference/parameters.md": _parameters,
+    "reference/variables.md": _variables,
 }
 
 

@@ -153,7 +153,7 @@ def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
     (user.folder / "vars.sh").write_text("SAC_REVERB_CPUS=0 SAC_TRAIN_CPUS=two SAC_PARAMS=no.py SAC_TRAIN_GPUS=yes\n")
     text = "\n".join(found := refused(user.submit("--array", "x", "--nodes=2-4")))
     for words in (
-        "SAC_REVERB_CPUS=0 must be a whole number", "SAC_TRAIN_CPUS=two must be", "SAC_NUM_COLLECT_WORKERS=auto must",
+        "SAC_REVERB_CPUS=0 must be an integer", "SAC_TRAIN_CPUS=two must be", "SAC_NUM_COLLECT_WORKERS=auto must",
         "SAC_PARAMS=no.py must be an existing file", "SAC_CONFIG is missing",
         "SAC_TRAIN_GPUS=yes must be 0 or 1", "SAC_EXP_NAME is missing", "--nodes=2-4 must be a number of nodes",
         "--array=x must be task ids such as 0-9",

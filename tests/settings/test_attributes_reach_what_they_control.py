@@ -6,15 +6,12 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step
 
-from tests.support.agent_for_tests import B, block
 from tests.support.fakes import agent_of
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_agent
-from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.checks.hyperparameters import described_by
-from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.training_row import TrainingRow
@@ -70,15 +67,6 @@ def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
     assert [algorithms.value(New, name) for name in names] == [2, 3, False, 0.0, False]
     named = {name for each in described_by(TrainParamsBase).values() for name in each.by_algorithm.named}
     assert named < set(algorithms.ALGORITHMS)
-
-
-def test_an_ensemble_of_one_is_its_own_minimum_and_mean():
-    agent = agent_of(Params, OBSERVATION, ACTION, algorithm="redq", num_critics=1, num_target_critics=1)
-    variables = agent.critics[0].trainable_variables
-    before = [variable.numpy() for variable in variables]
-    losses = BlockUpdate(agent, B, TransitionForm())(block(3))
-    assert np.isfinite(losses["critic_loss"]) and int(agent.train_step_counter) == 3
-    assert all(np.abs(new.numpy() - old).max() > 0 for new, old in zip(variables, before, strict=True))
 
 
 def test_drawing_follows_the_attributes():

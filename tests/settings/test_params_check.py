@@ -416,8 +416,6 @@ def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
         ({"tqc": {"num_quantiles": 10}}, ["tqc={'num_quantiles': 10} has no effect with algorithm='sac'"]),
         ({"tqc": {"num_quantiles": 10}, "algorithm": "tqc"}, []),
         ({"priority_beta": 0.5}, ["priority_beta=0.5 has no effect with priority_exponent=None"]),
-        ({"algorithm": "redq"}, ["the actor steps in each update"]),
-        ({"algorithm": "redq", "updates_per_env_step": 20.0}, []),
     ],
 )
 def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:

@@ -91,6 +91,11 @@ def integer_from(low: int) -> Rule:
     return Rule(f"an integer of at least {low}", lambda value: is_integer(value) and value >= low)
 
 
+def integer_in(low: int, high: int) -> Rule:
+    """The rule for integers from `low` to `high`, both included."""
+    return Rule(f"an integer from {low} to {high}", lambda value: is_integer(value) and low <= value <= high)
+
+
 def number_where(words: str, holds: Callable[[Any], bool]) -> Rule:
     """The rule for finite numbers that satisfy `holds`."""
     return Rule(words, lambda value: is_number(value) and holds(value))

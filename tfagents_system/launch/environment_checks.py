@@ -42,7 +42,7 @@ from tfagents_system.machine import memory
 from tfagents_system.policies.network_check import inference_findings
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.layout import Layout
@@ -52,7 +52,6 @@ from tfagents_system.workers import several_devices, several_vectors
 
 EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
-_OWN_NETWORKS = {"agent_ctor", "actor_ctor", "preprocessing_combiner"}
 _HOOKS = {
     "train_observers_ctor": "a Trajectory",
     "eval_observers_ctor": "a Trajectory",
@@ -395,7 +394,9 @@ class EnvironmentTrial:
         with told(self.findings, AGENT, "an update of the agent", names_it=False):
             check_agent(self.params, agent)
         # The toolkit's own networks can be saved: no start waits for that.
-        is_own = bool(_OWN_NETWORKS & spec_checks.overridden(self.params))
+        is_own = (
+            overrides_any(self.params, "agent_ctor", "actor_ctor") or self.params.preprocessing_combiner is not None
+        )
         if len(self.findings.errors) > errors or not (self.render or is_own):
             return
         self.enter("saving the agent's policies")

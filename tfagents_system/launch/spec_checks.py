@@ -21,7 +21,7 @@ from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch.data_checks import told
-from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 ENVIRONMENT, CURRICULUM = "environment", "curriculum"
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
@@ -55,15 +55,6 @@ def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep])
     return None
 
 
-def overridden(params: TrainParamsBase) -> set[str]:
-    """Hooks and attributes that are the user's own."""
-    return {
-        name
-        for name in dir(TrainParamsBase)
-        if getattr(type(params), name) is not getattr(TrainParamsBase, name) or name in vars(params)
-    }
-
-
 def in_words(nest: Any) -> str:
     return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
 
@@ -81,15 +72,15 @@ def check_specs(params: TrainParamsBase, env: TrainingEnvironment, findings: Fin
 
 def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     """The default networks have one action, of the kind that the algorithm learns; a user's hooks may have others."""
-    names, hooks = [spec.name for spec in tree.flatten(env.action_spec())], overridden(params)
-    if len(names) > 1 and not {"agent_ctor", "actor_ctor"} & hooks:
+    names = [spec.name for spec in tree.flatten(env.action_spec())]
+    if len(names) > 1 and not overrides_any(params, "agent_ctor", "actor_ctor"):
         yield (
             f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
             "join them in one Box, or override actor_ctor and critic_ctor"
         )
     wanted, leaf = ALGORITHMS[params.algorithm].actions, tree.flatten(env.actions)[0]
     kind = "continuous" if leaf.rows is None else "discrete"
-    if kind != wanted and "agent_ctor" not in hooks:
+    if kind != wanted and not overrides_any(params, "agent_ctor"):
         fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
         remedies = [f"set algorithm to {fitting}"] if fitting else ["give it a Box with a float dtype"]
         if kind == "continuous":
@@ -158,7 +149,7 @@ def horizon_time_findings(params: TrainParamsBase, env: TrainingEnvironment) -> 
 def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
     """Tells the use of each image; of the user's own networks only what is wrong."""
     layers, spec = convolutions(params), env.observation_spec()
-    is_own = has_own_networks(params) or "agent_ctor" in overridden(params)
+    is_own = has_own_networks(params) or overrides_any(params, "agent_ctor")
     for leaf, frames in zip(tree.flatten(spec), frames_in(spec, params.frame_stack), strict=True):
         shape = tuple(leaf.shape)
         needs_axes = frames > 1 or bool(params.image_augmentation_pixels)

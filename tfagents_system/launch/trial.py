@@ -29,7 +29,7 @@ from tfagents_system.agents.iteration_counts import (
 from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
-from tfagents_system.errors import SettingsError, UserError
+from tfagents_system.errors import UserError
 from tfagents_system.launch import costs, data_checks, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.report.long_work import LongWork
@@ -239,11 +239,8 @@ class Inspector:
         path, overrides = self._choose(CONFIG), self._start.overrides
         with self._findings.catching(CONFIG):
             config = load_env_config(path)
-            try:
-                config = overrides.merged(config)
-            except SettingsError as error:
-                self._findings.error(CONFIG, *error.findings)
-                config = overrides.without(error.names).merged(config)
+            self._findings.error(CONFIG, *overrides.unknown_keys(config))
+            config = overrides.merged(config)
             # `_horizon_of` tells where there is none.
             wrong = params_check.check_env_config({HORIZON: 1, **config}) + check_curriculum(config)
             self._findings.error(CONFIG, *wrong)
@@ -254,20 +251,15 @@ class Inspector:
     def _load_params(self, path: Path, origin: Path, config: dict[str, Any]) -> TrainParamsBase:
         """The params with all overrides that are possible, and with the run's defaults; tells of the others."""
         compute_config, process = self._start.compute_config, ProcessSettings.of(self._values)
+        impossible: list[str] = []
 
         def load(attributes: Mapping[str, Any]) -> TrainParamsBase:
-            return load_params(
-                path, config, origin=origin, compute_config=compute_config, attributes=attributes, process=process
-            )
+            how: dict[str, Any] = {"origin": origin, "compute_config": compute_config, "process": process}
+            return load_params(path, config, **how, attributes=attributes, findings=impossible)
 
         attributes = self._start.overrides.params
-        while True:
-            try:
-                params = load(attributes)
-                break
-            except SettingsError as error:  # Wrong values of the others are told at once with these.
-                self._findings.error(PARAMS, *error.findings)
-                attributes = {name: value for name, value in attributes.items() if name not in error.names}
+        params = load(attributes)
+        self._findings.error(PARAMS, *impossible)
         self._inspection.taken = self._find_taken()
         horizon = self._horizon_of(params, config)
         if not params_check.check_params(params):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfagents_system.checks.findings import counted
 from tfagents_system.checks.rules import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
@@ -57,7 +58,7 @@ class EarlyEnd:
     def begin(self, rows: Sequence[Row]) -> None:
         """Takes the existing rows: of an earlier start, or up to a checkpoint that training went back to."""
         self.why: str | None = None
-        self._in_a_row: list[float] = []  # Environment steps of the evaluations that have reached it.
+        self._in_a_row = 0  # Evaluations that have reached the thresholds.
         self._best_env_steps = 0.0
         self._best: tuple[float, ...] = ()
         for row in rows:
@@ -80,28 +81,17 @@ class EarlyEnd:
         return f"max_hours={self._max_hours:g} is reached"
 
     def _why_of_evaluation(self, row: Row) -> str | None:
-        is_reached = all(
-            (found := row.get(name)) is not None and found >= low for name, low in self._thresholds.items()
-        )
+        reached = [(value := row.get(name)) is not None and value >= low for name, low in self._thresholds.items()]
         env_steps, found_rank = row.get("env_steps") or 0.0, rank(row, self._metric)
-        self._in_a_row = [*self._in_a_row, env_steps] if is_reached else []
-        if self._thresholds and len(self._in_a_row) >= self._wanted:
+        self._in_a_row = self._in_a_row + 1 if all(reached) else 0
+        if self._thresholds and self._in_a_row >= self._wanted:
             values = " and ".join(f"{name} of at least {low:g}" for name, low in self._thresholds.items())
-            return f"{_which(self._in_a_row)} had {values} (stop_when)"
+            return f"{counted(self._in_a_row, 'evaluation')} up to {env_steps:,.0f} steps had {values} (stop_when)"
         if not self._best or found_rank > self._best:
             self._best, self._best_env_steps = found_rank, env_steps
         elif self._patience_steps is not None and env_steps - self._best_env_steps >= self._patience_steps:
             return f"no evaluation was better for {env_steps - self._best_env_steps:,.0f} environment steps (stop_when)"
         return None
-
-
-def _which(env_steps: Sequence[float]) -> str:
-    """Names evaluations by their steps: later ones, of policies that were on their way already, may be worse."""
-    first, last = env_steps[0], env_steps[-1]
-    if len(env_steps) == 1:
-        return f"the evaluation at {last:,.0f} steps"
-    places = f"at {first:,.0f} and {last:,.0f}" if len(env_steps) == 2 else f"from {first:,.0f} to {last:,.0f}"
-    return f"{len(env_steps)} evaluations in a row, {places} steps,"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.reward_places import with_file_of
-from tfagents_system.errors import SettingsError, UserError, shown
+from tfagents_system.errors import UserError, shown
 from tfagents_system.settings import other_libraries, values
 from tfagents_system.settings.values import read_json
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
@@ -108,6 +108,7 @@ def load_params(
     compute_config: Mapping[str, Any] | None = None,
     attributes: Mapping[str, Any] | None = None,
     process: ProcessSettings | None = None,
+    findings: list[str] | None = None,
 ) -> TrainParamsBase:
     """Builds `TrainParams(env_config)`, with `compute_config` filled in.
 
@@ -121,32 +122,32 @@ def load_params(
         what it computes from them follows. What the body of the class has computed before does not. Dictionaries are
         merged into those that they override.
       process: Of each of its environments; None: they run where they are built.
+      findings: Gets what is wrong with `attributes`, which are left out; None: that is raised.
 
     Raises:
-      SettingsError: Impossible names and values in `attributes`.
-      UserError: See `load_params_class`; also where the constructor raises.
+      UserError: See `load_params_class`; also where the constructor raises, and for impossible `attributes`.
     """
     params_class = load_params_class(params_path, origin)
-    if fixed := {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}:
-        raise SettingsError(fixed)
+    fixed = {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}
+    given = {name: value for name, value in (attributes or {}).items() if name not in fixed}
     env_config = with_file_of(params_path, env_config)
     try:
-        params, unknown, wrong = _build(
-            params_class, dict(env_config), dict(compute_config or {}), dict(attributes or {})
-        )
+        params, unknown, wrong = _build(params_class, dict(env_config), dict(compute_config or {}), given)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         where = _where(error, (origin or params_path).resolve())
         raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
     _check_env_config(params, origin or params_path)
-    if unknown or wrong:
-        raise SettingsError(wrong | {name: _unknown_attribute(params, name, origin or params_path) for name in unknown})
+    impossible = fixed | wrong | {name: _unknown_attribute(params, name, origin or params_path) for name in unknown}
+    if impossible and findings is None:
+        raise UserError(*impossible.values())
+    if findings is not None:
+        findings += impossible.values()
+    given = {name: value for name, value in given.items() if name not in impossible}
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
-    _follow_each_other(params, attributes or {})
-    params._source = ParamsSource(
-        params_path, origin, dict(env_config), dict(compute_config or {}), dict(attributes or {}), process
-    )
+    _follow_each_other(params, given)
+    params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}), given, process)
     return params
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import reward_places
-from tfagents_system.errors import SettingsError, shown
+from tfagents_system.errors import shown
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
 from tfagents_system.settings.variables import VARIABLES
@@ -78,12 +78,19 @@ class Overrides:
         seen: dict[str, str] = {}
         for setting in settings:
             try:
-                for name in overrides._add(setting, variables):
-                    if name in seen:
-                        findings.append(f"{name} is given twice, by {seen[name]} and {setting.source}: remove one")
-                    seen[name] = setting.source
+                tree, where, path, value = overrides._place(setting, variables)
             except ValueError as error:
                 findings.append(f"{setting.source}: {error}")
+                continue
+            for key in reversed(path):
+                value = {key: value}
+            for leaf, new in leaves_of(value):
+                name = ".".join((*where, *leaf))
+                if twice := [other for other in seen if _is_within(name, other) or _is_within(other, name)]:
+                    findings.append(f"{name} is given twice, by {seen[twice[0]]} and {setting.source}: remove one")
+                else:
+                    seen[name] = setting.source
+                    _put(tree, leaf, new)
         return overrides, findings
 
     @classmethod
@@ -115,29 +122,27 @@ class Overrides:
         """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""
         return in_words(self.settings())
 
+    def unknown_keys(self, env_config: Mapping[str, Any]) -> list[str]:
+        """Overridden keys that the configuration has not: nobody would read them, and they would change nothing."""
+        return [text for path, _ in leaves_of(self.config) if (text := _unknown_key(path, env_config))]
+
     def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with what is overridden; `env_config` itself stays unchanged.
+        """The configuration with what is overridden, without `unknown_keys`; `env_config` itself stays unchanged.
 
         Raises:
-          SettingsError: Overridden keys are not in it. Nobody would read them, and they would change nothing.
           UserError: See `merge`.
         """
-        findings = {".".join((CONFIG, *path)): _unknown_key(path, env_config) for path, _ in leaves_of(self.config)}
-        if unknown := {name: finding for name, finding in findings.items() if finding}:
-            raise SettingsError(unknown)
+        known: dict[str, Any] = {}
+        for path, value in leaves_of(self.config):
+            if _unknown_key(path, env_config) is None:
+                _put(known, path, value)
         default = {HORIZON: self.defaults[HORIZON]} if HORIZON in self.defaults else {}
-        return merge(copy.deepcopy({**default, **env_config}), self.config, CONFIG)
+        return merge(copy.deepcopy({**default, **env_config}), known, CONFIG)
 
-    def without(self, names: Collection[str]) -> Overrides:
-        """These, without keys of the configuration (`config.horizon`)."""
-        kept = Overrides()
-        for name, value in by_name({}, self.config, {}).items():
-            if name not in names:
-                _put(kept.config, name.split(".")[1:], value, (CONFIG,))
-        return dataclasses.replace(self, config=kept.config)
-
-    def _add(self, setting: Setting, variables: Collection[str]) -> list[str]:
-        """Puts a setting where it belongs; returns the names of what it overrides.
+    def _place(
+        self, setting: Setting, variables: Collection[str]
+    ) -> tuple[dict[str, Any], tuple[str, ...], list[str], Any]:
+        """Where a setting belongs: a tree, what precedes names in it, the path there, and the value.
 
         Raises:
           ValueError: It is impossible; says why.
@@ -145,8 +150,7 @@ class Overrides:
         name, value, _ = setting
         if name.startswith("SAC_"):
             _check_variable_name(name, variables)
-            self.variables[name] = variable_text(value)
-            return [name]
+            return self.variables, (), [name], variable_text(value)
         if name.upper() in _VARIABLES:
             raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
         path = name.split(".")
@@ -154,33 +158,20 @@ class Overrides:
             raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
         if path[0] != CONFIG:
             _check_attribute_name(name, path[0])
-            return _put(self.params, path, value)
+            return self.params, (), path, value
         if path == [CONFIG] and not (isinstance(value, dict) and value):
             raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
-        return _put(self.config, path[1:], value, (CONFIG,))
+        return self.config, (CONFIG,), path[1:], value
 
 
-def _put(tree: dict[str, Any], path: Sequence[str], value: Any, where: tuple[str, ...] = ()) -> list[str]:
-    """Puts a value into nested objects; returns the names of what it overrides.
+def _is_within(name: str, other: str) -> bool:
+    return f"{name}.".startswith(f"{other}.")
 
-    Raises:
-      ValueError: Something else is there.
-    """
-    for key in reversed(path):
-        value = {key: value}
-    names = []
-    for leaf, new in leaves_of(value):
-        name, (*parents, last) = ".".join((*where, *leaf)), leaf
-        node = tree
-        for key in parents:
-            if key in node and not (isinstance(node[key], dict) and node[key]):
-                raise ValueError(f"{name} is in {key}, which is given as a value: remove one")
-            node = node.setdefault(key, {})
-        if isinstance(node.get(last), dict) and node[last]:
-            raise ValueError(f"{name} is given key by key as well: remove one")
-        node[last] = new
-        names.append(name)
-    return names
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
 
 
 def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

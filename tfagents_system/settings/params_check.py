@@ -16,7 +16,6 @@ from tfagents_system.agents.iteration_counts import (
     prior_samples,
     random_count,
     random_steps,
-    updates_ratio,
 )
 from tfagents_system.checks.hyperparameters import Hyperparameter, When, described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept
@@ -459,23 +458,9 @@ _NOTES = (
         "that was trained offline: set initial_collect_steps=0",
     ),
     CrossRule(
-        lambda p: (
-            p.algorithm in ("redq", "droq")
-            and p.actor_update_period is None
-            and not (p.asynchronous or updates_ratio(p) is not None)
-        ),
-        "algorithm={p.algorithm!r} without updates_per_env_step: the actor steps in each update, in the paper once in "
-        "20, once for each step of the environment. Set updates_per_env_step, or actor_update_period",
-    ),
-    CrossRule(
         lambda p: max(Schedule.of(p.discount).values) == 1 and p.mini_race is None,
         "discount=1 without mini_race: values are sums of all rewards to an episode's end, and grow without bound "
         "where episodes do not terminate. Lower discount, or set mini_race",
-    ),
-    CrossRule(
-        lambda p: _race_steps(p) > p.horizon and _race_steps(p),
-        "mini_race.steps={it} is more than the horizon of {p.horizon} steps: no episode lasts as long. Lower it, or "
-        "raise the horizon",
     ),
     CrossRule(
         lambda p: p.num_env_steps is not None and random_steps(p) >= p.num_env_steps and _random_first(p),

@@ -1,7 +1,6 @@
 """The SAC_ variables of a run: a table that describes each of them, and how they are read and checked together.
 
-This module imports neither TensorFlow nor any user's file. `python -m tfagents_system.settings.variables` prints
-docs/reference/variables.md.
+This module imports neither TensorFlow nor any user's file.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import functools
 import hashlib
 import inspect
 import itertools
-import math
 import os
 import re
 import typing
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from tfagents_system.checks.rules import Rule, integer_from, integer_in, is_kept, number_above, one_of, or_none
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.errors import UserError
 from tfagents_system.machine.cpus import usable_cpus
@@ -29,7 +28,6 @@ from tfagents_system.machine.worker_slots import COLLECT, EVAL, EXPERT, KINDS, S
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
-_COUNT_OR_AUTO = "a whole number of at least 1, or auto"
 
 
 # What a run takes from another one, see `run_files/taken.py`.
@@ -48,7 +46,7 @@ class Variable:
     """What is known about a variable beside its field.
 
     Attributes:
-      kind: How its text is read; see `_KINDS`.
+      kind: How its text is read; see `_RULES` and `_PATHS`.
       default: In words, if the field's own default does not say it; of VARIABLES None: must be given.
       example: What a message proposes where one must be given.
       is_early: Shell code reads it before --set and grids are looked at.
@@ -372,11 +370,29 @@ def _folders(vars_file: Path | None, root: Path) -> list[Path]:
 
 def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
     """Puts a variable's value into `values`; returns a finding where there is none."""
+    kind = variable.kind
     try:
-        values[variable.field] = _KINDS[variable.kind](text, folders)
+        if kind in _PATHS:
+            values[variable.field] = _PATHS[kind](text, folders)
+            return []
     except ValueError as error:
         return [f"{variable.name}={shown_value(text)} must be {error}"]
+    value: Any = text if kind in _WORDS else _number(text)
+    if kind == "count or auto" and text == "auto":
+        value = None
+    if not is_kept(_RULES[kind], value):
+        return [f"{variable.name}={shown_value(text)} must be {_RULES[kind].words}"]
+    values[variable.field] = _READ_AS[kind](value) if kind in _READ_AS else value
     return []
+
+
+def _number(text: str) -> int | float | str:
+    """The number that a text is, or the text, which no rule for numbers lets pass."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
 
 
 def _check_workers(values: dict[str, Any]) -> list[str]:
@@ -582,37 +598,9 @@ def absolute_uri(uri: str, folder: Path) -> str:
     return uri
 
 
-def _integer(text: str, low: int, high: int, rule: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(rule) from None
-    if not low <= value <= high:
-        raise ValueError(f"{rule} and at most {high}" if value > high and str(high) not in rule else rule)
-    return value
-
-
-def _positive(text: str, rule: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(rule) from None
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(rule)
-    return value
-
-
-def _address(text: str) -> str:
+def _address(text: str) -> bool:
     match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        raise ValueError("HOST:PORT, such as node7:8443")
-    return text
-
-
-def _one_of(text: str, names: Sequence[str]) -> str:
-    if text not in names:
-        raise ValueError(f"one of {', '.join(names)}")
-    return text
+    return match is not None and 1 <= int(match[2]) <= 65535
 
 
 def run_name(text: str) -> str:
@@ -629,70 +617,36 @@ def run_name(text: str) -> str:
     return text
 
 
-_KINDS: dict[str, Callable[[str, list[Path]], Any]] = {
-    "count": lambda text, _: _integer(text, 1, MOST, "a whole number of at least 1"),
-    "count or auto": lambda text, _: None if text == "auto" else _integer(text, 1, MOST, _COUNT_OR_AUTO),
-    "few": lambda text, _: _integer(text, 0, MOST, "a whole number of at least 0"),
-    "whole": lambda text, _: _integer(text, 0, 10**9, "a whole number of at least 0"),
-    "seed": lambda text, _: _integer(text, 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
-    "megabytes": lambda text, _: _integer(text, 1, 10**9, "a whole number of MiB of at least 1"),
-    "port": lambda text, _: _integer(text, 1, 65535, "a TCP port from 1 to 65535"),
-    "gateway port": lambda text, _: _integer(text, 0, 65535, "a TCP port from 1 to 65535, or 0 for any free one"),
-    "flag": lambda text, _: bool(_integer(text, 0, 1, "0 or 1")),
-    "seconds": lambda text, _: _positive(text, "a number of seconds above 0, such as 60"),
-    "minutes": lambda text, _: _positive(text, "a number of minutes above 0, such as 10"),
-    "address": lambda text, _: _address(text),
-    "role": lambda text, _: _one_of(text, KINDS),
+# Numbers and words, by the same rules as attributes.
+_RULES: dict[str, Rule] = {
+    "count": integer_in(1, MOST),
+    "count or auto": or_none(integer_in(1, MOST), "auto"),
+    "few": integer_in(0, MOST),
+    "whole": integer_from(0),
+    "seed": integer_in(0, 2**31 - 1),
+    "megabytes": integer_from(1),
+    "port": integer_in(1, 65535),
+    "gateway port": integer_in(0, 65535),
+    "flag": one_of((0, 1)),
+    "seconds": number_above(0),
+    "minutes": number_above(0),
+    "address": Rule("HOST:PORT, such as node7:8443", _address),
+    "role": one_of(KINDS),
+    "take": one_of(TAKES),
+    "wandb mode": one_of(("online", "offline")),
+    "text": Rule("a text", lambda value: True),
+}
+_WORDS = ("address", "role", "take", "wandb mode", "text")
+_READ_AS = {"flag": bool, "seconds": float, "minutes": float}
+# Files with relative paths are looked for in the folders, the first one that has it wins.
+_PATHS: dict[str, Callable[[str, list[Path]], Any]] = {
     "name": lambda text, _: run_name(text),
-    "take": lambda text, _: _one_of(text, TAKES),
-    "wandb mode": lambda text, _: _one_of(text, ("online", "offline")),
     "path": lambda text, _: _path(text),
-    "text": lambda text, _: text,
-    # Files with relative paths are looked for in the folders, the first one that has it wins.
     "file": lambda text, folders: _find(text, folders, "file", Path.is_file),
     "file or folder": lambda text, folders: _find(text, folders, "file or folder", Path.exists),
     "agent": _find_agent,
     "program": _find_program,
 }
-
-
-# The page of the reference.
-
-
-def documentation() -> str:
-    """docs/reference/variables.md."""
-    lines = [
-        "# Variables of a run",
-        "",
-        "Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,",
-        "SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_FROM and SAC_ENV_PYTHON",
-        "are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,",
-        "SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and",
-        "scripts alike.",
-        "The ring is in a folder of the run's own below SAC_REPLAY_DIR.",
-        "",
-        ", ".join(v.name for v in VARIABLES if v.is_early),
-        "are read before `--set` and grids, which can't change them.",
-        "",
-        "| variable | meaning | default |",
-        "| --- | --- | --- |",
-    ]
-    lines += [
-        f"| `{v.name}` | {linked(v.meaning)} | {linked(v.default or 'must be given')} |"
-        for v in VARIABLES
-        if not v.is_internal
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def linked(text: str, here: str = "reference") -> str:
-    """The text for a page in a folder of docs/: `docs/how_to/watch.md` becomes a link to that page."""
-
-    def link(found: re.Match[str]) -> str:
-        folder, name = found.groups()
-        return f"[{name.replace('_', ' ')}]({f'../{folder}/' if folder != here else ''}{name}.md)"
-
-    return re.sub(r"\bdocs/(\w+)/(\w+)\.md", link, text)
 
 
 @functools.cache
@@ -705,7 +659,3 @@ def attribute_docs(described: type) -> Mapping[str, str]:
         for node, text in itertools.pairwise(definition.body)
         if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-
-
-if __name__ == "__main__":
-    print(documentation(), end="")
