@@ -127,6 +127,7 @@ def test_a_full_disk_a_read_only_directory_and_one_that_is_gone(small_disk, tmp_
         finally:
             set_writable(run.exp_dir, True)
 
+        run.command_prefix = ()  # Where all is imported already.
         run.set_pace(ITERATION_SECS / 4)
         checkpoint = newest(run)
         campaign.start()
