@@ -28,10 +28,10 @@ BUDGETS = {
     "run_files": 2_460,
     "settings": 3_010,
     "tasks": 900,
-    "tests": 55_880,
+    "tests": 55_750,
     "tmrl": 600,
     "top level": 2_450,
-    "trainer": 2_500,
+    "trainer": 2_490,
     "transport": 2_750,
     "worker": 4_360,
 }
