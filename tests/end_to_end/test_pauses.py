@@ -24,6 +24,7 @@ def test_paused_and_partitioned_workers_are_left_out_and_join_again(tmp_path):
         tmp_path,
         iterations=400,
         eval_period=5,
+        num_collect_workers=2,
         ways={0: proxy.port},
         straggler_secs=STRAGGLER_SECS,
         reverb_port=port,

@@ -1,24 +1,27 @@
 """Full disks, quotas and read-only folders: told clearly, and nothing that was stored is lost."""
 
+import contextlib
+import mmap  # noqa: F401  NumPy imports it with the first file that it maps; only root may read the files of root's Python.
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.ordinary_user import as_ordinary_user, ordinary_users_folder
 from tests.support.run_for_tests import RunFolders
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import kept_checkpoints
 
-__all__ = ["ordinary_users_folder"]
 TESTS = Path(__file__).parent
 MIB = 2**20
+_NOBODY = 65534
 
 
 def mount(*arguments):
@@ -35,6 +38,28 @@ def small_disk(tmp_path):
         pytest.skip(f"a file system can be mounted by root alone: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
+
+
+@contextlib.contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """What is done inside has the rights of a user without any, where the tests are run by root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def ordinary_users_folder() -> Iterator[Path]:
+    """An empty folder that belongs to this user; pytest's own lie below folders that root alone may enter."""
+    with tempfile.TemporaryDirectory(prefix="ordinary_") as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, _NOBODY, _NOBODY)
+        yield Path(folder)
 
 
 def fill(disk):

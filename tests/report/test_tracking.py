@@ -3,6 +3,7 @@
 import csv
 import errno
 import fcntl
+import json
 import os
 import socket
 import subprocess
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.support.settings_for_tests import variables_with, write_run_json
-from tests.support.tracked_runs import history
 from tfagents_system.errors import EXIT_FAILED, UserError
 from tfagents_system.report.tracking import tracker as tracking
 from tfagents_system.report.tracking.rows import Sent, to_send
@@ -122,21 +122,6 @@ def test_an_evaluation_that_was_given_up_and_is_told_after_a_newer_one_is_sent_o
     assert Sent.told(to_send(given_up, Sent({"train": 30, "eval": 20}))).new(more)[-3:] == more[-3:]
 
 
-def test_a_run_that_began_with_marks_in_environment_steps_goes_on_behind_them() -> None:
-    rows = [row(100), row(200), row(100, EVAL), row(300), row(200, EVAL), row(400)]
-    sent = Sent.told({"tracked/train": 300, "tracked/eval": 100.0, "env_steps": 300})
-    assert sent.new(rows) == [row(200, EVAL), row(400)]
-    sent.add(row(400))
-    asynchronous = [{**row(400), "iteration": k} for k in (40, 41)]
-    assert sent.new([*rows, *asynchronous]) == [row(200, EVAL), asynchronous[1]]
-    assert Sent.told({"tracked/train": 300, **to_send(row(200))}).new(rows) == [
-        row(100, EVAL),
-        row(300),
-        row(200, EVAL),
-        row(400),
-    ]
-
-
 def test_every_row_of_an_episode_that_lasts_several_iterations_is_sent() -> None:
     """With `asynchronous` the environment steps grow when its segment arrives."""
     rows = [{**row(1000), "iteration": k} for k in range(1, 21)]
@@ -227,6 +212,26 @@ def send_by_hand(paths: RunPaths) -> str:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
+
+
+def history(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The run's id and its rows, by the package's own reader."""
+    from wandb.proto import wandb_internal_pb2 as records
+    from wandb.sdk.internal.datastore import DataStore
+
+    (file,) = folder.glob("*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    run_id, rows = "", []
+    while (data := store.scan_data()) is not None:
+        record = records.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "run":
+            run_id = record.run.run_id
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return run_id, rows
 
 
 def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_resume(paths: RunPaths) -> None:

@@ -14,9 +14,6 @@ TRAIN, EVAL = "train", "eval"
 _ORDER = "iteration"
 MARKS = {kind: f"tracked/{kind}_{_ORDER}" for kind in (TRAIN, EVAL)}
 _MOST_LATE = 1024  # Rows that are told after one of a later iteration, until the next of a still later one.
-_STEP_MARKS = {
-    kind: f"tracked/{kind}" for kind in (TRAIN, EVAL)
-}  # Those of runs that began before MARKS: in env_steps.
 
 
 def kind_of(row: Mapping[str, float | None]) -> str:
@@ -41,19 +38,18 @@ class Sent:
     Attributes:
       iterations: The last one.
       late: Rows of earlier iterations that came after it: evaluations that were given up, and told after all.
-      env_steps: The most, where there is no last iteration: the rows were sent before those had MARKS.
     """
 
     iterations: dict[str, float] = dataclasses.field(default_factory=dict)
     late: dict[str, int] = dataclasses.field(default_factory=dict)
-    env_steps: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def told(cls, newest_values: Mapping[str, object]) -> Sent:
         """From the newest values of a destination's metrics, marks among them."""
-        marks = _marked(newest_values, MARKS)
+        found = {kind: newest_values.get(mark) for kind, mark in MARKS.items()}
+        marks = {kind: float(value) for kind, value in found.items() if isinstance(value, int | float)}
         late = {kind: round(mark % 1.0 * _MOST_LATE) for kind, mark in marks.items()}
-        return cls({k: mark // 1.0 for k, mark in marks.items()}, late, _marked(newest_values, _STEP_MARKS))
+        return cls({k: mark // 1.0 for k, mark in marks.items()}, late)
 
     def mark_with(self, row: Mapping[str, float | None]) -> float:
         """How far the rows of a kind go with one more: the last iteration, and the late ones as a fraction."""
@@ -68,8 +64,7 @@ class Sent:
         late = dict[str, int]()  # Of these rows, since the last iteration that they have reached.
         for row in rows:
             iteration, kind = row.get(_ORDER), kind_of(row)
-            is_before_marks = (row.get("env_steps") or 0.0) <= self.env_steps.get(kind, -1.0)
-            if iteration is None or (kind not in newest and is_before_marks):
+            if iteration is None:
                 continue
             if iteration > reached.get(kind, -1.0):
                 reached[kind], late[kind] = iteration, 0
@@ -94,11 +89,6 @@ class Sent:
         iteration, kind = row[_ORDER] or 0.0, kind_of(row)
         last = self.iterations.get(kind, -1.0)
         return (iteration, 0) if iteration > last else (last, self.late.get(kind, 0) + 1)
-
-
-def _marked(newest_values: Mapping[str, object], marks: Mapping[str, str]) -> dict[str, float]:
-    found = {kind: newest_values.get(mark) for kind, mark in marks.items()}
-    return {kind: float(value) for kind, value in found.items() if isinstance(value, int | float)}
 
 
 class MetricsReader:
