@@ -71,8 +71,7 @@ step() {
   "$@"
 }
 # Whole files at once, in the order of tests/conftest.py, three processes for two CPUs: real runs wait for much of their
-# time, and each process takes half a minute of CPU time to import all that tests need. Tests that kill a run at some
-# moment passed with five times as many programs as CPUs.
+# time, and each process takes half a minute of CPU time to import all that tests need.
 processes=$((($(nproc) * 3 + 1) / 2))
 parallel=(-n "$((processes < 8 ? processes : 8))" --dist loadfile --no-loadscope-reorder)
 if [[ $area ]]; then

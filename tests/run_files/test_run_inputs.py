@@ -85,26 +85,6 @@ def test_before_the_first_update_experience_stays_where_no_imported_module_has_c
     assert (paths.params_folder / name).read_text() == "other" and (paths.params_folder / "new.txt").exists()
 
 
-def test_a_run_goes_on_with_the_modules_that_it_began_with(
-    environ: dict[str, str], project: Path, start: Starter
-) -> None:
-    done = start()
-    assert done.code == 0, done.told
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
-    train(paths)
-    (project / "mass_of_robot.py").write_text("MASS = 2\n")
-    (project / "models/robot.xml").unlink()  # No start compares data.
-    assert loaded_mass(paths) == ("1", paths.params_folder / "mass_of_robot.py")
-    refused = start()
-    assert refused.code == 2 and "Traceback" not in refused.told
-    assert f"{project}/mass_of_robot.py. --keep goes on" in refused.told and "robot.xml" not in refused.told
-    assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
-    kept = start("--keep", tries=True)
-    assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
-    moved = paths.exp_dir.rename(paths.exp_dir.with_name("moved"))
-    assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
-
-
 def test_a_file_that_cannot_be_read_is_named(
     environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +185,7 @@ def test_params_json_and_imported_modules_are_compared_and_nothing_else(run: Run
     assert set(run_directory.read_run_json(run)["began_with"]) == {"params", "config", "params/mass_of_robot.py"}
     (project / "models/robot.xml").write_text("<other/>")
     (project / "plot.py").write_text("import mass_of_robot\n")
+    run.params.write_text(PARAMS + "X = 1\n")  # An edit of the run's own copy is none of the user's.
     assert names(run, project) == []
     (project / "config.json").write_text('{"horizon": 30}')
     (project / "mass_of_robot.py").unlink()
@@ -218,21 +199,27 @@ def test_a_start_with_edited_files_is_refused_and_keep_goes_on_with_the_copies(
     run: RunPaths, project: Path, start: Starter
 ) -> None:
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
+    (project / "models/robot.xml").unlink()  # No start compares data.
     refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
-    assert refused.code == 2 and "nosuch" in refused.told and "SAC_TRAIN_CPUS=none" in refused.told, "with all else"
-    assert "  | -MASS = 1\n  | +MASS = 2\n" in refused.told
+    assert refused.code == 2 and "Traceback" not in refused.told and "robot.xml" not in refused.told
     from_line = f"--from {run.exp_dir} --set SAC_EXP_NAME=run_2"
-    for words in ("--keep goes on", "--fresh moves the old run aside", from_line):
+    edited = f"{project}/mass_of_robot.py. --keep goes on"
+    with_all_else = ("nosuch", "SAC_TRAIN_CPUS=none")
+    for words in (
+        edited,
+        "  | -MASS = 1\n  | +MASS = 2\n",
+        "--fresh moves the old run aside",
+        from_line,
+        *with_all_else,
+    ):
         assert words in refused.told
-    assert start("--keep").code == 0 and loaded_mass(run)[0] == "1"
-    unreadable = start()
+    kept = start("--keep", tries=True)
+    assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
+    assert loaded_mass(run) == ("1", run.params_folder / "mass_of_robot.py")
     (project / "mass_of_robot.py").write_text("MASS = 1\n")
-    assert unreadable.code == 2 and start().code == 0, "what is undone is no edit"
-
-
-def test_an_edit_of_the_runs_own_copies_is_none_of_the_users(run: RunPaths, project: Path) -> None:
-    run.params.write_text(PARAMS + "X = 1\n")
-    assert names(run, project) == []
+    assert start("--set", "num_iter=4").code == 0, "what is undone is no edit"
+    moved = run.exp_dir.rename(run.exp_dir.with_name("moved"))
+    assert loaded_mass(RunPaths(moved)) == ("1", moved / "params/mass_of_robot.py")
 
 
 def test_jobs_that_are_requeued_and_tasks_never_compare(run: RunPaths, project: Path, start: Starter) -> None:
@@ -436,7 +423,7 @@ def fill(paths: RunPaths, *names: str) -> list[Path]:
     return files
 
 
-def test_a_start_is_refused_and_deletes_nothing_where_run_json_is_missing(paths: RunPaths, start: Starter) -> None:
+def test_without_run_json_a_start_deletes_nothing_and_fresh_moves_all_aside(paths: RunPaths, start: Starter) -> None:
     files = fill(paths, *FOLDERS)
     for options in ([], ["--check"]):
         refused = start(*options)
@@ -447,16 +434,11 @@ def test_a_start_is_refused_and_deletes_nothing_where_run_json_is_missing(paths:
             "SAC_EXP_NAME for a new run; --fresh moves the whole folder aside"
         ) in refused.told
     assert not paths.run_json.exists()
-
-
-def test_fresh_moves_such_a_directory_aside(paths: RunPaths, start: Starter) -> None:
-    (file,) = fill(paths, "policies")
     checked = start("--check", "--fresh")
-    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told and file.exists()
+    assert checked.code == 0 and "a new run, what is there is moved aside" in checked.told and files[0].exists()
     done = start("--fresh")
-    assert done.code == 0, done.told
     aside = paths.exp_dir.with_name("run_before_1")
-    assert f"what was in {paths.exp_dir} is in {aside} now" in done.told
+    assert done.code == 0 and f"what was in {paths.exp_dir} is in {aside} now" in done.told, done.told
     assert (aside / "policies/kept.txt").read_text() == "years of work"
     assert paths.run_json.exists() and not paths.policies.exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -117,7 +116,7 @@ def plan_cpus(
     ids = {cpu for core in cores for cpu in core.threads}
     why_unpinned = cpus.why_unpinned(ids, quota, allotment)
     held = {} if why_unpinned else {cpu: who for cpu, who in (held or {}).items() if cpu in ids}
-    needed, (available, reason) = sum(counts.values()), _available(ids, quota, allotment)
+    needed, (available, reason) = sum(counts.values()), cpus.available(ids, quota, allotment)
     free = cpus.in_order(cpus.only(cores, ids - held.keys()), needed)
     if needed > min(available, len(free)) and not share:
         if needed > available:
@@ -133,16 +132,6 @@ def plan_cpus(
     else:
         plan = _pinned_plan(counts, cores, free, min(len(free), available))
     return dataclasses.replace(plan, evaluators=eval_workers)
-
-
-def _available(ids: Collection[int], quota: float | None, allotment: int | None) -> tuple[int, str]:
-    """How many CPUs a run may keep busy, and what limits them."""
-    limits = [(len(ids), f"CPU ids {format_cpu_list(ids)}")]
-    if allotment is not None:
-        limits.append((allotment, "SLURM's allotment on this node"))
-    if quota is not None:
-        limits.append((max(1, math.floor(quota)), f"the cgroup's quota of {quota:g} CPUs"))
-    return min(limits, key=lambda limit: limit[0])
 
 
 def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
@@ -295,7 +284,7 @@ def _cpus_of_runs(runs: Sequence[Run], parallel: int) -> list[list[int]]:
     share = all(values.get("share_cpus", False) for values, _ in complete)
     if not complete or cpus.why_unpinned(ids, quota, allotment):
         if not share:
-            cpus.require_cpus_for_all(parallel, needed, _available(ids, quota, allotment)[0])
+            cpus.require_cpus_for_all(parallel, needed, cpus.available(ids, quota, allotment)[0])
         return [[] for _ in range(parallel)]
     return cpus.split_cpus(cpus.cores_of(ids), parallel, needed, held=held_cpus(), share=share)
 

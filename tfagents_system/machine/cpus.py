@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -109,11 +110,19 @@ def slurm_allotment(environ: Mapping[str, str]) -> int | None:
     return min((int(count) for count in counts if re.fullmatch(r"0*[1-9][0-9]{0,8}", count)), default=None)
 
 
+def available(ids: Collection[int], quota: float | None, allotment: int | None) -> tuple[int, str]:
+    """How many CPUs a run may keep busy, and what limits them."""
+    limits = [(len(ids), f"CPU ids {format_cpu_list(ids)}")]
+    if allotment is not None:
+        limits.append((allotment, "SLURM's allotment on this node"))
+    if quota is not None:
+        limits.append((max(1, math.floor(quota)), f"the cgroup's quota of {quota:g} CPUs"))
+    return min(limits, key=lambda limit: limit[0])
+
+
 def usable_cpus(environ: Mapping[str, str]) -> int:
-    """How many CPUs a run may keep busy here: those allowed to this process, its cgroup's quota, SLURM's allotment."""
-    quota, allotment = cgroup_quota(), slurm_allotment(environ)
-    limits = [len(allowed_cpus()), allotment, None if quota is None else max(1, int(quota))]
-    return min(limit for limit in limits if limit is not None)
+    """How many CPUs a run may keep busy here."""
+    return available(allowed_cpus(), cgroup_quota(), slurm_allotment(environ))[0]
 
 
 def why_unpinned(ids: Collection[int], quota: float | None, allotment: int | None) -> str | None:
