@@ -41,21 +41,22 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
     ) -> None:
         collect = of_single_frames(agent.collect_policy, frame_stack)
         greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
-        self._policy = collect
+        self._policies = {False: collect, True: greedy}
         self._variables = named_variables(collect)
         self._num_actions = len(tf.nest.flatten(collect.action_spec))
         self._has_values = isinstance(innermost(collect), ExploringPolicy)
-        self._session = GraphSession({False: _concrete(collect, collect), True: _concrete(greedy, collect)})
+        functions = [(False, num_lanes), (True, num_lanes)]
+        self._session = GraphSession({name: _concrete(self._policies, *name) for name in functions})
         super().__init__(num_lanes, names)
         # Graphs with control flow of TensorFlow 1 are told by their first call.
         specs = tf.nest.flatten(collect.time_step_spec)
         self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
         zeros = [np.zeros((num_lanes, *spec.shape), spec.dtype.as_numpy_dtype) for spec in specs]
-        self._session.choose_executor(False, [*zeros, *self._state])
+        self._session.choose_executor((False, num_lanes), [*zeros, *self._state])
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
-        self._initial = [leaf.numpy() for leaf in tf.nest.flatten(self._policy.get_initial_state(num_lanes))]
+        self._initial = [leaf.numpy() for leaf in tf.nest.flatten(self._policies[False].get_initial_state(num_lanes))]
         self._state = [leaf.copy() for leaf in self._initial]
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -83,7 +84,14 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         return actions
 
     def _act(self, greedy: bool, time_steps: Sequence[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
-        results = self._session(greedy, [*time_steps, *(leaf[lanes] for leaf in self._state)])
+        inputs, function = [*time_steps, *(leaf[lanes] for leaf in self._state)], (greedy, self.num_lanes)
+        if function not in self._session:  # Of a copy with other lanes.
+            self._session.add(function, _concrete(self._policies, *function))
+        if len(lanes) < self.num_lanes:
+            inputs = [np.resize(leaf, (self.num_lanes, *leaf.shape[1:])) for leaf in inputs]
+            results = [leaf[: len(lanes)] for leaf in self._session(function, inputs)]
+        else:
+            results = self._session(function, inputs)
         end = self._num_actions + len(self._state)
         for leaf, following in zip(self._state, results[self._num_actions : end], strict=True):
             leaf[lanes] = following
@@ -94,12 +102,14 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         return chosen
 
 
-def _concrete(policy: tf_policy.TFPolicy, scoring: tf_policy.TFPolicy) -> Any:
-    """A policy as a concrete function from the leaves of a TimeStep and of the policy state, `[N, ...]`.
+def _concrete(policies: Mapping[bool, tf_policy.TFPolicy], is_greedy: bool, num_lanes: int) -> Any:
+    """A policy as a concrete function from the leaves of a TimeStep and of the policy state, `[num_lanes, ...]`.
 
-    It returns those of action and next policy state, and behind them the scores `[N, n]` of `scoring` where that
-    chooses actions by scores.
+    With an unknown number of lanes, a graph would compute the shapes of distributions in each step, which takes as long
+    as all else. It returns the leaves of action and next policy state, and behind them the scores `[num_lanes, n]` of
+    the policy that explores where that chooses actions by scores.
     """
+    policy, scoring = policies[is_greedy], policies[False]
     spec, has_scores = (policy.time_step_spec, policy.policy_state_spec), isinstance(innermost(scoring), ScorePolicy)
 
     def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
@@ -109,7 +119,7 @@ def _concrete(policy: tf_policy.TFPolicy, scoring: tf_policy.TFPolicy) -> Any:
         scores = [scoring.distribution(time_step, state).action.logits_parameter()] if has_scores else []
         return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state), *scores]
 
-    signature = [tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
+    signature = [tf.TensorSpec((num_lanes, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
     try:
         # AutoGraph rewrites all code on the way, TF-Agents' and Keras' too, which takes longer than all else.
         return tf.function(act, input_signature=signature, autograph=False).get_concrete_function()
@@ -152,6 +162,16 @@ class GraphSession:
             self._start(single_threaded=False)
             self(name, leaves)
 
+    def __contains__(self, name: Any) -> bool:
+        """Whether it has a function."""
+        return name in self._ends
+
+    def add(self, name: Any, function: Any) -> None:
+        """Takes another function over the same variables."""
+        with self._graph.as_default():
+            self._ends[name] = self._import(function)
+        self._calls[name] = self._call_of(name)
+
     def _start(self, *, single_threaded: bool) -> None:
         """`single_threaded` saves more than half of the time of small graphs."""
         # Operations use the threads of the process: TF_NUM_INTRAOP_THREADS of the CPU plan.
@@ -161,16 +181,17 @@ class GraphSession:
             use_per_session_threads=True,
         )
         config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR" if single_threaded else ""
-        run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if single_threaded else 0)
+        self._run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if single_threaded else 0)
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
-        # The public Session.make_callable takes a path that is five times as slow.
-        self._calls = {
-            name: self._session._make_callable_from_options(
-                config_pb2.CallableOptions(feed=feeds, fetch=fetches, target=targets, run_options=run_options)
-            )
-            for name, (feeds, fetches, targets, _) in self._ends.items()
-        }
+        self._calls = {name: self._call_of(name) for name in self._ends}
         self._assign(self._values)
+
+    def _call_of(self, name: Any) -> Any:
+        feeds, fetches, targets, _ = self._ends[name]
+        # The public Session.make_callable takes a path that is five times as slow.
+        return self._session._make_callable_from_options(
+            config_pb2.CallableOptions(feed=feeds, fetch=fetches, target=targets, run_options=self._run_options)
+        )
 
     def __call__(self, name: Any, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Runs one function."""
