@@ -83,7 +83,7 @@ def make_backend(env: Any, seed: int | None) -> Backend:
     if isinstance(env, tf_environment.TFEnvironment):
         raise UserError(f"env_ctor returned the TFEnvironment {env!r}: return the PyEnvironment inside it")
     if is_batched(env):
-        from tfagents_system.envs.first_lane import FirstLaneBackend
+        from tfagents_system.envs.batched_backends import FirstLaneBackend
 
         return FirstLaneBackend(env, seed)
     if isinstance(env, py_environment.PyEnvironment):
