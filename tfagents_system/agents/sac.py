@@ -1,7 +1,6 @@
 """SAC (Haarnoja et al., arXiv 1812.05905) in the order of the paper, whose equations are named below.
 
-REDQ, DroQ, TQC and CrossQ are subclasses that override a few methods. docs/explanations/architecture.md, "The update",
-says what makes an update fast.
+REDQ, DroQ, TQC and CrossQ are subclasses that override a few methods. block_update.py says what makes an update fast.
 """
 
 from __future__ import annotations
