@@ -13,7 +13,8 @@ from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.contract import check_contract
-from tfagents_system.envs.observations import Bounds, OutsideBounds, observation_converter
+from tfagents_system.envs.observation_bounds import Bounds, OutsideBounds
+from tfagents_system.envs.observations import observation_converter
 from tfagents_system.envs.specs import observation_spec_of_space
 
 # Bounds of observations.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 

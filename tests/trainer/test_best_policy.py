@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.trainer.evaluated_checkpoints import BestPolicy
+from tfagents_system.trainer.best_policy import BestPolicy
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}

@@ -23,7 +23,7 @@ from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.saves import TrainerSaves

@@ -17,7 +17,8 @@ import tree
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec
 
-from tfagents_system.envs.observations import Bounds, OutsideBounds, observation_converter
+from tfagents_system.envs.observation_bounds import Bounds, OutsideBounds
+from tfagents_system.envs.observations import observation_converter
 from tfagents_system.envs.spaces import one_hot_sizes, space_kind
 
 # Writes a batch [M, ...] into an array of the same shape; returns whether all of it is as its space says.

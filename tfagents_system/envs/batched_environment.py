@@ -15,7 +15,8 @@ from tfagents_system.envs.batch_converters import ObservationWriter
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.info_keys import RECORD_PREFIX
-from tfagents_system.envs.observations import OutsideBounds, nest_converter
+from tfagents_system.envs.observation_bounds import OutsideBounds
+from tfagents_system.envs.observations import nest_converter
 from tfagents_system.envs.training_environment import Potential, TrainingEnvironment, to_number
 
 _MAX_FLOAT32 = np.finfo(np.float32).max

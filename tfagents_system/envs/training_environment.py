@@ -17,7 +17,8 @@ from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.layers import set_evaluation_episode
-from tfagents_system.envs.observations import OutsideBounds, nest_converter, observation_converter
+from tfagents_system.envs.observation_bounds import OutsideBounds
+from tfagents_system.envs.observations import nest_converter, observation_converter
 from tfagents_system.errors import UserError
 
 Potential = Callable[[Any], float]  # From an observation.

@@ -26,7 +26,7 @@ from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner

@@ -9,7 +9,7 @@ from tfagents_system.report.episodes import EVAL, KEPT, TRAIN, Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.trainer.best_episodes import BestEpisodes
-from tfagents_system.trainer.evaluated_checkpoints import EvaluatedCheckpoints
+from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
 from tfagents_system.trainer.evaluations import PolicyEvaluations
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.transport import tables

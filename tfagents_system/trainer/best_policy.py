@@ -1,4 +1,4 @@
-"""Checkpoints of policies that were evaluated: marks the best one and deletes those that are no longer needed."""
+"""Which policy is the best one, and which checkpoints of evaluated policies are kept for it: others are deleted."""
 
 from __future__ import annotations
 
