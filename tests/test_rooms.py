@@ -16,7 +16,7 @@ BUDGETS = {
     "benchmarks": 4_320,
     "checks": 820,
     "cluster": 2_340,
-    "envs": 8_080,
+    "envs": 8_090,
     "examples": 690,
     "experience": 1_430,
     "launch": 6_080,
